@@ -1,0 +1,32 @@
+# Every target makes the environment it needs, once: `setup` runs again only when the pinned versions change.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help setup demo test test-all check bench
+
+help: ## show what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: $(READY) ## create .venv and install seq2seq in it
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY) ## train an English-Chinese phrasebook in minutes and try it
+	$(BIN)/python recipes/phrasebook/demo.py
+
+test: $(READY) ## the quick tests, under three minutes
+	$(BIN)/python -m pytest
+
+test-all: $(READY) ## every test, also those that train
+	$(BIN)/python -m pytest -m ""
+
+check: $(READY) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(READY) ## speed and memory, printed as a table
+	$(BIN)/python -m benchmarks

@@ -1,0 +1,81 @@
+"""A model from several checkpoints of a run: the mean of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from seq2seq.checkpoint import (
+    BEST,
+    RECIPE,
+    average_weights,
+    list_checkpoints,
+    load_bundle,
+    load_checkpoint,
+    save_bundle,
+    step_of,
+)
+from seq2seq.errors import CheckpointError
+from seq2seq.tokenizer import Tokenizers
+
+# A training with a moving average keeps it in the state under this name; it is the model that is validated.
+MOVING_AVERAGE = "average."
+
+
+def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = None) -> list[int]:
+    """Write a bundle with the mean of a run's checkpoints (or of the moving averages in them).
+
+    Args:
+        paths: a run, or checkpoints of one run.
+        last: of a run, only so many of the newest checkpoints.
+    Returns:
+        The steps that were averaged.
+    Raises:
+        CheckpointError: there are no checkpoints, or they are of different runs.
+    """
+    checkpoints = sorted({path.resolve() for path in _checkpoints(paths, last)}, key=step_of)
+    runs = sorted({path.parent.parent for path in checkpoints})
+    if len(runs) > 1:
+        raise CheckpointError(f"These checkpoints are of {len(runs)} runs: {', '.join(map(str, runs))}. The mean of "
+                              "models that were trained apart translates nothing; name checkpoints of one run.")
+    weights = average_weights(_validated_weights(path) for path in checkpoints)
+    steps = [step_of(path) for path in checkpoints]
+    recipe, metadata = _description(runs[0])
+    tokenizers = Tokenizers.load(runs[0] / "tokenizer")
+    save_bundle(output, weights, recipe, tokenizers.files(), {**metadata, "averaged_steps": steps})
+    return steps
+
+
+def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
+    for path in paths:
+        if path.parent.name == "checkpoints" and path.name.startswith("step-"):
+            yield path
+            continue
+        found = list_checkpoints(path)
+        if not found:
+            raise CheckpointError(f"{path} is no run with checkpoints, and no checkpoint. Name a run such as "
+                                  "runs/NAME, or checkpoints such as runs/NAME/checkpoints/step-00001000.")
+        yield from found[-last:] if last else found
+
+
+def _validated_weights(path: Path) -> dict[str, Tensor]:
+    checkpoint = load_checkpoint(path)
+    averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
+                if name.startswith(MOVING_AVERAGE)}
+    return averaged or checkpoint.model
+
+
+def _description(run: Path) -> tuple[str, dict[str, Any]]:
+    """The recipe and what is known of the corpora. The best bundle's recipe has its paths as they were written."""
+    if (run / BEST).is_dir():
+        best = load_bundle(run / BEST)
+        kept = {key: best.metadata[key] for key in ("corpora", "parameters") if key in best.metadata}
+        return best.recipe_text, kept
+    try:
+        return (run / RECIPE).read_text(encoding="utf-8"), {}
+    except OSError as error:
+        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore it, for a bundle needs the "
+                              "recipe.") from error

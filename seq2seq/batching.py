@@ -1,0 +1,260 @@
+"""Packed batches: which pairs make an optimizer step, and their tokens as flat arrays.
+
+Token ids lie in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `seq2seq.prepared`). An epoch is planned as
+index arrays, and a whole batch is gathered at once; there are no worker processes and no padding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq.tokenizer import END_ID, START_ID
+
+IGNORED = -100
+"""Target of positions that only fill a fixed shape: they count nowhere."""
+
+# Sentences are sorted by length inside pools of this many steps: long enough that neighbours have equal lengths (the
+# padded attention body then wastes little), short enough that an epoch's order stays random.
+STEPS_PER_POOL = 64
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentence pairs, one behind another.
+
+    source: (source_tokens,) int64, every sentence closed by `</s>`.
+    source_offsets: (sentences + 1,) int32, where each begins. source_positions: (source_tokens,) int64, from 0.
+    longest_source: tokens of the longest source, known on the host so that nothing waits for the device.
+    target_input: (target_tokens,) int64, begins with the start symbol.
+    target_output: (target_tokens,) int64, target_input shifted by one; ends with `</s>`.
+    target_offsets, target_positions, longest_target: likewise.
+    target_count: target tokens that count in the loss.
+    """
+
+    source: Tensor
+    source_offsets: Tensor
+    source_positions: Tensor
+    longest_source: int
+    target_input: Tensor
+    target_output: Tensor
+    target_offsets: Tensor
+    target_positions: Tensor
+    longest_target: int
+    target_count: int
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on `device`."""
+        if self.source.device == device:
+            return self
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {
+            name: value.pin_memory().to(device, non_blocking=True) if isinstance(value, Tensor) else value
+            for name, value in values.items()
+        }
+        return Batch(**moved)
+
+
+@dataclass(frozen=True)
+class EncodedSide:
+    """Sentences of one language as ids, each closed by `</s>`.
+
+    ids: (tokens,) uint16 or uint32, often memory-mapped. offsets: (sentences + 1,) int64.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(sentences,), `</s>` included."""
+        return np.diff(self.offsets)
+
+    @staticmethod
+    def from_lists(sentences: Sequence[Sequence[int]]) -> EncodedSide:
+        """Ids of each sentence without `</s>`, which is added."""
+        offsets = np.zeros(len(sentences) + 1, np.int64)
+        np.cumsum([len(sentence) + 1 for sentence in sentences], out=offsets[1:])
+        ids = np.fromiter((token for sentence in sentences for token in (*sentence, END_ID)), np.int64, offsets[-1])
+        return EncodedSide(ids, offsets)
+
+    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sentences `indices` (sentences,), flat: ids (tokens,) int64, offsets (sentences + 1,), positions (tokens,)."""
+        begins = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - begins
+        offsets = np.zeros(len(indices) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        ids = self.ids[positions + np.repeat(begins, lengths)].astype(np.int64)
+        return ids, offsets, positions
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """Pairs as ids.
+
+    weights: (pairs,) float, how often each is seen in an epoch; None: once.
+    lines: (pairs,) int64, the line that each pair has in its corpus, or None where nobody will ask.
+    """
+
+    source: EncodedSide
+    target: EncodedSide
+    weights: np.ndarray | None = None
+    lines: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A fixed size of batches, so that one compiled program serves them all.
+
+    source_tokens, target_tokens, sentences: what every batch is filled to.
+    longest: tokens of the longest sentence that may occur.
+    """
+
+    source_tokens: int
+    target_tokens: int
+    sentences: int
+    longest: int
+
+
+def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
+    """The pairs `indices` as a packed batch.
+
+    fill: where given, the rest of the arrays is cut into sentences that count nowhere, so that the offsets cover every
+        token, and into empty ones.
+    Raises:
+        ValueError: the pairs do not fit into `fill`.
+    """
+    source, source_offsets, source_positions = corpus.source.gather(indices)
+    target, target_offsets, target_positions = corpus.target.gather(indices)
+    longest_source, longest_target = int(np.diff(source_offsets).max()), int(np.diff(target_offsets).max())
+    count = len(target)
+    target_input = np.empty_like(target)
+    target_input[1:] = target[:-1]
+    target_input[target_offsets[:-1]] = START_ID
+    if fill is not None:
+        source_tail, target_tail = _tail_lengths(len(source), len(target), len(indices), fill)
+        source = _extend(source, END_ID, fill.source_tokens)
+        target = _extend(target, IGNORED, fill.target_tokens)
+        target_input = _extend(target_input, END_ID, fill.target_tokens)
+        source_offsets = np.concatenate([source_offsets, source_offsets[-1] + np.cumsum(source_tail)])
+        target_offsets = np.concatenate([target_offsets, target_offsets[-1] + np.cumsum(target_tail)])
+        source_positions, target_positions = _positions(source_offsets), _positions(target_offsets)
+        longest_source = longest_target = fill.longest
+    return Batch(
+        torch.from_numpy(source), torch.from_numpy(source_offsets.astype(np.int32)),
+        torch.from_numpy(source_positions), longest_source,
+        torch.from_numpy(target_input), torch.from_numpy(target),
+        torch.from_numpy(target_offsets.astype(np.int32)), torch.from_numpy(target_positions), longest_target, count,
+    )
+
+
+def _extend(ids: np.ndarray, value: int, length: int) -> np.ndarray:
+    return np.concatenate([ids, np.full(length - len(ids), value, ids.dtype)])
+
+
+def _positions(offsets: np.ndarray) -> np.ndarray:
+    return np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+
+
+def _tail_lengths(source_tokens: int, target_tokens: int, sentences: int, fill: Shape) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths of the sentences that fill a batch: (fill.sentences - sentences,) on each side."""
+    source_rest, target_rest = fill.source_tokens - source_tokens, fill.target_tokens - target_tokens
+    places = fill.sentences - sentences
+    dummies = -(-max(source_rest, target_rest) // fill.longest)
+    # A query without keys is undefined, so a filling sentence has tokens on both sides or on none.
+    if min(source_rest, target_rest) < dummies or places < dummies:
+        raise ValueError(f"{source_tokens} source and {target_tokens} target tokens in {sentences} sentences "
+                         f"cannot be filled to {fill}")
+    tails = []
+    for rest in (source_rest, target_rest):
+        lengths = np.zeros(places, np.int64)
+        lengths[:dummies] = [rest // dummies + (number < rest % dummies) for number in range(dummies)]
+        tails.append(lengths)
+    return tails[0], tails[1]
+
+
+def derived_seed(*numbers: int | str) -> int:
+    """A seed below 2^63 that depends on all of `numbers` and on nothing else."""
+    digest = hashlib.sha256(repr(numbers).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int,
+               epoch: int) -> list[list[np.ndarray]]:
+    """Which pairs make each optimizer step of an epoch; (seed, epoch) alone decides.
+
+    Every pair stands in exactly one step (in `weight` steps on average where the corpora have weights). A step holds at
+    most `batch_tokens` target tokens and a proportional number of source tokens, or one pair that is longer.
+
+    Returns:
+        For each step its parts, `accumulation` of them or fewer; each part is an array of pair indices.
+    """
+    random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
+    order = random.permutation(_copies(corpus, random))
+    source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
+    # Pairs are cut by target tokens; the bound on the source keeps a step of long sources from being a giant.
+    source_budget = batch_tokens * max(1.0, 1.1 * source_lengths.sum() / target_lengths.sum())
+    pool_pairs = max(1, round(STEPS_PER_POOL * batch_tokens / target_lengths.mean()))
+    steps: list[np.ndarray] = []
+    for begin in range(0, len(order), pool_pairs):
+        pool = order[begin : begin + pool_pairs]
+        pool = pool[np.lexsort((source_lengths[pool], target_lengths[pool]))]
+        steps += _cut(pool, source_lengths, target_lengths, source_budget, batch_tokens)
+    return [_parts(steps[number], target_lengths, accumulation) for number in random.permutation(len(steps))]
+
+
+def _copies(corpus: EncodedCorpus, random: np.random.Generator) -> np.ndarray:
+    indices = np.arange(len(corpus))
+    if corpus.weights is None:
+        return indices
+    whole = np.floor(corpus.weights)
+    once_more = random.random(len(corpus)) < corpus.weights - whole
+    return np.repeat(indices, (whole + once_more).astype(np.int64))
+
+
+def _cut(pool: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, source_budget: float,
+         target_budget: float) -> Iterator[np.ndarray]:
+    source_ends, target_ends = np.cumsum(source_lengths[pool]), np.cumsum(target_lengths[pool])
+    begin = 0
+    while begin < len(pool):
+        source_before = source_ends[begin - 1] if begin else 0
+        target_before = target_ends[begin - 1] if begin else 0
+        end = min(
+            np.searchsorted(source_ends, source_before + source_budget, side="right"),
+            np.searchsorted(target_ends, target_before + target_budget, side="right"),
+        )
+        end = max(int(end), begin + 1)
+        yield pool[begin:end]
+        begin = end
+
+
+def _parts(step: np.ndarray, target_lengths: np.ndarray, accumulation: int) -> list[np.ndarray]:
+    """Cut a step into parts of about equal target tokens; sorted inside, so that each part's lengths are alike."""
+    ends = np.cumsum(target_lengths[step])
+    bounds = np.searchsorted(ends, ends[-1] * np.arange(1, accumulation) / accumulation, side="right")
+    return [part for part in np.split(step, bounds) if len(part)]
+
+
+def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
+    """Cut sentences into batches of at most `batch_tokens` padded tokens, longest first; indices of each batch.
+
+    Long batches come first, so that a lack of memory shows at once.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    begin = 0
+    while begin < len(order):
+        size = max(1, batch_tokens // int(lengths[order[begin]]))
+        yield order[begin : begin + size]
+        begin += size

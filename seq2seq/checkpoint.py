@@ -1,0 +1,446 @@
+"""What a run leaves on disk: checkpoints to resume from, bundles to translate with, and the lock that guards a run.
+
+Everything here is a dict of tensors and a dict of JSON values; nothing is pickled, and no model code is known.
+How a directory comes to be on disk whole or not at all is storage.py's matter.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.errors import CheckpointError
+from seq2seq.storage import (
+    METADATA,
+    RESERVED,
+    Damaged,
+    aside_of,
+    bytes_of,
+    cannot_read,
+    cannot_save,
+    delete,
+    header,
+    kind_of,
+    make_directories,
+    read_metadata,
+    read_steadily,
+    read_tensors,
+    replace_json,
+    replaced_of,
+    replacing,
+    verify,
+    where,
+    write_json,
+    write_tensors,
+)
+
+logger = logging.getLogger(__name__)
+
+BEST = "best"
+CHECKPOINTS = "checkpoints"
+MODEL = "model.safetensors"
+STATE = "state.safetensors"
+RECIPE = "recipe.yaml"
+TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabulary.json")
+
+
+# Checkpoints
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a training needs to go on as if it had never stopped."""
+
+    path: Path
+    step: int
+    model: dict[str, Tensor]
+    state: dict[str, Tensor]
+    info: dict[str, Any]
+
+
+def save_checkpoint(
+    run: Path, step: int, model: Mapping[str, Tensor], state: Mapping[str, Tensor], info: dict[str, Any]
+) -> Path:
+    """Write <run>/checkpoints/step-<step>; an older one of the same step is replaced.
+
+    Args:
+        run: the run's directory, made if it does not exist.
+        model: the weights; tied ones once.
+        state: the other tensors, such as optimizer moments and averaged weights.
+        info: the other values (counters, best scores, …): JSON values that come back equal.
+    Returns:
+        The checkpoint's directory.
+    Raises:
+        CheckpointError: it cannot be written. What was there before is untouched.
+        TypeError: info holds something that would not come back from JSON as it was.
+    """
+    _require_json(info, "info")
+    place = Path(run) / CHECKPOINTS / f"step-{step:08d}"
+    with replacing(place, bytes_of(model) + bytes_of(state)) as directory:
+        write_tensors(directory / MODEL, model)
+        write_tensors(directory / STATE, state)
+        metadata = {"step": step, "info": info, **header("checkpoint", directory)}
+        write_json(directory / METADATA, metadata | {"checksum": _digest(metadata)})
+    return place
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint back, to the bit; tensors come to the CPU.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or a newer seq2seq wrote it.
+    """
+
+    def read(directory: Path) -> Checkpoint:
+        metadata = read_metadata(directory, "checkpoint", required=(MODEL, STATE))
+        # The counters of a training are worth as much as its weights: a flipped bit in them must not pass either.
+        if metadata.pop("checksum", None) != _digest(metadata):
+            raise Damaged(f"{directory / METADATA} is damaged: its contents do not match its checksum.")
+        verify(directory, metadata["sha256"])
+        model, state = read_tensors(directory / MODEL), read_tensors(directory / STATE)
+        return Checkpoint(Path(path), metadata["step"], model, state, metadata["info"])
+
+    return read_steadily(Path(path), read)
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """The run's checkpoints, oldest first, whether intact or not."""
+    directory = Path(run) / CHECKPOINTS
+    if not directory.is_dir():
+        return []
+    # A replacement that was interrupted leaves the old directory under its second name only.
+    found = (re.fullmatch(r"(step-\d{8,})|\.(step-\d{8,})\.replaced", path.name) for path in directory.iterdir())
+    names = {match[1] or match[2] for match in found if match}
+    return sorted((directory / name for name in names), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def newest_checkpoint(run: Path) -> Checkpoint | None:
+    """The newest intact checkpoint; damaged ones are named in a warning and passed over. None where there are none.
+
+    Raises:
+        CheckpointError: all are damaged, or the newest comes from a newer seq2seq. Beginning anew is the user's choice.
+    """
+    damages = []
+    for path in reversed(list_checkpoints(run)):
+        try:
+            checkpoint = load_checkpoint(path)
+        except Damaged as error:
+            damages.append(str(error))
+            continue
+        for damage in damages:
+            logger.warning("%s Resuming from %s instead.", damage, path.name)
+        return checkpoint
+    if damages:
+        raise CheckpointError(
+            "\n".join([f"No checkpoint of {run} is intact; train again with --restart to begin anew.", *damages])
+        )
+    return None
+
+
+def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
+    """Delete the checkpoints whose step is not in keep, and what interrupted saves have left behind."""
+    kept = set(keep)
+    directory = Path(run) / CHECKPOINTS
+    if not directory.is_dir():
+        return
+    try:
+        for path in list_checkpoints(run):
+            if step_of(path) in kept:
+                if path.exists():
+                    delete(replaced_of(path))
+            else:
+                # Deleted under another name, so that a half-deleted checkpoint is never taken for a damaged one.
+                if path.exists():
+                    delete(aside_of(path))
+                    os.rename(path, aside_of(path))
+                delete(replaced_of(path))
+        for leftover in directory.glob(".step-*.saving"):
+            delete(leftover)
+    except OSError as error:
+        raise CheckpointError(
+            f"Old checkpoints in {directory} cannot be deleted: {error.strerror or error}. Check its permissions."
+        ) from error
+
+
+# Bundles
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """All that is needed to translate."""
+
+    directory: Path
+    weights: dict[str, Tensor]
+    recipe_text: str
+    tokenizer_files: dict[str, bytes]
+    metadata: dict[str, Any]
+
+
+def save_bundle(
+    directory: Path,
+    weights: Mapping[str, Tensor],
+    recipe_text: str,
+    tokenizer_files: Mapping[str, bytes],
+    metadata: Mapping[str, Any],
+) -> Path:
+    """Write a bundle; an older one at the same place is replaced all at once, and strangers' files in it are kept.
+
+    Args:
+        weights: tied ones once.
+        tokenizer_files: contents by name; names as in TOKENIZER_FILES.
+        metadata: JSON values: scores with signatures, corpus counts, …
+    Raises:
+        CheckpointError: it cannot be written, or the directory holds something else. Nothing has been changed.
+        ValueError: a name in tokenizer_files or metadata is unknown or reserved.
+    """
+    unknown = [name for name in tokenizer_files if name not in TOKENIZER_FILES]
+    if unknown:
+        raise ValueError(f"a bundle has no place for {', '.join(unknown)}")
+    _require_unreserved(metadata)
+    place = Path(os.path.realpath(directory))
+    strangers = _strangers(place)
+    with replacing(place, bytes_of(weights)) as new:
+        write_tensors(new / MODEL, weights)
+        (new / RECIPE).write_bytes(recipe_text.encode())
+        for name, contents in tokenizer_files.items():
+            (new / name).write_bytes(contents)
+        write_json(new / METADATA, {**header("bundle", new), **metadata})
+        for path in strangers:
+            if path.is_dir():
+                shutil.copytree(path, new / path.name, symlinks=True)
+            else:
+                shutil.copy2(path, new / path.name, follow_symlinks=False)
+    return Path(directory)
+
+
+def load_bundle(directory: Path) -> Bundle:
+    """Read a bundle and compare every file with its checksum; tensors come to the CPU.
+
+    Raises:
+        CheckpointError: there is none, a file is missing or damaged, or a newer seq2seq wrote it.
+    """
+
+    def read(found: Path) -> Bundle:
+        metadata = read_metadata(found, "bundle", required=(MODEL, RECIPE))
+        verify(found, metadata["sha256"])
+        names = [name for name in TOKENIZER_FILES if name in metadata["sha256"]]
+        try:
+            recipe_text = (found / RECIPE).read_bytes().decode()
+            tokenizer_files = {name: (found / name).read_bytes() for name in names}
+        except OSError as error:
+            cannot_read(found, error)
+        own = {key: value for key, value in metadata.items() if key not in RESERVED}
+        return Bundle(Path(directory), read_tensors(found / MODEL), recipe_text, tokenizer_files, own)
+
+    return read_steadily(Path(directory), read)
+
+
+def update_bundle_metadata(directory: Path, **fields: Any) -> None:
+    """Set fields of a bundle's metadata.json, for instance scores that were measured later.
+
+    Raises:
+        CheckpointError: there is no bundle, or it cannot be written.
+        ValueError: a field's name is reserved.
+    """
+    _require_unreserved(fields)
+
+    def update(found: Path) -> None:
+        # Opened before reading and then written through: were the bundle replaced in between, only the old one,
+        # soon to be deleted, could get metadata that are not its own.
+        descriptor = -1
+        try:
+            descriptor = os.open(found, os.O_RDONLY)
+            metadata = read_metadata(found, "bundle", required=())
+            replace_json(descriptor, METADATA, metadata | fields)
+        except OSError as error:
+            raise cannot_save(found / METADATA, error, needed=0) from error
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    read_steadily(Path(directory), update)
+
+
+def resolve_model_path(path: Path) -> Path:
+    """The bundle that path means: itself, or the best one of the run that it names.
+
+    Raises:
+        CheckpointError: it is neither; the message says what was found there.
+    """
+    path = Path(path)
+    for candidate in (path, path / BEST):
+        if kind_of(candidate) == "bundle":
+            return candidate
+    expected = f"A model is a bundle (a directory with {MODEL}, {RECIPE} and {METADATA}) or a run with a {BEST}/ in it."
+    if not where(path).exists():
+        raise CheckpointError(f"{path} does not exist. {expected}")
+    if path.is_file():
+        hint = f" Name its directory, {path.parent}." if kind_of(path.parent) == "bundle" else ""
+        raise CheckpointError(f"{path} is a file.{hint} {expected}")
+    if kind_of(path) == "checkpoint":
+        raise CheckpointError(
+            f"{path} is a checkpoint, from which training resumes. Name the run, {path.parent.parent}, "
+            "or make a bundle of checkpoints with `seq2seq average`."
+        )
+    if where(path / BEST).is_dir() or (path / MODEL).exists():
+        bundle = path / BEST if where(path / BEST).is_dir() else path
+        raise CheckpointError(f"{bundle} is no bundle: its {METADATA} is missing or damaged. {expected}")
+    if (path / CHECKPOINTS).is_dir():
+        raise CheckpointError(
+            f"{path} is a run that has no {BEST}/ yet: it is written at the first validation. Train on, "
+            "or make a bundle of its checkpoints with `seq2seq average`."
+        )
+    names = sorted(entry.name for entry in path.iterdir())
+    found = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
+    raise CheckpointError(f"{path} holds {found}. {expected}")
+
+
+def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
+
+    Args:
+        models: weights by name; taken one after another, so a generator keeps only one in memory.
+    Returns:
+        Means taken in float64, in each tensor's own type. Whole numbers must be the same in all models.
+    Raises:
+        CheckpointError: there are none, or names or shapes differ.
+    """
+    total: dict[str, Tensor] = {}
+    first: dict[str, Tensor] = {}
+    count = 0
+    for count, weights in enumerate(models, start=1):
+        if count == 1:
+            first = dict(weights)
+            total = {name: tensor.to(torch.float64, copy=True) for name, tensor in first.items()}
+            continue
+        if different := weights.keys() ^ first.keys():
+            raise CheckpointError(
+                f"Models 1 and {count} cannot be averaged: only one of them has {', '.join(sorted(different)[:5])}. "
+                "Average models of one run."
+            )
+        for name, tensor in weights.items():
+            if tensor.shape != first[name].shape:
+                raise CheckpointError(
+                    f"Models 1 and {count} cannot be averaged: {name} is {tuple(first[name].shape)} in one, "
+                    f"{tuple(tensor.shape)} in the other. Average models of one run."
+                )
+            if not tensor.is_floating_point() and not torch.equal(tensor, first[name]):
+                raise CheckpointError(
+                    f"Models 1 and {count} cannot be averaged: {name} holds whole numbers, and they differ."
+                )
+            total[name] += tensor
+    if not count:
+        raise CheckpointError("There are no models to average.")
+    return {
+        name: (total[name] / count).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in first.items()
+    }
+
+
+# The lock
+
+_held_locks: set[int] = set()
+
+
+def _drop_locks() -> None:
+    for descriptor in _held_locks:
+        os.close(descriptor)
+    _held_locks.clear()
+
+
+# A forked worker shares the lock, and one that outlived a killed training would keep the run locked.
+os.register_at_fork(after_in_child=_drop_locks)
+
+
+@contextmanager
+def lock_run(run: Path) -> Iterator[None]:
+    """Keep a run to one process; the lock goes with the process, however that ends.
+
+    Raises:
+        CheckpointError: another process has it (the message names its id), or the directory cannot be written.
+    """
+    import fcntl
+
+    path = Path(run) / ".lock"
+    try:
+        make_directories(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise cannot_save(path, error, needed=0) from error
+    _held_locks.add(descriptor)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "unknown"
+            raise CheckpointError(
+                f"{run} is in use by process {holder}. Wait until it ends, stop it, or choose another --run-dir."
+            ) from None
+        except OSError as error:
+            # Some network file systems know no locks; that is no reason not to train there.
+            logger.warning("%s cannot be locked (%s): do not train in it twice at once.", run, error.strerror)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        # The file stays: deleting it would let a third process lock a file that a second one still waits with.
+        if descriptor in _held_locks:
+            _held_locks.remove(descriptor)
+            os.close(descriptor)
+
+
+# Checks
+
+
+def _strangers(place: Path) -> list[Path]:
+    """What a user has put beside a bundle's own files. A directory that is no bundle at all is not ours to replace."""
+    if not where(place).exists():
+        return []
+    if not where(place).is_dir():
+        raise CheckpointError(f"{place} is a file. Name a new directory for the bundle.")
+    own = {MODEL, RECIPE, METADATA, f".{METADATA}.saving", *TOKENIZER_FILES}
+    strangers = [path for path in where(place).iterdir() if path.name not in own]
+    if strangers and kind_of(place) != "bundle":
+        raise CheckpointError(
+            f"{place} holds {strangers[0].name} and is no bundle. It is left as it is; name a new directory."
+        )
+    return strangers
+
+
+def _require_json(value: Any, where: str) -> None:
+    """JSON turns tuples into lists and number keys into strings without a word; resuming would find other values."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{where}: the key {key!r} is no string")
+            _require_json(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _require_json(inner, f"{where}.{index}")
+    elif value is not None and not isinstance(value, str | int | float):
+        raise TypeError(f"{where}: {type(value).__name__} is no JSON value")
+
+
+def _require_unreserved(fields: Iterable[str]) -> None:
+    if reserved := [name for name in fields if name in RESERVED]:
+        raise ValueError(f"reserved in {METADATA}: {', '.join(reserved)}")
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,50 @@
+"""What is told to a person: always on standard error, so that standard output carries results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+_console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Advance(Protocol):
+    """Called with how much more is done and, if there is news, what stands beside the bar."""
+
+    def __call__(self, amount: int, news: str = "") -> None: ...
+
+
+def say(message: str) -> None:
+    """A line for the person, above a progress bar if one is shown."""
+    _console.print(message, markup=False)
+
+
+def warn(message: str) -> None:
+    """A line that should not be overlooked."""
+    _console.print(f"warning: {message}", markup=False, style="yellow")
+
+
+@contextmanager
+def progress(description: str, total: int | None, done: int = 0) -> Iterator[Advance]:
+    """A bar with rate and time left while the block runs; nothing where standard error is not a terminal."""
+    if not _console.is_terminal:
+        yield lambda amount, news="": None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+               TextColumn("{task.fields[news]}"), TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=_console, transient=True) as bar:
+        task = bar.add_task(description, total=total, completed=done, news="")
+
+        def advance(amount: int, news: str = "") -> None:
+            bar.update(task, advance=amount, **({"news": news} if news else {}))
+
+        yield advance
+
+
+def is_terminal() -> bool:
+    """Whether a person watches: otherwise the log is printed line by line."""
+    return _console.is_terminal

@@ -1,0 +1,207 @@
+"""Translation quality, measured by sacreBLEU on raw text, with the signature that makes a number comparable.
+
+Post 2018 (arXiv:1804.08771): a BLEU score without its tokenisation and settings can be compared with nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+
+from seq2seq.corpus import read_corpus, read_lines
+from seq2seq.errors import CorpusError, UserError
+
+if TYPE_CHECKING:
+    from seq2seq.recipe import Recipe
+    from seq2seq.translator import Translator
+
+METRICS = ("bleu", "chrf", "ter")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric's value, in percent, as sacreBLEU computes it."""
+
+    value: float
+    signature: str
+    """sacreBLEU's own: references, case, tokeniser, smoothing, version."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words."""
+
+
+def bleu_tokenizer(language: str) -> str:
+    """sacreBLEU's tokeniser for text in this language; 13a wherever words stand apart."""
+    return {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(_main_language(language), "13a")
+
+
+def corpus_scores(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    language: str,
+    metrics: Sequence[str] = METRICS,
+    names: Sequence[str] | None = None,
+) -> dict[str, Score]:
+    """Scores of a whole test set.
+
+    Args:
+        hypotheses: translations, one a line, as a reader would see them (not tokenised).
+        references: one stream or more, each with a line for every hypothesis.
+        language: the code of the target language; it decides how BLEU tells words apart.
+        metrics: some of bleu, chrf, ter.
+        names: what errors call the hypotheses and each stream of references, such as their paths.
+    Raises:
+        CorpusError: there is nothing to compare, or lines do not match.
+        UserError: the language needs an optional package.
+    """
+    if isinstance(references, str) or any(isinstance(stream, str) for stream in references):
+        raise TypeError("references are streams of lines: [lines], or [lines, lines] where there are two")
+    if names is None:
+        numbers = [f" {number}" for number in range(1, len(references) + 1)] if len(references) > 1 else [""]
+        names = ["the hypotheses", *(f"the reference{number}" for number in numbers)]
+    _require_parallel(hypotheses, references, names)
+    return {metric: _score(metric, hypotheses, references, language) for metric in metrics}
+
+
+def score_files(
+    hypothesis_path: Path, reference_paths: Sequence[Path], language: str, metrics: Sequence[str] = METRICS
+) -> dict[str, Score]:
+    """corpus_scores of text files (or .gz), whoever wrote them.
+
+    Raises:
+        CorpusError: as corpus_scores; or a file cannot be read.
+    """
+    paths = [Path(hypothesis_path), *map(Path, reference_paths)]
+    hypotheses, *references = [_read(path) for path in paths]
+    return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
+
+
+def score_pairs(
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS
+) -> dict[str, Score]:
+    """Scores of the translations of the pairs' sources against their targets.
+
+    Raises:
+        CorpusError, UserError: as corpus_scores.
+    """
+    hypotheses = [best.text for best, *_ in translator.translate([source for source, _ in pairs])]
+    references = [target for _, target in pairs]
+    return corpus_scores(hypotheses, [references], translator.languages.target, metrics)
+
+
+def evaluate_tests(
+    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] = METRICS
+) -> dict[str, dict[str, Score]]:
+    """Scores for each of the recipe's test sets, as they are: nothing is cleaned away.
+
+    Raises:
+        CorpusError, UserError: as corpus_scores; or a test set cannot be read.
+    """
+    # All are read before the first is translated: a mistake in the last one shows at once.
+    tests = {
+        name: [(source, target) for _, source, target in read_corpus(spec, recipe.data_directory)]
+        for name, spec in recipe.data.test.items()
+    }
+    return {name: score_pairs(translator, pairs, metrics) for name, pairs in tests.items()}
+
+
+def format_scores(scores: Mapping[str, Score]) -> str:
+    """A line for each metric: name, value, signature, and what stands behind a BLEU score."""
+    names = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+    rows = []
+    for metric, score in scores.items():
+        row = f"{names[metric]:<4}  {score.value:6.2f}  {score.signature}"
+        if metric == "bleu":
+            precisions = "/".join(f"{precision:.1f}" for precision in score.details["precisions"])
+            row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f})"
+        rows.append(row)
+    return "\n".join(rows)
+
+
+def to_dict(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:
+    """The scores as JSON values, with nothing rounded."""
+    return {
+        metric: {"value": score.value, "signature": score.signature, **score.details}
+        for metric, score in scores.items()
+    }
+
+
+def check_expected(
+    scores_by_test: Mapping[str, Mapping[str, Score]], expected: Mapping[str, Mapping[str, Sequence[float]]]
+) -> list[str]:
+    """A warning for each score that is outside the [low, high] its recipe promises, or was not measured.
+
+    Args:
+        scores_by_test: by test set, then metric.
+        expected: the recipe's ranges, likewise; both ends are inside.
+    """
+    warnings = []
+    for test, ranges in expected.items():
+        for metric, (low, high) in ranges.items():
+            score = scores_by_test.get(test, {}).get(metric)
+            if score is None:
+                warnings.append(f"{test}: {metric} was not measured; {low:g} to {high:g} was expected.")
+            elif not low <= score.value <= high:
+                side = "below" if score.value < low else "above"
+                warnings.append(f"{test}: {metric} is {score.value:.2f}, {side} the expected {low:g} to {high:g}.")
+    return warnings
+
+
+def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
+    if metric == "bleu":
+        bleu = _bleu(language)
+        result = bleu.corpus_score(hypotheses, references)
+        details = {
+            "brevity_penalty": result.bp,
+            "precisions": list(result.precisions),
+            "hypothesis_length": result.sys_len,
+            "reference_length": result.ref_len,
+        }
+        return Score(result.score, str(bleu.get_signature()), details)
+    if metric == "chrf":
+        chrf = CHRF()
+        return Score(chrf.corpus_score(hypotheses, references).score, str(chrf.get_signature()))
+    if metric == "ter":
+        # Without spaces TER would take a whole sentence for one word; sacreBLEU can split it into characters instead.
+        characters = _main_language(language) in ("zh", "ja")
+        ter = TER(normalized=characters, asian_support=characters)
+        return Score(ter.corpus_score(hypotheses, references).score, str(ter.get_signature()))
+    raise ValueError(f"unknown metric {metric!r}; known are {', '.join(METRICS)}")
+
+
+def _bleu(language: str) -> BLEU:
+    tokenizer = bleu_tokenizer(language)
+    try:
+        return BLEU(tokenize=tokenizer)
+    except RuntimeError as error:  # sacreBLEU's way to say that a package is missing
+        extra = _main_language(language)
+        raise UserError(
+            f"BLEU for {language!r} needs the {tokenizer} tokeniser: pip install seq2seq[{extra}]"
+        ) from error
+
+
+def _main_language(language: str) -> str:
+    """zh for zh, zh-CN, zh_Hant, zho_Hans, cmn, …: sacreBLEU knows the two-letter codes."""
+    code = language.lower().replace("_", "-").split("-")[0]
+    return {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
+
+
+def _require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:
+    if not references:
+        raise CorpusError("There are no references to compare with.")
+    if not hypotheses:
+        raise CorpusError(f"There is nothing to evaluate: {names[0]}: 0 lines.")
+    for stream, name in zip(references, names[1:], strict=True):
+        if len(stream) != len(hypotheses):
+            raise CorpusError(
+                f"{names[0]}: {len(hypotheses):,} lines; {name}: {len(stream):,} lines. They must match line by line; "
+                "translate the whole test set again, and look for blank lines that a tool has dropped."
+            )
+        # A score against nothing would be a number all the same (BLEU 0, TER 100).
+        if not any(line.strip() for line in stream):
+            raise CorpusError(f"There is nothing to compare with: {name}: all lines are blank.")
+
+
+def _read(path: Path) -> list[str]:
+    return [line.removesuffix("\r") for line in read_lines(path)]

@@ -1,0 +1,109 @@
+"""What the machine can do, and settings of the process that make it do so."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from seq2seq.errors import RecipeError
+
+
+def settle_process(threads: int | None = None) -> None:
+    """Settings that every command wants; harmless when repeated.
+
+    threads: of a CPU computation; None leaves torch's choice, one a core.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc reuse large blocks instead of returning them to the system after each tensor.
+
+    By default a tensor above some 128 KB to 32 MB is mapped anew and its pages are cleared at each use, which takes up
+    to half of an elementwise operation. 32 MB is the largest threshold that glibc accepts.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+    except OSError:
+        return
+    mmap_threshold, trim_threshold = -3, -1
+    libc.mallopt(mmap_threshold, 32 * 1024 * 1024)
+    libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """`auto` is the first CUDA device if there is one, else the CPU; otherwise what `name` says.
+
+    Raises:
+        RecipeError: the named device does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise RecipeError(f"device '{name}' cannot be used here: {str(error).splitlines()[0]} "
+                          f"Use cpu{', cuda' if torch.cuda.is_available() else ''} or auto.") from error
+    return device
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether matrix products in bf16 run in hardware: CUDA 8.0 and above, CPUs with AMX or AVX-512 BF16."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type != "cpu":
+        return False
+    return bool({"amx_bf16", "avx512_bf16", "bf16"} & _cpu_flags())
+
+
+def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """`auto` is bf16 where the hardware has it, else fp32.
+
+    Raises:
+        RecipeError: bf16 is asked for on a machine that would emulate it.
+    """
+    if precision == "fp32":
+        return torch.float32
+    if has_fast_bf16(device):
+        return torch.bfloat16
+    if precision == "bf16":
+        raise RecipeError(f"precision bf16: this {device.type} computes bf16 only by emulation, many times slower. "
+                          "Use precision auto or fp32.")
+    return torch.float32
+
+
+def describe(device: torch.device) -> str:
+    """The processor by name, for logs and result files."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_cpu_name()}, {torch.get_num_threads()} threads"
+
+
+def _cpu_flags() -> set[str]:
+    for line in _cpu_info():
+        if line.startswith(("flags", "Features")):
+            return set(line.split(":", 1)[1].split())
+    return set()
+
+
+def _cpu_name() -> str:
+    for line in _cpu_info():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
+def _cpu_info() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,31 @@
+"""Models. `build_model` is the only place where a recipe meets layers."""
+
+from __future__ import annotations
+
+from seq2seq.model.transformer import Transformer
+from seq2seq.recipe import ModelSection
+
+
+def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Transformer:
+    """The model that a recipe's `model` section describes, with fresh parameters drawn from torch's random state.
+
+    Raises:
+        ValueError: the vocabularies do not fit the way embeddings are tied.
+    """
+    return Transformer(
+        source_vocab_size=source_vocab_size,
+        target_vocab_size=target_vocab_size,
+        d_model=section.d_model,
+        encoder_layers=section.encoder_layers,
+        decoder_layers=section.decoder_layers,
+        num_heads=section.num_heads,
+        feed_forward=section.feed_forward,
+        dropout=section.dropout,
+        activation=section.activation,
+        pre_norm=section.norm == "pre",
+        positions=section.positions,
+        max_positions=section.max_positions,
+        tied_embeddings=section.tied_embeddings,
+        scale_embedding=section.scale_embedding,
+        output_bias=section.output_bias,
+    )

@@ -1,0 +1,210 @@
+"""Attention: the one place that knows where sentences end.
+
+att((K, V), q) = sum_n softmax(q k_n / sqrt(D)) v_n (Vaswani et al. 2017, arXiv:1706.03762, equation 1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.model.packing import Sentences, pack, unpack
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, query_sentences: Sentences, key_sentences: Sentences, causal: bool
+) -> Tensor:
+    """Scaled dot-product attention of packed sentences, each over its own keys.
+
+    Args:
+        query: (query_tokens, heads, head_size)
+        key, value: (key_tokens, heads, head_size)
+        query_sentences, key_sentences: the same number of sentences in both.
+        causal: a query at position i sees the keys at positions 0 to i only.
+    Returns:
+        (query_tokens, heads, head_size)
+    """
+    if runs_packed(query):
+        return _packed_attention(query, key, value, query_sentences, key_sentences, causal)
+    return _padded_attention(query, key, value, query_sentences, key_sentences, causal)
+
+
+def runs_packed(query: Tensor) -> bool:
+    """Whether the variable-length kernel can serve: CUDA, half precision, compute capability 8.0 and above."""
+    return (
+        query.is_cuda
+        and query.dtype in (torch.bfloat16, torch.float16)
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
+
+
+def _packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, query_sentences: Sentences, key_sentences: Sentences, causal: bool
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    attended: Tensor = varlen_attn(
+        query, key, value, query_sentences.offsets, key_sentences.offsets,
+        query_sentences.longest, key_sentences.longest, window_size=(-1, 0) if causal else (-1, -1),
+    )
+    return attended
+
+
+def _padded_attention(
+    query: Tensor, key: Tensor, value: Tensor, query_sentences: Sentences, key_sentences: Sentences, causal: bool
+) -> Tensor:
+    heads, head_size = query.shape[1:]
+
+    def by_head(flat: Tensor, sentences: Sentences) -> Tensor:                  # (sentences, heads, longest, head_size)
+        return unpack(flat.flatten(1), sentences).view(len(sentences), -1, heads, head_size).transpose(1, 2)
+
+    seen = key_sentences.real[:, None, None, :]                                 # True = may be seen
+    if causal:
+        seen = seen & torch.ones(query_sentences.longest, key_sentences.longest, dtype=torch.bool,
+                                 device=query.device).tril()
+    attended = scaled_dot_product(
+        by_head(query, query_sentences), by_head(key, key_sentences), by_head(value, key_sentences), seen
+    )
+    return pack(attended.transpose(1, 2), query_sentences).view(-1, heads, head_size)
+
+
+def scaled_dot_product(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
+    """softmax(Q K^T / sqrt(D)) V over padded tensors, (batch, heads, length, head_size); seen: True = may be seen.
+
+    Each query must see at least one key.
+    """
+    if query.is_cuda or not torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+    # The backward of the CPU's fused kernel is up to 15 times slower in bf16, and in fp32 slower than plain products
+    # at the length of sentences (PyTorch 2.13, 2 cores with AMX).
+    attended: Tensor = _PlainAttention.apply(query, key, value, seen)
+    return attended
+
+
+class _PlainAttention(torch.autograd.Function):
+    """Three batched products forward, four backward, and only the weights kept between."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
+        scale = 1 / math.sqrt(query.shape[-1])
+        scores = (query @ key.transpose(-1, -2)).mul_(scale)
+        if seen is not None:
+            scores = scores.masked_fill_(~seen, -math.inf)
+        weights = scores.softmax(-1)
+        ctx.save_for_backward(query, key, value, weights)
+        return weights @ value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        query, key, value, weights = ctx.saved_tensors
+        scale = 1 / math.sqrt(query.shape[-1])
+        weights_gradient = gradient @ value.transpose(-1, -2)
+        scores_gradient = torch._softmax_backward_data(weights_gradient, weights, -1, weights.dtype).mul_(scale)
+        query_gradient = scores_gradient @ key
+        key_gradient = scores_gradient.transpose(-1, -2) @ query
+        return query_gradient, key_gradient, weights.transpose(-1, -2) @ gradient, None
+
+
+def linear(inputs: int, outputs: int, parts: int = 1) -> nn.Linear:
+    """A projection with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010).
+
+    parts: matrices fused into one; each is drawn with its own fan-out, else their range would shrink.
+    """
+    layer = nn.Linear(inputs, outputs)
+    for matrix in layer.weight.detach().chunk(parts):
+        nn.init.xavier_uniform_(matrix)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of each sentence over itself; one fused projection makes query, key and value."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_key_value = linear(d_model, 3 * d_model, parts=3)
+        self.output = linear(d_model, d_model)
+
+    def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        projected = self.query_key_value(hidden).view(hidden.shape[0], 3, self.num_heads, -1)
+        query, key, value = projected.unbind(1)
+        return query, key, value
+
+    def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
+        """(tokens, d_model) -> (tokens, d_model)"""
+        query, key, value = self._project(hidden)
+        attended = attention(query, key, value, sentences, sentences, causal)
+        projected: Tensor = self.output(attended.flatten(1))
+        return projected
+
+    def step(self, hidden: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One position of every row, (rows, d_model), over what came before, (rows, heads, steps, head_size).
+
+        Returns:
+            (rows, d_model), and the keys and values with this position.
+        """
+        query, key, value = self._project(hidden)
+        keys = torch.cat([keys, key.unsqueeze(2)], dim=2)
+        values = torch.cat([values, value.unsqueeze(2)], dim=2)
+        attended = scaled_dot_product(query.unsqueeze(2), keys, values, None)
+        return self.output(attended.flatten(1)), keys, values
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of target positions over the source sentence."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = linear(d_model, d_model)
+        self.key_value = linear(d_model, 2 * d_model, parts=2)
+        self.output = linear(d_model, d_model)
+
+    def _project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        projected = self.key_value(memory).view(memory.shape[0], 2, self.num_heads, -1)
+        key, value = projected.unbind(1)
+        return key, value
+
+    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""
+        query = self.query(hidden).view(hidden.shape[0], self.num_heads, -1)
+        key, value = self._project_memory(memory)
+        attended = attention(query, key, value, sentences, memory_sentences, causal=False)
+        projected: Tensor = self.output(attended.flatten(1))
+        return projected
+
+    def start(self, memory: Tensor, memory_sentences: Sentences) -> tuple[Tensor, Tensor]:
+        """(source_tokens, d_model) -> keys and values, (sentences, heads, longest_source, head_size), once a sentence."""
+        keys, values = (
+            unpack(flat.flatten(1), memory_sentences)
+            .view(len(memory_sentences), memory_sentences.longest, self.num_heads, -1).transpose(1, 2).contiguous()
+            for flat in self._project_memory(memory)
+        )
+        return keys, values
+
+    def step(self, hidden: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+        """One position of every row, (rows, d_model), over its sentence's memory as `start` made it.
+
+        seen: (sentences, 1, 1, longest_source), True = a source token.
+        """
+        attended = scaled_dot_product(self._queries(hidden, keys), keys, values, seen)
+        projected: Tensor = self.output(attended.transpose(1, 2).reshape(hidden.shape))
+        return projected
+
+    def weights(self, hidden: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
+        """What `step` attends to: (rows, heads, longest_source), each row of it a distribution."""
+        queries = self._queries(hidden, keys)
+        scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1])
+        return scores.masked_fill(~seen, -math.inf).softmax(-1).transpose(1, 2).flatten(0, 1)
+
+    def _queries(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        # A sentence's rows are its queries, (sentences, heads, beam, head_size): its memory is read once for all of
+        # them and never copied.
+        sentences, heads, _, head_size = keys.shape
+        queries: Tensor = self.query(hidden).view(sentences, -1, heads, head_size)
+        return queries.transpose(1, 2)

@@ -1,0 +1,75 @@
+"""What search and trainer know of a model.
+
+The Transformer, and whatever comes beside it, implements `Seq2Seq`; search sees only `start` and `step`, the trainer
+only `forward`. A state is a value: `step` and `select` return a new one, and the caller decides which to keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from seq2seq.batching import Batch
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Scores over the vocabulary, kept as the product that makes them: hidden @ weight.T + bias.
+
+    The loss multiplies a few hundred rows at a time, so that no (tokens, vocab_size) tensor ever exists in training.
+
+    hidden: (tokens, d_model). weight: (vocab_size, d_model). bias: (vocab_size,) or None.
+    """
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    def dense(self) -> Tensor:
+        """(tokens, vocab_size)"""
+        logits = self.hidden @ self.weight.T
+        return logits if self.bias is None else logits + self.bias
+
+
+class State(Protocol):
+    """Where the decoding of some rows stands. Row r belongs to sentence r // (rows / sentences)."""
+
+    @property
+    def attention(self) -> Tensor | None:
+        """(rows, longest_source), weights of the last step over the source, where they were asked for."""
+
+    def select(self, rows: Tensor) -> State:
+        """Keep rows in a new order.
+
+        Args:
+            rows: (sentences, beam), the row that each survivor continues. A sentence that no row of it names is
+                dropped; all rows of one line belong to one sentence.
+        """
+
+
+class Seq2Seq(Protocol):
+    """A model that scores a target given a source, all positions at once or step by step."""
+
+    def forward(self, batch: Batch) -> Logits:
+        """Scores of every position of `batch.target_output`, each seeing the target before it (teacher forcing)."""
+
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
+              keep_attention: bool = False) -> State:
+        """Encode the source; one row a sentence.
+
+        Args:
+            source: (source_tokens,), every sentence closed by `</s>`.
+            source_offsets: (sentences + 1,) int32.
+            longest_source: tokens of the longest sentence.
+            keep_attention: whether states carry `attention`.
+        """
+
+    def step(self, last_tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Score the token after `last_tokens` ((rows,)).
+
+        Returns:
+            (rows, vocab_size), log-probabilities up to a constant per row, which the caller may overwrite, and the
+            state after the step.
+        """

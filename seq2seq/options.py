@@ -1,0 +1,49 @@
+"""Options that several commands have, and how their help is laid out."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Precision(StrEnum):
+    """Numbers to compute in."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class TextOrLines(StrEnum):
+    """Formats of what has a line for each line."""
+
+    text = "text"
+    jsonl = "jsonl"
+
+
+class TextOrJson(StrEnum):
+    """Formats of reports."""
+
+    text = "text"
+    json = "json"
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help; typer joins lines that no empty line parts."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
+
+
+SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, in YAML.", show_default=False)]
+Overrides = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", show_default=False,
+    help="Use another value than the recipe's, such as training.max_steps=200. May be given again.")]
+Model = Annotated[Path, typer.Argument(
+    metavar="MODEL", help="A bundle, or a run (its best model).", show_default=False)]
+Device = Annotated[str, typer.Option(
+    metavar="D", help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.", rich_help_panel=MACHINE)]
+PrecisionOption = Annotated[Precision, typer.Option(
+    help="Numbers to compute in; auto is bf16 on a GPU that has it, else fp32.", rich_help_panel=MACHINE)]
+Threads = Annotated[int | None, typer.Option(
+    metavar="N", min=1, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]

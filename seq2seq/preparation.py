@@ -1,0 +1,267 @@
+"""From parallel text to arrays on disk: read, clean, count, tokenise once, and map into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+
+from seq2seq import console
+from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
+from seq2seq.corpus import Counts, clean, read_corpus
+from seq2seq.errors import CorpusError
+from seq2seq.recipe import Corpus, Recipe
+from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers
+
+FORMAT_VERSION = 1
+BLOCK_PAIRS = 8192
+"""Pairs that are tokenised together, and that share a random seed in subword sampling."""
+
+SIDES = ("source", "target")
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A training corpus on disk.
+
+    corpus: its ids, memory-mapped. counts: by corpus, what was read, kept and dropped.
+    fingerprint: sha256 of all ids in their order; two preparations that agree in it train alike.
+    """
+
+    directory: Path
+    corpus: EncodedCorpus
+    counts: dict[str, dict[str, Any]]
+    fingerprint: str
+
+
+def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """The cleaned training text of all corpora, one behind another."""
+    for spec in recipe.data.train:
+        counts = Counts()
+        pairs = read_corpus(spec, recipe.data_directory, counts)
+        for _, source, target in clean(pairs, recipe.data.cleaning, counts):
+            yield source, target
+
+
+def encode_pairs(pairs: Iterable[tuple[str, str]], tokenizers: Tokenizers, threads: int) -> EncodedCorpus:
+    """Pairs of text as ids in memory, for validation and tests."""
+    sources, targets = [], []
+    for source, target in pairs:
+        sources.append(source)
+        targets.append(target)
+    return EncodedCorpus(EncodedSide.from_lists(tokenizers.source.encode(sources, threads)),
+                         EncodedSide.from_lists(tokenizers.target.encode(targets, threads)))
+
+
+def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int) -> Prepared:
+    """The recipe's training corpora as ids under `parent`; taken from there if text, cleaning and tokenizer are as before.
+
+    Raises:
+        CorpusError: text cannot be read, or no pair is left.
+    """
+    key = _key(recipe, tokenizers)
+    directory = parent / key
+    if not (directory / "corpus.json").exists():
+        _write(recipe, tokenizers, directory, threads)
+    return _open(recipe, directory)
+
+
+def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
+    """What the arrays depend on: the files as they are now, cleaning, tokenizers, and the format."""
+    described = [
+        FORMAT_VERSION,
+        recipe.data.cleaning.model_dump(),
+        [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
+        bool(recipe.tokenizer.subword_sampling),
+        [(spec.model_dump(exclude={"weight", "name"}), _file_states(spec)) for spec in recipe.resolve().data.train],
+    ]
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _file_states(spec: Corpus) -> list[tuple[int, int]]:
+    paths = {"files": (spec.source, spec.target), "table": (spec.file,), "hub": ()}[spec.form]
+    states = []
+    for path in paths:
+        with contextlib.suppress(OSError):                                      # reading will say what is wrong
+            status = os.stat(str(path))
+            states.append((status.st_size, status.st_mtime_ns))
+    return states
+
+
+def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items; the last may be shorter."""
+    iterator = iter(items)
+    while block := list(islice(iterator, size)):
+        yield block
+
+
+class _SideWriter:
+    """Appends tokenised sentences of one language to a file of ids and a file of offsets."""
+
+    def __init__(self, directory: Path, name: str, tokenizer: Tokenizer) -> None:
+        self.ids: BinaryIO = open(directory / f"{name}.ids", "wb")              # noqa: SIM115, closed by `close`
+        self.offsets: BinaryIO = open(directory / f"{name}.offsets", "wb")      # noqa: SIM115
+        self.dtype = id_type(tokenizer.vocab_size)
+        self.end = 0
+        self.digest = hashlib.sha256()
+        self.offsets.write(np.zeros(1, np.int64).tobytes())
+
+    def append(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """ids: (tokens,), closed sentences; lengths: (sentences,)."""
+        data = ids.astype(self.dtype).tobytes()
+        self.ids.write(data)
+        self.offsets.write((self.end + np.cumsum(lengths, dtype=np.int64)).tobytes())
+        self.end += len(ids)
+        self.digest.update(data)
+        self.digest.update(lengths.astype(np.int64).tobytes())
+
+    def close(self) -> str:
+        self.ids.close()
+        self.offsets.close()
+        return self.digest.hexdigest()
+
+
+def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
+    """uint16 wherever it can hold all ids: half the memory, and the gather of a batch is bound by memory."""
+    return np.uint16 if vocab_size <= 2**16 else np.uint32
+
+
+def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int) -> None:
+    aside = directory.with_name(directory.name + ".writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    writers = [_SideWriter(aside, "source", tokenizers.source), _SideWriter(aside, "target", tokenizers.target)]
+    keep_text = bool(recipe.tokenizer.subword_sampling)
+    every_counts: dict[str, dict[str, Any]] = {}
+    total = 0
+    with contextlib.ExitStack() as stack, console.progress("tokenising", None) as advance:
+        lines_file = stack.enter_context(open(aside / "lines", "wb"))
+        corpora_file = stack.enter_context(open(aside / "corpora", "wb"))
+        texts = [stack.enter_context(open(aside / f"{side}.txt", "w", encoding="utf-8", newline="\n"))
+                 for side in SIDES] if keep_text else []
+        for number, spec in enumerate(recipe.data.train):
+            counts = Counts()
+            pairs = clean(read_corpus(spec, recipe.data_directory, counts), recipe.data.cleaning, counts)
+            for block in blocks(pairs, BLOCK_PAIRS):
+                numbers = np.array([line for line, _, _ in block], np.int64)
+                sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
+                sides = [_encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)]
+                kept = _short_enough(sides, numbers, recipe.data.cleaning.max_pieces, counts)
+                for writer, (ids, lengths) in zip(writers, sides, strict=True):
+                    writer.append(ids[np.repeat(kept, lengths)], lengths[kept])
+                for text, lines in zip(texts, (sources, targets), strict=False):
+                    text.writelines(f"{line}\n" for line, keep in zip(lines, kept, strict=True) if keep)
+                lines_file.write(numbers[kept].tobytes())
+                corpora_file.write(np.full(kept.sum(), number, np.int64).tobytes())
+                total += int(kept.sum())
+                advance(len(block))
+            every_counts[_unique(spec.label, every_counts)] = counts.to_dict()
+    fingerprint = hashlib.sha256("".join(writer.close() for writer in writers).encode()).hexdigest()
+    if not total:
+        raise CorpusError(f"no training pair is left after cleaning: {json.dumps(every_counts)}. "
+                          "Check that data.train names the right files, and the limits in data.cleaning.")
+    described = {"pairs": total, "counts": every_counts, "fingerprint": fingerprint,
+                 "types": [np.dtype(writer.dtype).name for writer in writers]}
+    (aside / "corpus.json").write_text(json.dumps(described, indent=2, ensure_ascii=False))
+    os.replace(aside, directory)
+
+
+def _unique(label: str, taken: dict[str, Any]) -> str:
+    return label if label not in taken else _unique(f"{label}'", taken)
+
+
+def _encode(tokenizer: Tokenizer, lines: list[str], threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of closed sentences, flat, and their lengths."""
+    flat, offsets = tokenizer.encode_flat(lines, threads)
+    lengths = np.diff(offsets)
+    return np.insert(flat, offsets[1:], END_ID), lengths + 1
+
+
+def _short_enough(sides: list[tuple[np.ndarray, np.ndarray]], numbers: np.ndarray, max_pieces: int,
+                  counts: Counts) -> np.ndarray:
+    """(pairs,) bool, True = kept; the others are counted."""
+    kept = np.maximum(sides[0][1], sides[1][1]) <= max_pieces + 1
+    for line in numbers[~kept].tolist():
+        counts.drop("too_many_pieces", line)
+    return kept
+
+
+def _open(recipe: Recipe, directory: Path) -> Prepared:
+    described = json.loads((directory / "corpus.json").read_text())
+    sides = []
+    for name, dtype in zip(SIDES, described["types"], strict=True):
+        ids = np.memmap(directory / f"{name}.ids", dtype=dtype, mode="r")
+        sides.append(EncodedSide(ids, np.memmap(directory / f"{name}.offsets", dtype=np.int64, mode="r")))
+    lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
+    weights = np.array([spec.weight for spec in recipe.data.train])
+    seen = None
+    if (weights != 1).any():
+        seen = weights[np.memmap(directory / "corpora", dtype=np.int64, mode="r")]
+    return Prepared(directory, EncodedCorpus(sides[0], sides[1], seen, lines), described["counts"],
+                    described["fingerprint"])
+
+
+class SampledEpochs:
+    """The corpus cut anew for each epoch (Kudo 2018, Provilkov et al. 2020), one epoch ahead of the training.
+
+    Seeded per block from (seed, epoch, block), so that an epoch is the same whenever and wherever it is made.
+    """
+
+    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, alpha: float, max_pieces: int, seed: int) -> None:
+        self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, alpha
+        self.max_pieces, self.seed = max_pieces, seed
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="subword-sampling")
+        self._coming: dict[int, Future[EncodedCorpus]] = {}
+
+    def corpus(self, epoch: int) -> EncodedCorpus:
+        """The corpus as `epoch` sees it; begins to make the next."""
+        for number in (epoch, epoch + 1):
+            if number not in self._coming:
+                self._coming[number] = self._worker.submit(self._make, number)
+        for past in [number for number in self._coming if number < epoch]:
+            del self._coming[past]
+            shutil.rmtree(self._directory(past), ignore_errors=True)
+        return self._coming[epoch].result()
+
+    def close(self) -> None:
+        """Stop making epochs and delete those that were made."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+        for epoch in self._coming:
+            shutil.rmtree(self._directory(epoch), ignore_errors=True)
+
+    def _directory(self, epoch: int) -> Path:
+        return self.prepared.directory / f"epoch-{epoch:05d}"
+
+    def _make(self, epoch: int) -> EncodedCorpus:
+        directory = self._directory(epoch)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        sides = []
+        for name, tokenizer in (("source", self.tokenizers.source), ("target", self.tokenizers.target)):
+            writer = _SideWriter(directory, name, tokenizer)
+            with open(self.prepared.directory / f"{name}.txt", encoding="utf-8", newline="\n") as text:
+                lines = (line.removesuffix("\n") for line in text)
+                for number, block in enumerate(blocks(lines, BLOCK_PAIRS)):
+                    seed = derived_seed(self.seed, "subwords", name, epoch, number)
+                    sampled = tokenizer.sample(block, self.alpha, seed)
+                    # A sentence may be cut into more pieces than the model has positions: then it is cut as usual.
+                    long = [place for place, ids in enumerate(sampled) if len(ids) > self.max_pieces]
+                    for place, ids in zip(long, tokenizer.encode([block[place] for place in long]), strict=True):
+                        sampled[place] = ids
+                    side = EncodedSide.from_lists(sampled)
+                    writer.append(side.ids, side.lengths)
+            writer.close()
+            ids = np.memmap(directory / f"{name}.ids", dtype=writer.dtype, mode="r")
+            sides.append(EncodedSide(ids, np.memmap(directory / f"{name}.offsets", dtype=np.int64, mode="r")))
+        return replace(self.prepared.corpus, source=sides[0], target=sides[1])

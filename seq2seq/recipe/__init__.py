@@ -1,0 +1,40 @@
+"""Recipes: the typed schema, reading with all mistakes at once, and comparison. Imports no torch."""
+
+from seq2seq.recipe.comparison import PROLONGING, Difference, differences
+from seq2seq.recipe.data import Cleaning, Corpus, Data
+from seq2seq.recipe.reading import load_recipe, parse_recipe, save_recipe
+from seq2seq.recipe.reference import recipe_reference, recipe_schema
+from seq2seq.recipe.schema import (
+    Average,
+    DecodingSection,
+    Languages,
+    Metric,
+    ModelSection,
+    Recipe,
+    TokenizerSection,
+    TrainingSection,
+)
+from seq2seq.recipe.section import Section
+
+__all__ = [
+    "PROLONGING",
+    "Average",
+    "Cleaning",
+    "Corpus",
+    "Data",
+    "DecodingSection",
+    "Difference",
+    "Languages",
+    "Metric",
+    "ModelSection",
+    "Recipe",
+    "Section",
+    "TokenizerSection",
+    "TrainingSection",
+    "differences",
+    "load_recipe",
+    "parse_recipe",
+    "recipe_reference",
+    "recipe_schema",
+    "save_recipe",
+]

@@ -1,0 +1,63 @@
+"""What has changed between the recipe of a run and the recipe it is resumed with."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from seq2seq.recipe.schema import Recipe
+
+PROLONGING = (
+    "name",
+    "expected",
+    "decoding",
+    "data.test",
+    "training.max_steps",
+    "training.validate_every",
+    "training.valid_sentences",
+    "training.early_stopping",
+    "training.keep_checkpoints",
+    "training.checkpoint_minutes",
+    "training.average",
+    "training.log_every",
+    "training.threads",
+)
+"""Keys, or sections of keys, that only prolong a run or report about it: a run that exists may take over new values."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key with two values."""
+
+    key: str
+    old: Any
+    new: Any
+    prolongs: bool
+    """The key only prolongs or reports; the run can go on with the new value."""
+
+    def __str__(self) -> str:
+        old, new = ("not set" if value is None else value for value in (self.old, self.new))
+        return f"{self.key}: {old} -> {new}"
+
+
+def differences(old: Recipe, new: Recipe) -> list[Difference]:
+    """Every key whose value differs, in the order of the schema. Recipes are compared with absolute paths, so that
+    the same files named from another directory are no difference."""
+    before, after = (dict(_leaves(recipe.resolve().model_dump(mode="json"), "")) for recipe in (old, new))
+    return [
+        Difference(key, before.get(key), after.get(key), prolongs(key))
+        for key in [*after, *(key for key in before if key not in after)]
+        if before.get(key) != after.get(key)
+    ]
+
+
+def prolongs(key: str) -> bool:
+    return any(key == start or key.startswith(f"{start}.") for start in PROLONGING)
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything that is no section and no list."""
+    if isinstance(value, dict | list):
+        for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(inner, f"{key}.{step}" if key else str(step))
+    else:
+        yield key, value

@@ -1,0 +1,164 @@
+"""The `data` section of a recipe: corpora and their cleaning."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from seq2seq.recipe.section import MistakeAt, Section
+
+# No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
+TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+
+TABLE_FORMATS = (".tsv", ".jsonl", ".parquet")
+
+
+def _text_or_column(value: Any) -> Any:
+    """Refuse what is neither text nor a column number in one message; pydantic has one for each type of a union."""
+    if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"columns count from 1, found {value}")
+        return value
+    raise ValueError("expected a path, the name of a column or the number of a column")
+
+
+PathOrColumn = Annotated[str | int | None, BeforeValidator(_text_or_column)]
+
+
+class Corpus(Section):
+    """Parallel text in one of three forms: two text files, one table, or a data set of the Hugging Face hub.
+
+    `{source: train.de, target: train.en}`, `{file: pairs.tsv}`, or
+    `{hub: wmt/wmt14, config: de-en, split: train, source: de, target: en}`.
+    """
+
+    source: PathOrColumn = None
+    """The file of source sentences, one a line (may end in .gz); with `file` or `hub`, the column that holds them."""
+    target: PathOrColumn = None
+    """The file of target sentences, line by line the translations; with `file` or `hub`, the column."""
+    file: str | None = None
+    """One file of pairs: .tsv, .jsonl (either may end in .gz as well) or .parquet. Without `source` and `target`, the
+    first two columns of a .tsv."""
+    header: bool = False
+    """The first line of a .tsv names its columns; without it, columns are numbers from 1."""
+    hub: str | None = None
+    """A data set of the Hugging Face hub. `source` and `target` are columns, or keys of its `translation` column."""
+    config: str | None = None
+    """Which configuration of the `hub` data set."""
+    split: str | None = None
+    """Which split of the `hub` data set."""
+    name: str | None = None
+    """What reports call this corpus. Otherwise they name its source."""
+    weight: PositiveFloat = 1.0
+    """How often each pair is seen in an epoch. 2 shows it twice, 0.5 shows a half of the pairs, another each epoch."""
+    limit: PositiveInt | None = None
+    """Read no more than this many pairs, from the first."""
+
+    @model_validator(mode="after")
+    def _exactly_one_form(self) -> "Corpus":
+        if self.file is not None and self.hub is not None:
+            raise ValueError("a corpus has `file` or `hub`, not both")
+        if self.hub is None and (self.config is not None or self.split is not None):
+            raise ValueError("`config` and `split` belong to a corpus with `hub`")
+        if self.header and self.table_format != ".tsv":
+            raise ValueError("`header: true` belongs to a corpus with a .tsv `file`")
+        if self.form == "files":
+            if not (isinstance(self.source, str) and isinstance(self.target, str)):
+                raise ValueError("a corpus needs `source` and `target` (two files), or `file`, or `hub`")
+            return self
+        if self.form == "table" and self.table_format is None:
+            raise MistakeAt(
+                "file",
+                f"expected a name that ends in .tsv, .tsv.gz, .jsonl, .jsonl.gz or .parquet, found '{self.file}'",
+            )
+        if self.form == "hub" and self.split is None:
+            raise ValueError("`hub` needs `split`, such as `split: train`")
+        if (self.source is None) != (self.target is None):
+            raise ValueError("give both columns, `source` and `target`, or neither")
+        by_number = self.table_format == ".tsv" and not self.header
+        if by_number and (isinstance(self.source, str) or isinstance(self.target, str)):
+            raise ValueError("a .tsv without `header: true` has numbered columns, such as `source: 1, target: 2`")
+        if not by_number and not (isinstance(self.source, str) and isinstance(self.target, str)):
+            raise ValueError("`source` and `target` must name the columns")
+        return self
+
+    @property
+    def form(self) -> Literal["files", "table", "hub"]:
+        """Which of the three forms this corpus has."""
+        return "hub" if self.hub is not None else "table" if self.file is not None else "files"
+
+    @property
+    def table_format(self) -> str | None:
+        """`.tsv`, `.jsonl` or `.parquet` for a corpus with `file`; None for other forms and other endings."""
+        name = self.file or ""
+        suffix = Path(name).suffix
+        if suffix == ".gz":
+            suffix = Path(name).with_suffix("").suffix
+            return suffix if suffix in (".tsv", ".jsonl") else None
+        return suffix if suffix in TABLE_FORMATS else None
+
+    @property
+    def columns(self) -> tuple[str | int, str | int]:
+        """The source and the target column of a corpus with `file` or `hub`."""
+        return (1 if self.source is None else self.source, 2 if self.target is None else self.target)
+
+    @property
+    def label(self) -> str:
+        """What reports call this corpus."""
+        if self.name is not None:
+            return self.name
+        if self.form == "hub":
+            return " ".join(str(part) for part in (self.hub, self.config, self.split) if part is not None)
+        return str(self.file if self.form == "table" else self.source)
+
+    def resolve(self, directory: Path) -> "Corpus":
+        """The same corpus with absolute paths, which were relative to `directory`."""
+        keys = {"files": ("source", "target"), "table": ("file",), "hub": ()}[self.form]
+        return self.model_copy(update={key: os.path.abspath(directory / getattr(self, key)) for key in keys})
+
+
+class Cleaning(Section):
+    """Which training pairs are left out; each is counted with its reason. Pairs with an empty side always are."""
+
+    max_characters: PositiveInt = 5000
+    """Drop pairs with a side longer than this. Keeps wreckage of web pages away from the tokenizer."""
+    max_pieces: PositiveInt = 256
+    """Drop pairs with a side of more subword pieces than this."""
+    max_length_ratio: Annotated[float, Field(gt=1)] | None = None
+    """Drop pairs in which one side has more than this many times the characters of the other, if both sides have more
+    than 10. Not set: none are dropped."""
+    remove_identical: bool = False
+    """Drop pairs whose two sides are the same text."""
+    remove_duplicates: bool = False
+    """Keep only the first of equal pairs."""
+
+
+class Data(Section):
+    """Parallel text to train on, to validate with and to test with."""
+
+    root: str = "."
+    """Directory that the paths of the corpora start from; itself relative to the recipe file."""
+    train: Annotated[tuple[Corpus, ...], Field(strict=False, min_length=1)]
+    """List of training corpora."""
+    valid: Corpus
+    """Corpus that decides during training which model is best."""
+    test: dict[TestName, Corpus] = {}
+    """Test corpora by name. The finished model is measured on each."""
+    cleaning: Cleaning = Cleaning()
+    """Which training pairs are left out."""
+
+    @field_validator("valid", "test")
+    @classmethod
+    def _weight_is_for_training(cls, value: Corpus | dict[str, Corpus]) -> Corpus | dict[str, Corpus]:
+        for name, corpus in value.items() if isinstance(value, dict) else [("", value)]:
+            if corpus.weight != 1.0:
+                raise MistakeAt(f"{name}.weight".strip("."), "only training corpora have a weight")
+        return value
+
+    def corpora(self) -> Iterator[Corpus]:
+        """All corpora: train, valid, test."""
+        yield from self.train
+        yield self.valid
+        yield from self.test.values()

@@ -1,0 +1,202 @@
+"""YAML 1.2 as plain values that know where each of them was written."""
+
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Any, NamedTuple
+
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+Key = tuple[str | int, ...]
+"""Where a value stands in a recipe: ("data", "train", 0, "source")."""
+
+_TAG = "tag:yaml.org,2002:"
+# A bundle comes from others, and a few lines of aliases to aliases can stand for billions of values.
+_MOST_VALUES = 100_000
+
+
+class Place(NamedTuple):
+    """A line of a file, or (line 0) a `--set` option."""
+
+    source: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+class Mistake(NamedTuple):
+    """Something the user has to mend."""
+
+    place: Place
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+@dataclass
+class Document:
+    """Plain dicts, lists and scalars, the place of each by its key, and what was wrong with them so far."""
+
+    value: Any
+    places: dict[Key, Place]
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def place(self, key: Key) -> Place:
+        """Where the value was written, or the nearest section around it that was."""
+        while key not in self.places:
+            key = key[:-1]
+        return self.places[key]
+
+    def mistake(self, key: Key, text: str) -> Mistake:
+        """A mistake in the value at `key`. The key comes before the text, unless the `--set` there names it already."""
+        place, dotted = self.place(key), ".".join(str(step) for step in key)
+        named = not dotted or place.source.startswith(f"--set {dotted}=")
+        return Mistake(place, text if named else f"{dotted}: {text}")
+
+    def fill_from(self, base: "Document", section: str) -> None:
+        """Take from the section of `base` what this document does not say itself."""
+        self.value[section] = _filled(self.value.get(section, {}), base.value[section])
+        self.places = {key: place for key, place in base.places.items() if key[:1] == (section,)} | self.places
+
+    def set(self, key: Key, new: "Document") -> None:
+        """Put the value of `new` at `key`; sections on the way are made, items of lists must exist.
+
+        Raises:
+            KeyError: the way leads through something that is no section and no list, or past the end of a list. Its
+                argument is a message.
+        """
+        here = self.value
+        for depth, (step, following) in enumerate(zip(key, [*key[1:], None], strict=True)):
+            name = ".".join(str(part) for part in key[:depth])
+            if isinstance(here, list):
+                step = int(step) if isinstance(step, str) and step.isdecimal() else step
+                if not isinstance(step, int) or step >= len(here):
+                    raise KeyError(f"{name} is a list of {len(here)}, counted from 0; it has no item '{step}'")
+            elif not isinstance(here, dict):
+                raise KeyError(f"{name} is no section or list here; set it as a whole")
+            if following is None:
+                here[step] = new.value
+            elif isinstance(here, dict):
+                if step not in here:
+                    self.places[key[: depth + 1]] = new.place(())
+                here = here.setdefault(step, {})
+            else:
+                here = here[step]
+        numbered = tuple(int(step) if isinstance(step, str) and step.isdecimal() else step for step in key)
+        for start in {key, numbered}:
+            self.places |= {start + below: place for below, place in new.places.items()}
+
+
+def _filled(value: Any, base: Any) -> Any:
+    if not (isinstance(value, dict) and isinstance(base, dict)):
+        return value
+    return base | {key: _filled(inner, base[key]) if key in base else inner for key, inner in value.items()}
+
+
+def read_yaml(text: str, source: str, line: int | None = None) -> Document:
+    """Read one YAML 1.2 document; what is wrong with it is in its `mistakes`.
+
+    Args:
+        text: the document.
+        source: what messages call it.
+        line: a fixed line for all places (0: no line), instead of those in the text.
+    """
+    document = Document(None, {(): Place(source, 1 if line is None else line)})
+    try:
+        node = YAML(typ="safe", pure=True).compose(StringIO(text))
+        if node is not None:
+            _Reader(document, source, line).read(node, ())
+    except (YAMLError, RecursionError) as error:
+        document.value = None
+        document.mistakes = [_syntax_mistake(error, source, line)]
+    return document
+
+
+class _Reader:
+    """Turns nodes into values. Unlike ruamel's constructors it goes on after a mistake and keeps every line."""
+
+    def __init__(self, document: Document, source: str, line: int | None) -> None:
+        self.document, self.source, self.line = document, source, line
+        self.scalars: SafeConstructor = YAML(typ="safe", pure=True).constructor
+
+    def read(self, node: Node, key: Key, place: Place | None = None) -> Any:
+        if len(self.document.places) > _MOST_VALUES:
+            raise YAMLError(f"more than {_MOST_VALUES:,} values")
+        self.document.places[key] = place or self.place(node)
+        value: Any
+        if isinstance(node, MappingNode):
+            value = self.mapping(node, key)
+        elif isinstance(node, SequenceNode):
+            value = [self.read(item, (*key, index)) for index, item in enumerate(node.value)]
+        else:
+            value = self.scalar(node)
+        if key == ():
+            self.document.value = value
+        return value
+
+    def mapping(self, node: MappingNode, key: Key) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name_node, value_node in node.value:
+            place = self.place(name_node)
+            if not isinstance(name_node, ScalarNode):
+                self.document.mistakes.append(Mistake(place, "a key must be a word; put {braces} in quotes"))
+                continue
+            # The text itself: a test set called 2016 is '2016'.
+            name = name_node.value
+            inner = (*key, name)
+            if name in values:
+                first = self.document.places[inner]
+                told = f"{'.'.join(str(part) for part in inner)}: given twice, first in line {first.line}"
+                self.document.mistakes.append(Mistake(place, told if first.line else told.split(", first")[0]))
+                continue
+            values[name] = self.read(value_node, inner, place)
+        return values
+
+    def scalar(self, node: Node) -> Any:
+        """A number, true, false, nothing, or text. Dates stay text; they make good names of runs."""
+        read = {
+            "int": self.scalars.construct_yaml_int,
+            "float": self.scalars.construct_yaml_float,
+            "bool": self.scalars.construct_yaml_bool,
+            "null": self.scalars.construct_yaml_null,
+        }.get(str(node.tag).removeprefix(_TAG))
+        try:
+            return read(node) if read else node.value
+        except (
+            ValueError,
+            LookupError,
+        ):  # `-_` has the form of a number, 5,000 digits are too many, `!!bool x` is none
+            return node.value
+
+    def place(self, node: Node) -> Place:
+        return Place(self.source, node.start_mark.line + 1 if self.line is None else self.line)
+
+
+def _syntax_mistake(error: Exception, source: str, line: int | None) -> Mistake:
+    """What stopped the YAML parser, in a sentence and with its line."""
+    if isinstance(error, RecursionError):
+        return Mistake(Place(source, line or 0), "not a recipe: nested too deeply, or an alias that contains itself")
+    if not isinstance(error, MarkedYAMLError):
+        # Characters that YAML does not allow come without a mark, and with a second line that is of no use.
+        return Mistake(Place(source, line or 0), f"not valid YAML: {str(error).strip().splitlines()[0]}")
+    mark = error.problem_mark or error.context_mark
+    problem = str(error.problem or error.context)
+    if "'\\t'" in problem:
+        problem = "a tab; YAML is indented with spaces"
+    elif error.context and error.problem:
+        problem = f"{error.context}, {problem}"
+    found = mark.line + 1 if mark is not None and line is None else line or 0
+    return Mistake(Place(source, found), f"not valid YAML: {problem}")
+
+
+def write_yaml(value: dict[str, Any]) -> str:
+    """Plain values as YAML 1.2, which `read_yaml` reads as the same values."""
+    yaml = YAML()
+    yaml.width = 1_000_000  # one value, one line: readable differences between recipes
+    stream = StringIO()
+    yaml.dump(value, stream)
+    return stream.getvalue()

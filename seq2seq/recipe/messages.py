@@ -1,0 +1,161 @@
+"""What pydantic found wrong with a recipe, in plain words."""
+
+import difflib
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from seq2seq.recipe.document import Document, Key, Mistake
+from seq2seq.recipe.schema import Recipe
+from seq2seq.recipe.section import MistakeAt, Section
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "model_type": "a section, keys with values",
+    "dict_type": "a section, keys with values",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "a number of at most {le:g}",
+    "literal_error": "{expected}",
+}
+# What the patterns of the schema allow, by the type of name they check.
+_PATTERNS = {
+    "name": "letters a-z, digits, '_', '.' and '-', with a letter or digit first",
+    "source": "a language code, such as de, zh or pt-BR",
+    "target": "a language code, such as de, zh or pt-BR",
+}
+
+
+def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
+    """Say each error with its place in the document."""
+    for detail in error.errors(include_url=False):
+        key: Key = detail["loc"]
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # its items have mistakes of their own, and pydantic counts only the good ones
+        cause = (detail.get("ctx") or {}).get("error")
+        if isinstance(cause, MistakeAt):
+            key += tuple(cause.key.split("."))
+        if key[-1] == "[key]":
+            key = key[:-1]
+        elif detail["type"] == "missing" and isinstance(key[-1], int):
+            key = key[:-1]
+            detail["type"] = "too_few"
+        yield document.mistake(key, _text(detail, key, document.value))
+
+
+def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
+    kind, found, context = detail["type"], detail["input"], detail.get("ctx") or {}
+    if kind == "extra_forbidden":
+        return f"unknown key.{_similar_key(key)}"
+    if kind == "missing":
+        return f"missing. {_documentation(key)}".strip()
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "too_short":
+        return "expected at least one"
+    if kind in ("too_few", "too_long"):
+        given = _at(recipe, key)
+        return f"expected a list of 2 numbers, found {len(given) if isinstance(given, list) else given}"
+    if kind == "string_pattern_mismatch":
+        expected = _PATTERNS.get(str(key[-1]), "letters a-z, digits, '_' and '-'")
+        return f"expected {expected}; found {show(found)}"
+    expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else detail["msg"]
+    hint = _hint(kind, found, context)
+    return f"expected {expected}; found {show(found)}{'.' if hint else ''}{hint}"
+
+
+def show(value: Any) -> str:
+    """A value as a recipe would write it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a section"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _hint(kind: str, found: Any, context: dict[str, Any]) -> str:
+    if kind in ("int_type", "float_type") and isinstance(found, str):
+        try:
+            float(found)
+        except ValueError:
+            return ""
+        return " Write it without quotes."
+    if kind == "int_type" and isinstance(found, float) and found.is_integer():
+        return f" Write {int(found)}."
+    if kind == "literal_error" and isinstance(found, str):
+        close = difflib.get_close_matches(found.lower(), context["expected"].replace("'", " ").split(), n=1)
+        return f" Did you mean '{close[0]}'?" if close else ""
+    return ""
+
+
+def _similar_key(key: Key) -> str:
+    """The key that was probably meant: one of the same section, else one of that name elsewhere."""
+    section = section_at(key[:-1])
+    name = str(key[-1])
+    close = difflib.get_close_matches(name, section.model_fields if section else [], n=1)
+    if close:
+        return f" Did you mean '{close[0]}'?"
+    for other, _ in walk_fields():
+        if other.rpartition(".")[2] == name:
+            return f" Did you mean '{other}'?"
+    return ""
+
+
+def _documentation(key: Key) -> str:
+    section = section_at(key[:-1])
+    entry = section.model_fields.get(str(key[-1])) if section else None
+    return (entry.description or "").replace("\n", " ") if entry else ""
+
+
+def _at(value: Any, key: Key) -> Any:
+    for step in key:
+        value = value[step]
+    return value
+
+
+def section_of(annotation: Any) -> type[Section] | None:
+    """The section that a field holds: itself, or in a list, in a dict, or where it may be left out."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, dict):
+        for argument in get_args(annotation):
+            if found := section_of(argument):
+                return found
+    return None
+
+
+def section_at(key: Key) -> type[Section] | None:
+    """The section that stands at a key of a recipe. Numbers of items and names of tests are passed over."""
+    section: type[Section] | None = Recipe
+    for step in key:
+        if section is None:
+            return None
+        entry = section.model_fields.get(str(step))
+        if entry is not None:
+            section = section_of(entry.annotation)
+    return section
+
+
+def walk_fields(section: type[Section] = Recipe, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """All keys of a recipe with their fields, sections before what is in them. The keys of items of `data.train` are
+    `data.train.source` and so on."""
+    for name, entry in section.model_fields.items():
+        yield f"{prefix}{name}", entry
+        inner = section_of(entry.annotation)
+        if inner is not None:
+            yield from walk_fields(inner, f"{prefix}{name}.")

@@ -1,0 +1,205 @@
+"""Reading a recipe: its file, the base it names, `--set` options, and everything that is wrong with them at once."""
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from seq2seq.errors import RecipeError
+from seq2seq.recipe.document import Document, Key, Mistake, Place, read_yaml
+from seq2seq.recipe.messages import explain, show
+from seq2seq.recipe.schema import Recipe
+
+BASE_SECTIONS = ("model", "training")
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True) -> Recipe:
+    """Read and check a recipe.
+
+    Args:
+        path: the recipe's file.
+        overrides: `training.max_steps=200`, the value in YAML; later ones win. Items of lists are numbered from 0
+            (`data.train.0.limit=100`). Paths in them are relative to the working directory.
+        check_files: whether every file that the recipe names must exist.
+    Raises:
+        RecipeError: with all mistakes, a line each.
+    """
+    return parse_recipe(_read_text(Path(path)), path, overrides, check_files)
+
+
+def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), check_files: bool = False) -> Recipe:
+    """Read a recipe from text, as `load_recipe` does. Its relative paths start in the directory of `where`."""
+    directory = Path(where).parent
+    document = read_yaml(text, str(where))
+    if document.value is None:
+        document.mistakes = document.mistakes or [Mistake(Place(str(where)), "the recipe is empty")]
+        raise _error(document.mistakes)
+    if not isinstance(document.value, dict):
+        raise _error([Mistake(document.place(()), "expected a recipe, which begins with `name:`")])
+
+    settings = _read_overrides(overrides, document.mistakes)
+    _merge_base(document, settings, directory)
+    for key, setting in settings:
+        try:
+            document.set(key, setting)
+        except KeyError as error:
+            document.mistakes.append(Mistake(setting.place(()), error.args[0]))
+    _anchor_paths_of_overrides(document, [key for key, _ in settings])
+
+    recipe = None
+    try:
+        recipe = Recipe.model_validate(document.value)
+    except ValidationError as error:
+        document.mistakes += explain(error, document)
+    if check_files:
+        document.mistakes += _missing_files(document, directory)
+    if document.mistakes or recipe is None:
+        raise _error(document.mistakes, overrides)
+    return recipe.located(directory)
+
+
+def save_recipe(recipe: Recipe, path: str | Path) -> None:
+    """Write the recipe to a file, whole or not at all."""
+    unfinished = Path(f"{path}.unfinished")
+    unfinished.write_text(recipe.to_yaml(), encoding="utf-8", newline="\n")
+    os.replace(unfinished, path)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecipeError(f"there is no recipe {path}.{_similar_file(path)}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise RecipeError(
+            f"{path}:{line}: not UTF-8 text (byte {error.object[error.start]:#04x}). Save it as UTF-8."
+        ) from None
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _error(mistakes: list[Mistake], overrides: Sequence[str] = ()) -> RecipeError:
+    """One error for all mistakes: file by file, line by line, then the options as they were given."""
+    options = [f"--set {override}" for override in overrides]
+    files = [mistake.place.source for mistake in mistakes if mistake.place.source not in options]
+    sources = list(dict.fromkeys([*files, *options]))
+    ordered = sorted(mistakes, key=lambda mistake: (sources.index(mistake.place.source), mistake.place.line))
+    return RecipeError("\n".join(dict.fromkeys(str(mistake) for mistake in ordered)))
+
+
+def _read_overrides(overrides: Sequence[str], mistakes: list[Mistake]) -> list[tuple[Key, Document]]:
+    settings: list[tuple[Key, Document]] = []
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        key: Key = tuple(name.strip().split("."))
+        if not equals or "" in key:
+            mistakes.append(Mistake(Place(f"--set {override}"), "expected KEY=VALUE, such as training.max_steps=200"))
+            continue
+        setting = read_yaml(text, f"--set {override}", line=0)
+        mistakes += setting.mistakes
+        if key == ("model",) and isinstance(setting.value, dict) and "base" in setting.value:
+            mistakes.append(Mistake(setting.place(()), "name the base by --set model.base=PATH"))
+        elif not setting.mistakes:
+            settings.append((key, setting))
+    return settings
+
+
+def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path) -> None:
+    """Fill the sections of the recipe from the file that `model.base` names, and remove that key."""
+    name: Key = ("model", "base")
+    model = document.value.get("model")
+    base = model.pop("base", None) if isinstance(model, dict) else None
+    for setting in [setting for key, setting in settings if key == name]:
+        # What --set names is relative to the working directory.
+        base, directory, document.places[name] = setting.value, Path(), setting.place(())
+    settings[:] = [(key, setting) for key, setting in settings if key != name]
+    if base is None:
+        return
+    if not isinstance(base, str):
+        document.mistakes.append(document.mistake(name, f"expected a path, found {show(base)}"))
+        return
+    path = Path(os.path.normpath(directory / base))
+    if not path.is_file():
+        document.mistakes.append(document.mistake(name, f"there is no file {path}.{_similar_file(path)}"))
+        return
+    sections = read_yaml(_read_text(path), str(path))
+    if not sections.mistakes:
+        sections.mistakes += _what_is_no_base(sections)
+    document.mistakes += sections.mistakes
+    for section in BASE_SECTIONS:
+        if isinstance(sections.value, dict) and isinstance(sections.value.get(section), dict):
+            document.fill_from(sections, section)
+
+
+def _what_is_no_base(sections: Document) -> Iterator[Mistake]:
+    if not isinstance(sections.value, dict):
+        yield sections.mistake((), "expected sections `model:` and `training:`")
+        return
+    for section, values in sections.value.items():
+        if section not in BASE_SECTIONS:
+            yield sections.mistake((section,), "a base has the sections `model:` and `training:` only")
+        elif not isinstance(values, dict):
+            yield sections.mistake((section,), "expected keys with values below it")
+        elif section == "model" and values.pop("base", None) is not None:
+            yield sections.mistake(("model", "base"), "a base cannot name another one; write its values here")
+
+
+def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """What looks like a corpus in a recipe that nobody has checked yet."""
+    data = recipe.get("data")
+    if not isinstance(data, dict):
+        return
+    train, test = data.get("train"), data.get("test")
+    listed: list[tuple[Key, Any]] = [(("data", "valid"), data.get("valid"))]
+    listed += [
+        (("data", "train", index), corpus) for index, corpus in enumerate(train if isinstance(train, list) else [])
+    ]
+    listed += [(("data", "test", name), corpus) for name, corpus in (test.items() if isinstance(test, dict) else [])]
+    yield from ((key, corpus) for key, corpus in listed if isinstance(corpus, dict))
+
+
+def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
+    """Each path of an unchecked recipe but the base: its key, and the section and name under which it stands."""
+    data = recipe.get("data")
+    if isinstance(data, dict) and isinstance(data.get("root"), str):
+        yield ("data", "root"), data, "root"
+    for key, corpus in _corpora(recipe):
+        names = ["file"] if "file" in corpus else [] if "hub" in corpus else ["source", "target"]
+        for name in names:
+            if isinstance(corpus.get(name), str):
+                yield (*key, name), corpus, name
+
+
+def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> None:
+    """Make the paths that --set gave absolute: they are relative to the working directory, others to the recipe."""
+    overridden = {tuple(str(step) for step in key) for key in keys}
+    for key, section, name in _paths(document.value):
+        steps = tuple(str(step) for step in key)
+        if any(steps[: len(prefix)] == prefix for prefix in overridden):
+            section[name] = os.path.abspath(section[name])
+
+
+def _missing_files(document: Document, directory: Path) -> Iterator[Mistake]:
+    root = directory
+    for key, section, name in _paths(document.value):
+        path = Path(os.path.normpath((directory if name == "root" else root) / section[name]))
+        if name == "root":
+            root = path
+            if not path.is_dir():
+                yield document.mistake(key, f"there is no directory {path}")
+                return  # every file in it would be missing too
+        elif not path.is_file():
+            yield document.mistake(key, f"there is no file {path}.{_similar_file(path)}")
+
+
+def _similar_file(path: Path) -> str:
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return f" Did you mean '{path.parent / close[0]}'?" if close else ""

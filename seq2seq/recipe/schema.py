@@ -1,0 +1,290 @@
+"""What a recipe may say: typed sections. A default stands here and nowhere else, and so does its documentation."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+)
+
+from seq2seq.recipe.data import Data
+from seq2seq.recipe.section import MistakeAt, Section
+
+Metric = Literal["bleu", "chrf", "ter"]
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Languages(Section):
+    """The two languages, as codes."""
+
+    source: LanguageCode
+    """Code of the language to translate from, such as `de`."""
+    target: LanguageCode
+    """Code of the language to translate into, such as `en`. Chooses sacreBLEU's tokeniser."""
+
+
+class TokenizerSection(Section):
+    """The subword vocabulary, trained by sentencepiece on the training corpora."""
+
+    type: Literal["unigram", "bpe"] = "unigram"
+    """Unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016)."""
+    vocab_size: Annotated[int, Field(ge=260)] = 8000
+    """Number of pieces, among them 256 bytes and 3 symbols."""
+    joint: bool = True
+    """One vocabulary for both languages; false makes one for each, of `vocab_size` pieces."""
+    normalization: Literal["identity", "nmt_nfkc"] = "identity"
+    """What happens to text before it is cut. `nmt_nfkc` folds characters (， becomes a comma) and cannot be undone."""
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
+    """Share of the characters in the text that get a piece of their own; the others are written as bytes."""
+    sample_lines: PositiveInt = 1_000_000
+    """Lines drawn to train the tokenizer, both languages together."""
+    subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Cut training text differently in each epoch: alpha of unigram sampling, dropout of BPE merges. 0 turns it off."""
+
+
+class ModelSection(Section):
+    """The network."""
+
+    base: Annotated[str | None, Field(exclude=True)] = None
+    """File with `model:` and `training:` sections that are used where the recipe says nothing, relative to the recipe
+    file. Gone once the recipe is read."""
+    type: Literal["transformer"] = "transformer"
+    """Architecture. `transformer`: Vaswani et al. 2017."""
+    d_model: PositiveInt = 512
+    """Width of embeddings and of the states between sublayers."""
+    encoder_layers: PositiveInt = 6
+    """Layers of the encoder."""
+    decoder_layers: PositiveInt = 6
+    """Layers of the decoder."""
+    num_heads: PositiveInt = 8
+    """Heads of each attention; must divide `d_model`."""
+    feed_forward: PositiveInt = 2048
+    """Width inside the feed-forward sublayers."""
+    dropout: Share = 0.1
+    """Dropout after the embedding and on the output of each sublayer."""
+    activation: Literal["relu", "gelu", "silu"] = "relu"
+    """Activation inside the feed-forward sublayers."""
+    norm: Literal["post", "pre"] = "post"
+    """Layer norm after each residual sum (the paper), or before each sublayer (easier to train when deep)."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """How positions are told apart."""
+    max_positions: PositiveInt = 1024
+    """Pieces of the longest sentence, its end included. `learned` has a vector for each position."""
+    tied_embeddings: Literal["all", "decoder", "none"] = "all"
+    """Which matrices are one: source, target and output (`all`), target and output (`decoder`), or `none`."""
+    scale_embedding: bool = True
+    """Multiply embeddings by the square root of `d_model`."""
+    output_bias: bool = False
+    """Add a learned bias to each word's score."""
+
+    @field_validator("num_heads")
+    @classmethod
+    def _heads_divide_width(cls, num_heads: int, info: ValidationInfo) -> int:
+        d_model = info.data.get("d_model", 0)
+        if d_model % num_heads:
+            raise ValueError(f"d_model ({d_model}) cannot be cut into {num_heads} heads of equal size")
+        return num_heads
+
+    @field_validator("positions")
+    @classmethod
+    def _sinusoids_come_in_pairs(cls, positions: str, info: ValidationInfo) -> str:
+        d_model = info.data.get("d_model", 0)
+        if positions == "sinusoidal" and d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even d_model, found {d_model}")
+        return positions
+
+
+class Average(Section):
+    """Averaging of checkpoints at the end of training."""
+
+    kind: Literal["none", "last", "best"] = "none"
+    """Average no checkpoints, the newest ones, or those with the best validation scores."""
+    count: PositiveInt = 5
+    """How many checkpoints are averaged; as many are kept until then."""
+
+
+class TrainingSection(Section):
+    """How the model is trained."""
+
+    batch_tokens: PositiveInt = 4096
+    """Target tokens per optimizer step."""
+    accumulation: PositiveInt = 1
+    """Parts in which a step is computed. More parts need less memory; the result is the same."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """Adam, or Adam with decoupled weight decay."""
+    learning_rate: PositiveFloat = 7.0e-4
+    """Learning rate at the end of the warm-up, its highest."""
+    betas: Annotated[tuple[Share, Share], Field(strict=False)] = (0.9, 0.98)
+    """Decay of Adam's running means of the gradient and of its square."""
+    epsilon: PositiveFloat = 1.0e-9
+    """Adam's epsilon."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Weight decay; 0 turns it off."""
+    warmup_steps: NonNegativeInt = 4000
+    """Steps in which the learning rate rises linearly from 0."""
+    schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
+    """How the learning rate falls after the warm-up; `linear` and `cosine` reach 0 at `max_steps`."""
+    max_steps: PositiveInt = 100_000
+    """Optimizer steps of the whole training."""
+    gradient_clip: NonNegativeFloat = 1.0
+    """Longest gradient: longer ones are scaled to this norm. 0 turns it off."""
+    label_smoothing: Share = 0.1
+    """Probability that the training target gives to all words alike."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Numbers of the computation; `auto` is bf16 on GPUs that have it, else fp32."""
+    validate_every: PositiveInt = 500
+    """Steps between validations."""
+    valid_sentences: PositiveInt | None = None
+    """Translate only the first so many validation sentences for BLEU. Not set: all."""
+    best_metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"
+    """Validation score that decides which model is best."""
+    early_stopping: NonNegativeInt = 0
+    """Stop after this many validations without improvement; 0 never does."""
+    keep_checkpoints: PositiveInt = 3
+    """Newest checkpoints that are kept."""
+    checkpoint_minutes: Annotated[float, Field(ge=0, le=2)] = 2.0
+    """Most minutes of work that a crash may lose. 0 saves after each step."""
+    average: Average = Average()
+    """Averaging of checkpoints at the end of training."""
+    ema_decay: Share = 0.0
+    """Decay of a running mean of the weights, which is then validated and kept as the model; 0 turns it off."""
+    log_every: PositiveInt = 50
+    """Steps between lines of the log."""
+    threads: PositiveInt | None = None
+    """Threads of a computation on the CPU. Not set: torch decides."""
+
+
+class DecodingSection(Section):
+    """How translations are searched."""
+
+    beam_size: PositiveInt = 5
+    """Hypotheses kept for each sentence; 1 is greedy search."""
+    length_penalty: NonNegativeFloat = 1.0
+    """Exponent of the length that a hypothesis' log-probability is divided by. 0 prefers short ones."""
+    length_penalty_form: Literal["power", "wu"] = "power"
+    """The divisor: length^penalty, or ((5 + length) / 6)^penalty of Wu et al. 2016."""
+    max_length_ratio: PositiveFloat = 2.0
+    """Longest translation, in pieces: this times the source's pieces, plus `max_length_offset`."""
+    max_length_offset: NonNegativeInt = 20
+    """Pieces that a translation may have beyond `max_length_ratio` times its source."""
+    batch_tokens: PositiveInt = 4096
+    """Source tokens translated together. Changes speed and memory, not the translations."""
+    n_best: PositiveInt = 1
+    """Translations given for each sentence, at most `beam_size`."""
+
+    @field_validator("n_best")
+    @classmethod
+    def _beam_holds_n_best(cls, n_best: int, info: ValidationInfo) -> int:
+        if n_best > info.data.get("beam_size", n_best):
+            raise ValueError(f"a beam of {info.data['beam_size']} cannot give {n_best} translations; raise beam_size")
+        return n_best
+
+
+class Recipe(Section):
+    """Everything that decides a training run."""
+
+    name: RunName
+    """What the run is called; it is kept in `runs/<name>`."""
+    languages: Languages
+    """The two languages, as codes."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Every random choice follows from it."""
+    data: Data
+    """Parallel text to train on, to validate with and to test with."""
+    tokenizer: TokenizerSection = TokenizerSection()
+    """The subword vocabulary."""
+    model: ModelSection = ModelSection()
+    """The network."""
+    training: TrainingSection = TrainingSection()
+    """How the model is trained."""
+    decoding: DecodingSection = DecodingSection()
+    """How translations are searched."""
+    expected: dict[str, dict[Metric, Annotated[tuple[float, float], Field(strict=False)]]] = {}
+    """Lowest and highest score expected, by test name and metric. Training warns when a score lies outside."""
+
+    _directory: Path = PrivateAttr(default_factory=Path.cwd)
+
+    @field_validator("model")
+    @classmethod
+    def _model_fits_data(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
+        tokenizer: TokenizerSection | None = info.data.get("tokenizer")
+        if tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
+            raise MistakeAt(
+                "tied_embeddings",
+                "'all' shares one matrix between source and target, which needs "
+                "tokenizer.joint: true. Write 'decoder' or 'none' here.",
+            )
+        data: Data | None = info.data.get("data")
+        if data and model.max_positions <= data.cleaning.max_pieces:
+            pieces = data.cleaning.max_pieces
+            raise MistakeAt(
+                "max_positions",
+                f"training sentences of {pieces} pieces and their end need at least "
+                f"{pieces + 1}, found {model.max_positions}. Raise it, or lower "
+                f"data.cleaning.max_pieces.",
+            )
+        return model
+
+    @field_validator("expected")
+    @classmethod
+    def _expectations_are_testable(
+        cls, expected: dict[str, dict[Metric, tuple[float, float]]], info: ValidationInfo
+    ) -> dict[str, dict[Metric, tuple[float, float]]]:
+        data: Data | None = info.data.get("data")
+        for name, ranges in expected.items():
+            if data and name not in data.test:
+                known = ", ".join(data.test) or "no test sets"
+                raise MistakeAt(name, f"data.test has no '{name}', it has {known}")
+            for metric, (low, high) in ranges.items():
+                if low > high:
+                    raise MistakeAt(f"{name}.{metric}", f"the lowest score comes first, found [{low}, {high}]")
+        return expected
+
+    def __eq__(self, other: object) -> bool:
+        """Recipes are equal when they say the same. Where they were read from is no part of it."""
+        return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
+
+    @property
+    def directory(self) -> Path:
+        """Where the recipe's relative paths start: the directory of its file, absolute."""
+        return self._directory
+
+    @property
+    def data_directory(self) -> Path:
+        """Where the relative paths of the corpora start, absolute."""
+        return Path(os.path.abspath(self.directory / self.data.root))
+
+    def located(self, directory: Path) -> "Recipe":
+        """The same recipe, with relative paths that start in `directory`."""
+        copy = self.model_copy()
+        copy._directory = Path(os.path.abspath(directory))
+        return copy
+
+    def resolve(self) -> "Recipe":
+        """The same recipe with absolute paths, so that it means the same wherever its file lies."""
+        root = self.data_directory
+        data = self.data.model_copy(
+            update={
+                "root": ".",
+                "train": tuple(corpus.resolve(root) for corpus in self.data.train),
+                "valid": self.data.valid.resolve(root),
+                "test": {name: corpus.resolve(root) for name, corpus in self.data.test.items()},
+            }
+        )
+        return self.model_copy(update={"data": data})
+
+    def to_yaml(self) -> str:
+        """The recipe as a file, with every default written out."""
+        from seq2seq.recipe.document import write_yaml
+
+        return write_yaml(self.model_dump(mode="json", exclude_none=True))

@@ -1,0 +1,25 @@
+"""What all sections of a recipe have in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class MistakeAt(ValueError):
+    """A mistake that belongs to a key below the one that found it, so that the message names the right line."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class Section(BaseModel):
+    """Keys of a recipe. Unknown keys and values of another type are errors; nothing is converted but 1 to 1.0."""
+
+    # Defaults are validated too, because rules between two keys must hold where only one of them is written.
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
+        allow_inf_nan=False,
+    )

@@ -1,0 +1,144 @@
+"""The directory of a run: whether a recipe may go on in it, its log, and stopping by signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from seq2seq import console
+from seq2seq.errors import RecipeError
+from seq2seq.recipe import Recipe, differences, load_recipe, save_recipe
+
+RECIPE_FILE = "recipe.yaml"
+LOG_FILE = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+
+
+def admit(recipe: Recipe, run: Path) -> None:
+    """Let `recipe` begin or go on in the directory `run`, and leave the resolved recipe there.
+
+    Keys that only prolong or report are taken over and named.
+
+    Raises:
+        RecipeError: the run was started with another recipe; the message shows every difference.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    path = run / RECIPE_FILE
+    resolved = recipe.resolve()
+    if path.exists():
+        changes = differences(load_recipe(path, check_files=False), resolved)
+        refused = [change for change in changes if not change.prolongs]
+        if refused:
+            shown = "\n".join(f"  {change}" for change in refused)
+            raise RecipeError(f"{run} was trained with another recipe:\n{shown}\n"
+                              "Undo the change, train in another directory with --run-dir, or start anew with "
+                              "--restart, which moves the old run aside.")
+        for change in changes:
+            console.say(f"changed since this run began: {change}")
+        if not changes:
+            return
+    aside = path.with_suffix(".writing")
+    save_recipe(resolved, aside)
+    os.replace(aside, path)
+
+
+def move_aside(run: Path) -> Path | None:
+    """Rename an existing run to the first free name of the form <run>.1, <run>.2, …; its new place, or None."""
+    if not run.exists():
+        return None
+    number = 1
+    while (place := run.with_name(f"{run.name}.{number}")).exists():
+        number += 1
+    run.rename(place)
+    return place
+
+
+class Log:
+    """metrics.jsonl, one JSON object a line, and the same numbers for TensorBoard.
+
+    A run that resumes at a step drops what was logged after it, so that no step is logged twice and none is missing.
+    """
+
+    def __init__(self, run: Path, step: int) -> None:
+        """Open for appending after `step`."""
+        self.path = run / LOG_FILE
+        self._drop_after(step)
+        self._file = open(self.path, "a", encoding="utf-8")                     # noqa: SIM115, closed by `close`
+        # TensorBoard's writer takes a second to import; only training needs it.
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=step + 1 if step else None)
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """kind: what is logged, such as training or validation."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def flush(self) -> None:
+        """Force everything to disk: a checkpoint must not be newer than its log."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._board.flush()
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+        self._board.close()
+
+    def _drop_after(self, step: int) -> None:
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_bytes().splitlines(keepends=True):
+            try:
+                written_at = json.loads(line)["step"]
+            except (ValueError, KeyError):
+                continue                                                        # the end of a killed process
+            if written_at <= step and line.endswith(b"\n"):
+                kept.append(line)
+        aside = self.path.with_suffix(".writing")
+        aside.write_bytes(b"".join(kept))
+        os.replace(aside, self.path)
+
+
+class Stopped(Exception):
+    """A signal asked to stop, and everything has been saved."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
+class StopRequest:
+    """Which signal has asked to stop, if any."""
+
+    number: int | None = None
+
+
+@contextmanager
+def stopping_by_signal() -> Iterator[StopRequest]:
+    """SIGINT and SIGTERM ask once for a stop between two steps; the second one ends the process at once."""
+    request = StopRequest()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if request.number is not None:
+            os._exit(128 + number)
+        request.number = number
+        print("\nfinishing this step and saving; once more to exit at once", file=sys.stderr, flush=True)
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

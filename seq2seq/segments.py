@@ -1,0 +1,77 @@
+"""What surrounds a translation: white space that is carried round the model, and lines too long for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+# Languages written without spaces between words (and so between sentences).
+SPACELESS = {"zh", "ja", "th", "lo", "km", "my", "yue", "wuu", "lzh"}
+
+SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
+SPACE = re.compile(r"\s+")
+
+
+def split_margins(line: str) -> tuple[str, str, str]:
+    """White space before, text, white space after."""
+    text = line.strip()
+    if not text:
+        return line, "", ""
+    begin = line.index(text)
+    return line[:begin], text, line[begin + len(text):]
+
+
+def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """Cut a text into parts that fit: at sentence ends, else at spaces, else anywhere. The parts join to the text.
+
+    Args:
+        fits: whether the model can take a part. Must hold for a single character.
+    """
+    if fits(text):
+        return [text]
+    for boundary in (SENTENCE_END, SPACE):
+        units = list(_units(text, boundary))
+        if len(units) > 1:
+            return [part for joined in _join(units, fits) for part in split_long(joined, fits)]
+    middle = len(text) // 2
+    return split_long(text[:middle], fits) + split_long(text[middle:], fits)
+
+
+def _units(text: str, boundary: re.Pattern[str]) -> Iterator[str]:
+    begin = 0
+    for match in boundary.finditer(text):
+        if begin < match.end() < len(text):
+            yield text[begin:match.end()]
+            begin = match.end()
+    yield text[begin:]
+
+
+def _join(units: list[str], fits: Callable[[str], bool]) -> Iterator[str]:
+    """As many units together as fit, by doubling and halving, so that a long line needs few trials."""
+    begin = 0
+    while begin < len(units):
+        size = 1
+        while begin + 2 * size <= len(units) and fits("".join(units[begin:begin + 2 * size])):
+            size *= 2
+        step = size // 2
+        while step:
+            if begin + size + step <= len(units) and fits("".join(units[begin:begin + size + step])):
+                size += step
+            step //= 2
+        yield "".join(units[begin:begin + size])
+        begin += size
+
+
+def join_translations(parts: list[tuple[str, str]], target_language: str) -> str:
+    """Translations of a line's parts, each with the white space that followed its source, as one line.
+
+    A gap of spaces vanishes in front of a language without spaces, and appears in front of one that has them.
+    """
+    spaceless = target_language.split("-")[0].split("_")[0].lower() in SPACELESS
+    joined = ""
+    for number, (translation, gap) in enumerate(parts):
+        joined += translation
+        if number < len(parts) - 1:
+            blank = gap.strip(" ") == ""
+            joined += ("" if spaceless else gap or " ") if blank else gap
+    return joined

@@ -1,0 +1,322 @@
+"""Directories that appear on disk all at once or not at all, and whose files are checked when they are read.
+
+A directory is written aside, forced to disk and renamed into place, so that a process killed at any moment leaves
+either the old directory or the new one. Its metadata.json names the format and the checksum of every other file.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from seq2seq.errors import CheckpointError
+
+Read = TypeVar("Read")
+
+FORMAT_VERSION = 1
+"""Raised when an older seq2seq could no longer read what this one writes."""
+
+METADATA = "metadata.json"
+RESERVED = ("format_version", "kind", "sha256")
+"""The keys of metadata.json that are set here."""
+
+
+class Damaged(CheckpointError):
+    """A file is missing or is not what was saved. An older checkpoint can still be good."""
+
+
+# Writing
+
+
+@contextmanager
+def replacing(place: Path, needed: int) -> Iterator[Path]:
+    """A new directory beside place, which takes its name when the block has ended well and vanishes otherwise."""
+    aside = aside_of(place)
+    try:
+        make_directories(place.parent)
+        delete(aside)
+        aside.mkdir()
+        yield aside
+        for path in aside.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                sync(path)
+        sync(aside)
+        _swap(aside, place)
+    except BaseException as error:
+        with suppress(OSError):
+            if not place.exists() and replaced_of(place).exists():
+                os.rename(replaced_of(place), place)
+        shutil.rmtree(aside, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise cannot_save(place, error, needed) from error
+        raise
+
+
+def _swap(new: Path, place: Path) -> None:
+    """Give place's name to new. A directory cannot be renamed onto a full one, so the old one steps aside first."""
+    replaced = replaced_of(place)
+    if place.exists():
+        delete(replaced)
+        os.rename(place, replaced)
+    os.rename(new, place)
+    sync(place.parent)
+    shutil.rmtree(replaced, ignore_errors=True)  # saved all the same; the next save tries again
+
+
+def aside_of(place: Path) -> Path:
+    """Where place is written, hidden, before it takes its name."""
+    return place.with_name(f".{place.name}.saving")
+
+
+def replaced_of(place: Path) -> Path:
+    """Where the old one stays, hidden, until the new one has its name."""
+    return place.with_name(f".{place.name}.replaced")
+
+
+def where(place: Path) -> Path:
+    """Where the directory is now: a replacement cut off between its two renames leaves the old one's second name."""
+    return replaced_of(place) if not place.exists() and replaced_of(place).exists() else place
+
+
+def delete(path: Path) -> None:
+    """Delete a directory, if there is one, and all that is in it."""
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory and those above it, all of them on disk when this returns."""
+    if not path.is_dir():
+        make_directories(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Return when the file's contents, or the directory's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file. Tensors that share memory are refused by safetensors: name each once.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        if cause := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(cause[1]), os.strerror(int(cause[1])), str(path)) from error
+        raise
+    # safetensors makes files that only their owner can read; a bundle is as open as its directory.
+    path.chmod(path.parent.stat().st_mode & 0o666)
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write JSON that people can read too."""
+    path.write_bytes(_json(values))
+
+
+def replace_json(directory: int, name: str, values: Mapping[str, Any]) -> None:
+    """Replace a JSON file, all at once, in a directory given by its descriptor.
+
+    Raises:
+        OSError: it cannot be written; the old file is untouched.
+    """
+    aside = f".{name}.saving"
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=directory)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_json(values))
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(aside, name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.fsync(directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside, dir_fd=directory)
+        raise
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def header(kind: str, directory: Path) -> dict[str, Any]:
+    """What metadata.json has to begin with, when all other files are written."""
+    files = sorted(directory.iterdir())
+    return {"format_version": FORMAT_VERSION, "kind": kind, "sha256": {file.name: _sha256(file) for file in files}}
+
+
+def cannot_save(place: Path, error: OSError, needed: int) -> CheckpointError:
+    """The error to raise, with the place and a remedy.
+
+    Args:
+        needed: bytes that were to be written.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        existing = next(path for path in (place, *place.absolute().parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        remedy = (
+            f"About {needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free: "
+            "make room, or lower training.keep_checkpoints"
+        )
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "Make the directory writable, or choose another"
+    elif error.errno == errno.EBUSY:
+        remedy = "It may be a mount point, which cannot be replaced: choose a directory inside it"
+    else:
+        remedy = "Check the path and the disk"
+    return CheckpointError(
+        f"{place} cannot be written: {error.strerror or error}. {remedy}, and start again. "
+        "What was saved before is unharmed."
+    )
+
+
+# Reading
+
+
+def read_steadily(place: Path, read: Callable[[Path], Read]) -> Read:
+    """What read finds in place; once more if another process has put a new directory there meanwhile."""
+    while True:
+        directory = where(place)
+        with _held(directory) as before:
+            failure = None
+            try:
+                result = read(directory)
+            except CheckpointError as error:
+                failure = error
+            if where(place) == directory and _identity(directory) == before:
+                if failure:
+                    raise failure
+                return result
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[tuple[int, int] | None]:
+    """The directory's identity; held open, so that no directory made meanwhile can be given the same number."""
+    descriptor = None
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        yield _identity(directory if descriptor is None else descriptor)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _identity(directory: Path | int) -> tuple[int, int] | None:
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[str, Any]:
+    """metadata.json of a directory that must be of this kind, with checksums of the required files.
+
+    Raises:
+        CheckpointError: there is no such directory, it is of another kind, or a newer seq2seq wrote it.
+        Damaged: metadata.json is missing or makes no sense.
+    """
+    path = directory / METADATA
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory} is no directory; a {kind} is one, with {METADATA} and the files it names.")
+    try:
+        metadata = json.loads(path.read_bytes())
+    except OSError as error:
+        cannot_read(path, error)
+    except ValueError:  # of JSON or of UTF-8
+        raise Damaged(f"{path} is damaged: it is no JSON.") from None
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("format_version"), int):
+        raise Damaged(f"{path} is damaged, or seq2seq did not write it: it has no format_version.")
+    if metadata["format_version"] > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{directory} was written by a newer seq2seq (format {metadata['format_version']}; this one reads up to "
+            f"{FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq"
+        )
+    if metadata.get("kind") != kind:
+        raise CheckpointError(f"{directory} is a {metadata.get('kind')}, not a {kind}.")
+    if not isinstance(metadata.get("sha256"), dict) or any(name not in metadata["sha256"] for name in required):
+        raise Damaged(f"{path} is damaged: checksums are missing.")
+    return metadata
+
+
+def kind_of(place: Path) -> str | None:
+    """What metadata.json calls the directory, as far as it can be read."""
+
+    def read(directory: Path) -> str | None:
+        try:
+            metadata = json.loads((directory / METADATA).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return metadata.get("kind") if isinstance(metadata, dict) else None
+
+    return read_steadily(place, read)
+
+
+def verify(directory: Path, checksums: Mapping[str, str]) -> None:
+    """Compare files with their checksums.
+
+    Raises:
+        Damaged: one is missing or differs; the message names it.
+    """
+    for name, expected in checksums.items():
+        path = directory / name
+        try:
+            actual = _sha256(path)
+        except OSError as error:
+            cannot_read(path, error)
+        if actual != expected:
+            raise Damaged(f"{path} is damaged: it is not what was saved (its sha256 is {actual[:12]}…).")
+
+
+def cannot_read(path: Path, error: OSError) -> NoReturn:
+    """Raise Damaged, or a CheckpointError where only the permission is missing."""
+    if isinstance(error, FileNotFoundError):
+        raise Damaged(f"{path} is missing.") from error
+    if isinstance(error, PermissionError):
+        raise CheckpointError(f"{path} cannot be read: you lack the permission.") from error
+    raise Damaged(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU.
+
+    Raises:
+        Damaged: it is missing or is no such file.
+    """
+    try:
+        mapped = load_file(path)
+    except OSError as error:
+        cannot_read(path, error)
+    except (SafetensorError, RuntimeError) as error:  # RuntimeError: torch could not map the file
+        raise Damaged(f"{path} is damaged: {error}.") from error
+    # Copies survive whatever later happens to the file; in a mapped file that is cut short, reading kills the process.
+    return {name: tensor.clone() for name, tensor in mapped.items()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def bytes_of(tensors: Mapping[str, Tensor]) -> int:
+    """The memory they take, and nearly the size of their file."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -1,0 +1,220 @@
+"""Lines in, lines out, byte for byte what surrounds them: how files and pipes pass through the translator."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar, cast
+
+from seq2seq import console
+from seq2seq.errors import CorpusError, UserError
+
+Result = TypeVar("Result")
+
+NAMED_LINES = 3
+"""Lines that are not UTF-8 and are warned of one by one; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Line:
+    r"""A line of input. ending: what closed it, "\n", "\r\n", or "" where the input ends without a newline."""
+
+    number: int
+    text: str
+    ending: str
+
+
+class OutputClosed(Exception):
+    """Whoever read our output has stopped reading, such as `head`."""
+
+
+class Input:
+    """Bytes that are read line by line.
+
+    name: what messages call it. live: a person types it, so that each line wants its answer at once.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False) -> None:
+        """total: how many lines there are, where that is known before reading."""
+        self.file, self.name, self.total, self.live = file, name, total, live
+
+    def __iter__(self) -> Iterator[Line]:
+        r"""The lines. `\n` alone ends one; a byte that is not UTF-8 comes in as U+FFFD, and its line is warned of."""
+        broken = 0
+        for number, data in enumerate(self._raw_lines(), start=1):
+            ending = b"\r\n" if data.endswith(b"\r\n") else b"\n" if data.endswith(b"\n") else b""
+            data = data.removesuffix(ending)
+            try:
+                text = data.decode()
+            except UnicodeDecodeError as error:
+                text = data.decode(errors="replace")
+                broken += 1
+                if broken <= NAMED_LINES:
+                    console.warn(f"{self.name}:{number}: byte {error.start + 1} is not UTF-8; U+FFFD stands for what "
+                                 "cannot be read")
+            yield Line(number, text, ending.decode())
+        if broken > NAMED_LINES:
+            console.warn(f"{self.name}: {broken - NAMED_LINES:,} more lines are not UTF-8. Convert the file, for "
+                         "instance by iconv -f latin1 -t utf-8")
+
+    def _raw_lines(self) -> Iterator[bytes]:
+        try:
+            yield from self.file
+        except (OSError, EOFError) as error:                                    # EOFError: a .gz that was cut off
+            raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
+
+
+@contextmanager
+def reading(path: Path | None) -> Iterator[Input]:
+    """A file, read through gzip where its name ends in .gz, or standard input where path is None.
+
+    Raises:
+        CorpusError: it cannot be opened.
+    """
+    if path is None:
+        if sys.stdin is None:
+            raise CorpusError("standard input is closed; name a file.")
+        yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty())
+        return
+    try:
+        file = cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read: {_reason(error)}.") from error
+    with file:
+        yield Input(file, str(path), _count_lines(path))
+
+
+def _count_lines(path: Path) -> int | None:
+    """Lines of a file that can be read twice."""
+    if path.suffix == ".gz" or not path.is_file():
+        return None
+    with suppress(OSError), path.open("rb") as file:                            # reading will say what is wrong
+        count, last = 0, b""
+        while block := file.read(1 << 20):
+            count += block.count(b"\n")
+            last = block
+        return count + (not last.endswith(b"\n") and last != b"")
+    return None
+
+
+class Output:
+    """Text that is written at once. name: what messages call it. terminal: a person reads along."""
+
+    def __init__(self, file: BinaryIO, name: str, terminal: bool = False) -> None:
+        self.file, self.name, self.terminal = file, name, terminal
+
+    def write(self, text: str) -> None:
+        """Write and flush.
+
+        Raises:
+            OutputClosed: nobody reads it any more.
+            UserError: it cannot be written, for instance because the disk is full.
+        """
+        try:
+            self.file.write(text.encode())
+            self.file.flush()
+        except BrokenPipeError:
+            raise OutputClosed from None
+        except OSError as error:
+            raise UserError(f"{self.name} cannot be written: {_reason(error)}.") from error
+
+
+@contextmanager
+def writing(path: Path | None) -> Iterator[Output]:
+    """A file, or standard output where path is None.
+
+    A file gets its name when the block has ended well; until then it is called <name>.part, and that is what remains
+    of it when the block fails.
+
+    Raises:
+        UserError: it cannot be opened.
+    """
+    if path is None:
+        yield Output(sys.stdout.buffer, "standard output", sys.stdout.isatty())
+        return
+    place = Path(os.path.realpath(path))                                        # a link stays a link
+    special = place.exists() and not place.is_file() and not place.is_dir()     # a pipe or a device has no other name
+    part = place if special else place.with_name(f"{place.name}.part")
+    try:
+        if place.is_dir():
+            raise IsADirectoryError(0, "it is a directory")
+        file = part.open("wb")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {_reason(error)}.") from error
+    try:
+        with file:
+            yield Output(file, str(path))
+        if not special:
+            if place.exists():
+                shutil.copymode(place, part)
+            os.replace(part, place)
+    except BaseException:
+        if not special and part.exists():
+            if part.stat().st_size:
+                console.warn(f"{path} is not complete; what was done stands in {part}")
+            else:
+                part.unlink()
+        raise
+
+
+def through(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[Result]],
+            ) -> Iterator[tuple[Line, Result]]:
+    """Each line with what `function` makes of its text; function gives one result a text, in order."""
+    waiting: deque[Line] = deque()
+
+    def texts() -> Iterator[str]:
+        for line in lines:
+            waiting.append(line)
+            yield line.text
+
+    for result in function(texts()):
+        yield waiting.popleft(), result
+    assert not waiting, "a line went in and nothing came out"
+
+
+def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[tuple[Line, Line]]]:
+    """Lines of two inputs side by side, `size` at a time.
+
+    Raises:
+        CorpusError: one has more lines than the other; seen at the end of the shorter one.
+    """
+    block: list[tuple[Line, Line]] = []
+    count = 0
+    remaining = iter(targets)
+    others = iter(sources)
+    for source in others:
+        target = next(remaining, None)
+        if target is None:
+            raise not_parallel(sources.name, count + 1 + sum(1 for _ in others), targets.name, count)
+        block.append((source, target))
+        count += 1
+        if len(block) == size:
+            yield block
+            block = []
+    if rest := sum(1 for _ in remaining):
+        raise not_parallel(sources.name, count, targets.name, count + rest)
+    if block:
+        yield block
+
+
+def require_as_many_lines(sources: Input, targets: Input) -> None:
+    """Tell before the work, where that is possible, that two inputs do not match. Raises CorpusError."""
+    if sources.total is not None and targets.total is not None and sources.total != targets.total:
+        raise not_parallel(sources.name, sources.total, targets.name, targets.total)
+
+
+def not_parallel(source: str, source_lines: int, target: str, target_lines: int) -> CorpusError:
+    """The error about two texts, by name, whose numbers of lines differ."""
+    return CorpusError(f"{source} has {source_lines:,} lines, {target} has {target_lines:,}. They must match line by "
+                       "line; run again the step that wrote them.")
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,249 @@
+"""Translate lines of text: the public interface behind the command line, validation and evaluation alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
+from seq2seq.checkpoint import load_bundle, resolve_model_path
+from seq2seq.errors import CheckpointError
+from seq2seq.loss import negative_log_likelihood
+from seq2seq.machine import choose_device, choose_dtype, settle_process
+from seq2seq.model import build_model
+from seq2seq.model.interface import Seq2Seq
+from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
+from seq2seq.search import Hypothesis, LengthNormaliser, power_normaliser, search, wu_normaliser
+from seq2seq.segments import join_translations, split_long, split_margins
+from seq2seq.tokenizer import Tokenizers
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One way to translate a line.
+
+    text: one line, as a reader sees it. score: what it was ranked by. log_probability: log p(target | source), `</s>`
+    included; of a line translated in parts, the sum. tokens: pieces and one `</s>` a part. parts: how many the line was
+    translated in; 0 for lines of white space, which come back as they are.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    tokens: int
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """log p(target | source) in nats, `</s>` included, and how many target tokens it covers."""
+
+    log_probability: float
+    tokens: int
+
+
+class Translator:
+    """A model with its tokenizers, ready to translate and to score.
+
+    >>> translator = Translator.load("runs/multi30k_de_en")
+    >>> translator.translate(["Ein Hund läuft."])[0][0].text
+    """
+
+    def __init__(self, model: nn.Module, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
+                 max_pieces: int, device: torch.device) -> None:
+        """Usually made by `load`. max_pieces: longest sentence that the model was trained on."""
+        self.model, self.tokenizers, self.languages, self.decoding = model, tokenizers, languages, decoding
+        self.max_pieces, self.device = max_pieces, device
+
+    @staticmethod
+    def load(path: str | Path, device: str = "auto", precision: str = "auto",
+             threads: int | None = None) -> Translator:
+        """Read a bundle, or the best bundle of a run.
+
+        Args:
+            device: auto, cpu, cuda, cuda:1, …
+            precision: fp32, bf16, or auto: bf16 on CUDA, fp32 on the CPU.
+            threads: of the CPU; None is torch's choice.
+        Raises:
+            CheckpointError: there is no model, or it is damaged.
+            RecipeError: the device or precision is not to be had here.
+        """
+        settle_process(threads)
+        bundle = load_bundle(resolve_model_path(Path(path)))
+        recipe = parse_recipe(bundle.recipe_text, bundle.directory / "recipe.yaml")
+        tokenizers = Tokenizers.from_files(bundle.tokenizer_files)
+        chosen = choose_device(device)
+        model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+        try:
+            model.load_state_dict(bundle.weights, strict=False)
+        except RuntimeError as error:
+            raise CheckpointError(f"{bundle.directory}: the weights are not of the model in its recipe.yaml: "
+                                  f"{str(error).splitlines()[-1].strip()} Restore both from the same run.") from error
+        lacking = set(stored_weights(model)) - set(bundle.weights)
+        if lacking:
+            raise CheckpointError(f"{bundle.directory}: the weights {', '.join(sorted(lacking))} are missing. "
+                                  "Restore model.safetensors and recipe.yaml from the same run.")
+        if precision == "auto" and chosen.type == "cpu":
+            # In fp32 a translation does not depend on its neighbours in the batch.
+            precision = "fp32"
+        model.to(chosen, choose_dtype(precision, chosen)).eval()
+        return Translator.from_recipe(model, tokenizers, recipe, chosen)
+
+    @staticmethod
+    def from_recipe(model: nn.Module, tokenizers: Tokenizers, recipe: Recipe, device: torch.device) -> Translator:
+        """A translator that searches as the recipe says."""
+        max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
+        return Translator(model, tokenizers, recipe.languages, recipe.decoding, max_pieces, device)
+
+    def translate(self, lines: Sequence[str], *, progress: Progress | None = None,
+                  **decoding: object) -> list[list[Translation]]:
+        """For each line its best translations, best first; there is always one.
+
+        Empty lines and white space come back as they are; white space around a line is kept; a line longer than the
+        model can take is translated in parts, of which only the best translation is made.
+
+        Args:
+            lines: text without line ends, of any length.
+            progress: called with how many lines are done, now and then.
+            decoding: keys of the recipe's `decoding` section that differ for this call, such as beam_size=1.
+        """
+        options = self.decoding.model_copy(update=decoding)
+        margins = [split_margins(line) for line in lines]
+        segments: list[str] = []                                                # what the model sees
+        owners: list[range] = []                                                # segments of each line
+        for _, text, _ in margins:
+            parts = split_long(text, self._fits) if text else []
+            owners.append(range(len(segments), len(segments) + len(parts)))
+            segments += parts
+        hypotheses = self._search([segment.strip() for segment in segments], options, _per_line(owners, progress))
+        return [
+            self._assemble(line, margin, [segments[number] for number in owner],
+                           [hypotheses[number] for number in owner])
+            for line, margin, owner in zip(lines, margins, owners, strict=True)
+        ]
+
+    def translate_stream(self, lines: Iterable[str], block_lines: int = 8192,
+                         **decoding: object) -> Iterator[list[Translation]]:
+        """`translate` for endless input, in order: blocks grow from 64 lines, so that the first come at once."""
+        block: list[str] = []
+        size = min(64, block_lines)
+        for line in lines:
+            block.append(line)
+            if len(block) >= size:
+                yield from self.translate(block, **decoding)
+                block, size = [], min(2 * size, block_lines)
+        if block:
+            yield from self.translate(block, **decoding)
+
+    @torch.inference_mode()
+    def score(self, pairs: Sequence[tuple[str, str]], progress: Progress | None = None) -> list[PairScore]:
+        """log p(target | source) of given translations, by teacher forcing.
+
+        Raises:
+            ValueError: a side has more pieces than the model has positions.
+        """
+        corpus = EncodedCorpus(
+            EncodedSide.from_lists(self.tokenizers.source.encode([source for source, _ in pairs])),
+            EncodedSide.from_lists(self.tokenizers.target.encode([target for _, target in pairs])),
+        )
+        scores: list[PairScore] = [PairScore(0.0, 0)] * len(pairs)
+        longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
+        for indices in batches_in_order(longest, self.decoding.batch_tokens):
+            batch = gather(corpus, indices).to(self.device)
+            losses = negative_log_likelihood(self.model(batch), batch.target_output).cpu()
+            sums = [part.sum().item() for part in losses.split(batch.target_offsets.diff().tolist())]
+            for index, loss in zip(indices, sums, strict=True):
+                scores[index] = PairScore(-loss, int(corpus.target.lengths[index]))
+            if progress:
+                progress(len(indices))
+        return scores
+
+    def _fits(self, text: str) -> bool:
+        # A piece is at least a character, and at most four bytes of one: most texts need no tokenizer to tell.
+        if len(text) * 4 <= self.max_pieces:
+            return True
+        return len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
+
+    def _search(self, texts: list[str], options: DecodingSection, progress: Callable[[np.ndarray], None],
+                ) -> list[list[Hypothesis]]:
+        sources = EncodedSide.from_lists(self.tokenizers.source.encode(texts, torch.get_num_threads()))
+        found: list[list[Hypothesis]] = [[] for _ in texts]
+        positions = self.max_pieces + 1
+        for indices in batches_in_order(sources.lengths, options.batch_tokens) if texts else ():
+            ids, offsets, _ = sources.gather(indices)
+            lengths = np.diff(offsets)
+            limits = np.minimum(lengths * options.max_length_ratio + options.max_length_offset, 2 * positions)
+            limits = np.minimum(limits.astype(int), self.model.max_positions)
+            hypotheses = search(
+                cast(Seq2Seq, self.model),
+                torch.from_numpy(ids).to(self.device), torch.from_numpy(offsets.astype(np.int32)).to(self.device),
+                int(lengths.max()), beam_size=options.beam_size, max_lengths=limits.tolist(),
+                normaliser=normaliser(options), banned=self.tokenizers.target.control_ids, n_best=options.n_best,
+            )
+            for index, best in zip(indices, hypotheses, strict=True):
+                found[index] = best
+            progress(indices)
+        return found
+
+    def _assemble(self, line: str, margins: tuple[str, str, str], segments: list[str],
+                  hypotheses: list[list[Hypothesis]]) -> list[Translation]:
+        before, text, after = margins
+        if not text:
+            return [Translation(line, 0.0, 0.0, 0, parts=0)]
+        if len(segments) == 1:
+            texts = self.tokenizers.target.decode([hypothesis.tokens for hypothesis in hypotheses[0]])
+            return [
+                Translation(before + _one_line(translated) + after, hypothesis.score, hypothesis.log_probability,
+                            len(hypothesis.tokens) + 1)
+                for translated, hypothesis in zip(texts, hypotheses[0], strict=True)
+            ]
+        best = [every[0] for every in hypotheses]
+        texts = [_one_line(translated) for translated in self.tokenizers.target.decode([one.tokens for one in best])]
+        gaps = [segment[len(segment.rstrip()):] for segment in segments]
+        joined = join_translations(list(zip(texts, gaps, strict=True)), self.languages.target)
+        log_probability = sum(one.log_probability for one in best)
+        tokens = sum(len(one.tokens) + 1 for one in best)
+        score = log_probability / normaliser(self.decoding)(tokens)
+        return [Translation(before + joined + after, score, log_probability, tokens, parts=len(segments))]
+
+
+def normaliser(options: DecodingSection) -> LengthNormaliser:
+    """The divisor of log-probabilities that the recipe names."""
+    form = {"power": power_normaliser, "wu": wu_normaliser}[options.length_penalty_form]
+    return form(options.length_penalty)
+
+
+def stored_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters by name, tied ones once: what a bundle holds."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _one_line(text: str) -> str:
+    # Line breaks are banned in search; what remains is white space at the ends, which the source's replaces.
+    return text.replace("\n", " ").strip()
+
+
+def _per_line(owners: list[range], progress: Progress | None) -> Callable[[np.ndarray], None]:
+    """Turn "these segments are done" into "so many more lines are done"."""
+    if progress is None:
+        return lambda indices: None
+    line_of = {segment: line for line, owner in enumerate(owners) for segment in owner}
+    left = [len(owner) for owner in owners]
+    progress(sum(not count for count in left))
+
+    def done(indices: np.ndarray) -> None:
+        finished = 0
+        for index in indices.tolist():
+            left[line_of[index]] -= 1
+            finished += not left[line_of[index]]
+        progress(finished)
+
+    return done

@@ -1,0 +1,69 @@
+"""Small models and batches. Sizes are different primes wherever they may be, so that swapped axes fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.model.transformer import Transformer
+from seq2seq.tokenizer import END_ID
+
+VOCAB_SIZE = 23
+# Tokens of each sentence, </s> included.
+SOURCE_LENGTHS = (5, 2, 7, 3)
+TARGET_LENGTHS = (3, 11, 2, 5)
+
+MakeModel = Callable[..., Transformer]
+MakeCorpus = Callable[..., EncodedCorpus]
+MakeBatch = Callable[..., Batch]
+
+
+@pytest.fixture
+def make_model() -> MakeModel:
+    """A Transformer of 2 heads of 7, all of whose weights are random: a fresh one has biases of 0 and gains of 1."""
+
+    def make(dtype: torch.dtype = torch.float64, seed: int = 1, **options: Any) -> Transformer:
+        torch.manual_seed(seed)
+        sizes: dict[str, Any] = {
+            "source_vocab_size": VOCAB_SIZE, "target_vocab_size": VOCAB_SIZE, "d_model": 14, "encoder_layers": 2,
+            "decoder_layers": 3, "num_heads": 2, "feed_forward": 17, "max_positions": 19,
+        }
+        model = Transformer(**(sizes | options)).to(dtype)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture
+def make_corpus() -> MakeCorpus:
+    """Pairs of random words with the given numbers of tokens, `</s>` included."""
+
+    def make(source_lengths: Sequence[int] = SOURCE_LENGTHS, target_lengths: Sequence[int] = TARGET_LENGTHS,
+             vocab_size: int = VOCAB_SIZE, seed: int = 1) -> EncodedCorpus:
+        random = np.random.default_rng(seed)
+        sides = [
+            EncodedSide.from_lists([random.integers(END_ID + 1, vocab_size, length - 1).tolist() for length in lengths])
+            for lengths in (source_lengths, target_lengths)
+        ]
+        return EncodedCorpus(*sides)
+
+    return make
+
+
+@pytest.fixture
+def make_batch(make_corpus: MakeCorpus) -> MakeBatch:
+    """All pairs of `make_corpus` in one packed batch."""
+
+    def make(*lengths: Sequence[int], fill: Shape | None = None, **options: Any) -> Batch:
+        corpus = make_corpus(*lengths, **options)
+        return gather(corpus, np.arange(len(corpus)), fill)
+
+    return make

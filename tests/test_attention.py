@@ -1,0 +1,217 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from seq2seq.model.attention import (
+    CrossAttention,
+    SelfAttention,
+    _padded_attention,
+    _PlainAttention,
+    attention,
+    linear,
+    runs_packed,
+    scaled_dot_product,
+)
+from seq2seq.model.packing import Sentences
+
+HEADS, HEAD_SIZE = 3, 5
+D_MODEL = HEADS * HEAD_SIZE
+QUERY_LENGTHS, KEY_LENGTHS = (2, 7, 1, 3), (5, 3, 2, 11)
+
+
+def sentences_of(lengths):
+    return Sentences.from_offsets(torch.tensor([0, *lengths]).cumsum(0).to(torch.int32), max(lengths))
+
+
+def random_heads(lengths, seed, **options):
+    return torch.randn(sum(lengths), HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(seed),
+                       dtype=torch.float64, **options)
+
+
+def softmax(scores):
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def attention_by_sentence(query, key, value, query_lengths, key_lengths, causal):
+    """The equation, written once more in NumPy: one sentence and one head at a time."""
+    attended = np.empty(query.shape)
+    query_end = key_end = 0
+    for query_length, key_length in zip(query_lengths, key_lengths, strict=True):
+        queries = slice(query_end, query_end := query_end + query_length)
+        keys = slice(key_end, key_end := key_end + key_length)
+        for head in range(query.shape[1]):
+            scores = query[queries, head] @ key[keys, head].T / math.sqrt(query.shape[2])
+            if causal:
+                scores[np.triu_indices(query_length, 1)] = -np.inf
+            attended[queries, head] = softmax(scores) @ value[keys, head]
+    return attended
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["with gradients", "without gradients"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_sentence_attends_to_its_own_keys_only(causal, training):
+    key_lengths = QUERY_LENGTHS if causal else KEY_LENGTHS
+    query, key, value = (random_heads(lengths, seed, requires_grad=training)
+                         for seed, lengths in enumerate((QUERY_LENGTHS, key_lengths, key_lengths)))
+    with torch.set_grad_enabled(training):
+        attended = attention(query, key, value, sentences_of(QUERY_LENGTHS), sentences_of(key_lengths), causal)
+    expected = attention_by_sentence(*(tensor.detach().numpy() for tensor in (query, key, value)),
+                                     QUERY_LENGTHS, key_lengths, causal)
+    torch.testing.assert_close(attended.detach(), torch.from_numpy(expected), rtol=0, atol=1e-12)
+
+
+def test_gradients_reach_queries_keys_and_values_of_the_right_sentence():
+    lengths = [QUERY_LENGTHS, KEY_LENGTHS, KEY_LENGTHS]
+    inputs = [random_heads(each, seed, requires_grad=True) for seed, each in enumerate(lengths)]
+    sides = sentences_of(QUERY_LENGTHS), sentences_of(KEY_LENGTHS)
+    assert torch.autograd.gradcheck(lambda *heads: attention(*heads, *sides, causal=False), inputs, fast_mode=True)
+    causal = [random_heads(QUERY_LENGTHS, seed, requires_grad=True) for seed in range(3)]
+    assert torch.autograd.gradcheck(lambda *heads: attention(*heads, sides[0], sides[0], causal=True), causal,
+                                    fast_mode=True)
+
+
+def test_a_position_sees_what_came_before_it_and_no_more():
+    query, key, value = (random_heads((7,), seed) for seed in range(3))
+    before = attention(query, key, value, sentences_of((7,)), sentences_of((7,)), causal=True)
+    changed_key, changed_value = key.clone(), value.clone()
+    changed_key[4:] += 1
+    changed_value[4:] += 1
+    after = attention(query, changed_key, changed_value, sentences_of((7,)), sentences_of((7,)), causal=True)
+    assert torch.equal(before[:4], after[:4])
+    assert (before[4:] - after[4:]).abs().amin() > 1e-3
+
+
+def padded_inputs():
+    random = torch.Generator().manual_seed(1)
+    shapes = (2, HEADS, 7, HEAD_SIZE), (2, HEADS, 11, HEAD_SIZE), (2, HEADS, 11, HEAD_SIZE)
+    inputs = [torch.randn(shape, dtype=torch.float64, generator=random, requires_grad=True) for shape in shapes]
+    seen = torch.rand(2, 1, 7, 11, generator=random) < 0.5
+    seen[..., 3] = True                                                         # each query sees a key
+    return inputs, seen
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_plain_body_and_its_gradients_equal_torch(masked):
+    inputs, mask = padded_inputs()
+    seen = mask if masked else None
+    ours, torchs = _PlainAttention.apply(*inputs, seen), F.scaled_dot_product_attention(*inputs, attn_mask=seen)
+    torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-12)
+    arriving = torch.randn_like(ours)
+    for gradient, expected in zip(torch.autograd.grad(ours, inputs, arriving),
+                                  torch.autograd.grad(torchs, inputs, arriving), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+
+
+def test_the_gradient_of_the_plain_body_is_the_derivative():
+    inputs, seen = padded_inputs()
+    small = [tensor.detach()[:, :1, :3, :2].requires_grad_() for tensor in inputs]
+    mask = seen[..., :3, 1:4]
+    assert torch.autograd.gradcheck(lambda *heads: _PlainAttention.apply(*heads, mask[..., [2, 0, 1]]), small)
+
+
+def test_words_of_the_worked_example_attend_as_it_prints():
+    # The attention tutorial with the words [1,0,0], [0,1,0], [1,1,0], [0,0,1] and numpy.random.seed(42), whose three
+    # matrices are drawn in the order W_Q, W_K, W_V; it prints this matrix.
+    words = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]])
+    random = np.random.RandomState(42)
+    query, key, value = (torch.from_numpy(words @ random.randint(3, size=(3, 3)))[:, None].double() for _ in range(3))
+    attended = attention(query, key, value, sentences_of((4,)), sentences_of((4,)), causal=False)
+    printed = [[0.98522025, 1.74174051, 0.75652026], [0.90965265, 1.40965265, 0.5],
+               [0.99851226, 1.75849334, 0.75998108], [0.99560386, 1.90407309, 0.90846923]]
+    torch.testing.assert_close(attended[:, 0], torch.tensor(printed, dtype=torch.float64), rtol=0, atol=1e-8)
+
+
+def test_equal_keys_give_the_running_mean():
+    # Equal scores below the diagonal and none above it weigh all of the past alike.
+    query, value = random_heads((7,), 1), random_heads((7,), 2)
+    key = random_heads((1,), 3).expand(7, HEADS, HEAD_SIZE)
+    attended = attention(query, key, value, sentences_of((7,)), sentences_of((7,)), causal=True)
+    running_mean = value.cumsum(0) / torch.arange(1, 8)[:, None, None]
+    torch.testing.assert_close(attended, running_mean, rtol=0, atol=1e-12)
+
+
+def test_on_a_graph_no_edge_means_no_score():
+    # A path of five nodes, each joined to itself and its neighbours.
+    nodes = torch.randn(1, 1, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    edges = (torch.arange(5)[:, None] - torch.arange(5)).abs() <= 1             # True = an edge
+    attended = scaled_dot_product(nodes, nodes, nodes, edges)
+    for node in range(5):
+        neighbours = nodes[0, 0, max(0, node - 1) : node + 2]
+        weights = (neighbours @ nodes[0, 0, node] / math.sqrt(3)).softmax(0)
+        torch.testing.assert_close(attended[0, 0, node], weights @ neighbours, rtol=0, atol=1e-12)
+
+
+def test_a_query_can_be_a_parameter():
+    words = torch.randn(2, 1, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    query = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    pooled = scaled_dot_product(query.expand(2, 1, 1, 3), words, words, None)   # (batch, heads, 1, head_size)
+    expected = (words.sum(-1, keepdim=True) / math.sqrt(3)).softmax(2) * words
+    torch.testing.assert_close(pooled, expected.sum(2, keepdim=True), rtol=0, atol=1e-12)
+    pooled.sum().backward()
+    assert query.grad is not None and query.grad.abs().min() > 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0),
+                    reason="the packed body needs CUDA of compute capability 8.0 or above")
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_and_padded_bodies_agree(causal):
+    key_lengths = QUERY_LENGTHS if causal else KEY_LENGTHS
+    sides = [Sentences.from_offsets(sentences_of(lengths).offsets.cuda(), max(lengths))
+             for lengths in (QUERY_LENGTHS, key_lengths)]
+    inputs = []
+    for seed, lengths in enumerate((QUERY_LENGTHS, key_lengths, key_lengths)):
+        # The kernel wants heads of a multiple of 8.
+        heads = torch.randn(sum(lengths), HEADS, 16, generator=torch.Generator().manual_seed(seed))
+        inputs.append(heads.cuda().bfloat16().requires_grad_())
+    assert runs_packed(inputs[0])
+    packed, padded = attention(*inputs, *sides, causal), _padded_attention(*inputs, *sides, causal)
+    arriving = torch.randn_like(packed)
+    torch.testing.assert_close(packed, padded, rtol=0, atol=0.03)
+    for ours, theirs in zip(torch.autograd.grad(packed, inputs, arriving),
+                            torch.autograd.grad(padded, inputs, arriving), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.06)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_the_cpu_the_padded_body_runs(dtype):
+    assert not runs_packed(torch.zeros(1, dtype=dtype))
+
+
+def test_fused_projections_are_drawn_as_if_they_stood_alone():
+    # Glorot and Bengio 2010, equation 16: uniform between -+ sqrt(6 / (fan_in + fan_out)).
+    torch.manual_seed(1)
+    layer = linear(41, 3 * 41, parts=3)
+    bound = math.sqrt(6 / (41 + 41))
+    for matrix in layer.weight.chunk(3):
+        assert 0.98 * bound < matrix.abs().max() <= bound
+    assert layer.bias.eq(0).all()
+
+
+def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():
+    torch.manual_seed(1)
+    layer = CrossAttention(D_MODEL, HEADS).double()
+    sentences = sentences_of((5, 2))
+    keys, values = layer.start(torch.randn(7, D_MODEL, dtype=torch.float64), sentences)
+    hidden = torch.randn(6, D_MODEL, dtype=torch.float64)                       # (sentences * 3, d_model)
+    seen = sentences.real[:, None, None, :]
+    weights = layer.weights(hidden, keys, seen)                                 # (rows, heads, longest_source)
+    assert weights.shape == (6, HEADS, 5)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(6, HEADS, dtype=torch.float64))
+    assert weights[3:, :, 2:].eq(0).all() and weights[:3].min() > 0
+    attended = torch.einsum("shl,shld->shd", weights, values.repeat_interleave(3, 0))
+    torch.testing.assert_close(layer.output(attended.flatten(1)), layer.step(hidden, keys, values, seen))
+
+
+def test_self_attention_step_by_step_equals_all_at_once():
+    torch.manual_seed(1)
+    layer = SelfAttention(D_MODEL, HEADS).double()
+    hidden = torch.randn(7, D_MODEL, dtype=torch.float64)
+    at_once = layer(hidden, sentences_of((7,)), causal=True)
+    keys = values = torch.empty(1, HEADS, 0, HEAD_SIZE, dtype=torch.float64)
+    for position in range(7):
+        output, keys, values = layer.step(hidden[position : position + 1], keys, values)
+        torch.testing.assert_close(output[0], at_once[position], rtol=0, atol=1e-12)

@@ -1,0 +1,212 @@
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.batching import (
+    IGNORED,
+    EncodedCorpus,
+    EncodedSide,
+    Shape,
+    batches_in_order,
+    derived_seed,
+    gather,
+    plan_epoch,
+)
+from seq2seq.tokenizer import END_ID, START_ID
+
+PAIRS = 997
+
+
+@pytest.fixture
+def corpus(make_corpus):
+    """Pairs of 2 to 30 tokens on each side; the sides' lengths have nothing to do with each other."""
+    random = np.random.default_rng(1)
+    return make_corpus(*(random.integers(2, 31, PAIRS).tolist() for _ in range(2)))
+
+
+def pairs_in(plan):
+    return [int(index) for step in plan for part in step for index in part]
+
+
+def as_lists(plan):
+    return [[part.tolist() for part in step] for step in plan]
+
+
+# The order of an epoch
+
+
+@pytest.mark.parametrize("batch_tokens", [31, 211, 10**6])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_every_pair_stands_once_in_an_epoch(corpus, batch_tokens, accumulation):
+    assert sorted(pairs_in(plan_epoch(corpus, batch_tokens, accumulation, seed=1, epoch=0))) == list(range(PAIRS))
+
+
+def test_seed_and_epoch_alone_decide_the_order(corpus):
+    plan = as_lists(plan_epoch(corpus, 211, 2, seed=1, epoch=3))
+    np.random.seed(7)
+    torch.manual_seed(7)
+    assert as_lists(plan_epoch(corpus, 211, 2, seed=1, epoch=3)) == plan
+    assert as_lists(plan_epoch(corpus, 211, 2, seed=1, epoch=4)) != plan
+    assert as_lists(plan_epoch(corpus, 211, 2, seed=2, epoch=3)) != plan
+
+
+def test_other_epochs_put_other_pairs_together(corpus):
+    first, second = ({frozenset(chain(*step)) for step in as_lists(plan_epoch(corpus, 211, 1, seed=1, epoch=epoch))}
+                     for epoch in (0, 1))
+    assert len(first & second) < len(first) / 10
+
+
+def test_steps_keep_to_the_budget_of_target_tokens_and_use_it(corpus):
+    plan = plan_epoch(corpus, 211, 1, seed=1, epoch=0)
+    targets = [int(sum(corpus.target.lengths[part].sum() for part in step)) for step in plan]
+    sources = [int(sum(corpus.source.lengths[part].sum() for part in step)) for step in plan]
+    ratio = corpus.source.lengths.sum() / corpus.target.lengths.sum()
+    assert max(targets) <= 211 and max(sources) <= 211 * max(1, 1.1 * ratio)
+    assert np.median(targets) > 0.7 * 211
+
+
+def test_a_step_of_long_sources_is_no_giant(make_corpus):
+    # Nine pairs are short on both sides and one has a source of 50 tokens for a target of 2.
+    corpus = make_corpus([5] * 9 + [50], [5] * 9 + [2])
+    budget = 11 * 1.1 * 95 / 47
+    for step in plan_epoch(corpus, 11, 1, seed=1, epoch=0):
+        (part,) = step
+        assert len(part) == 1 or corpus.source.lengths[part].sum() <= budget
+
+
+def test_a_pair_longer_than_the_budget_is_alone_in_its_step(make_corpus):
+    corpus = make_corpus([3] * 7, [3, 3, 3, 29, 3, 3, 3])
+    plan = as_lists(plan_epoch(corpus, 13, 2, seed=1, epoch=0))
+    assert [[3]] in plan
+    assert sorted(chain(*chain(*plan))) == list(range(7))
+
+
+def test_pairs_of_a_step_are_of_like_length(corpus):
+    spreads = [np.ptp(corpus.target.lengths[np.concatenate(step)]) for step in plan_epoch(corpus, 211, 1, 1, 0)]
+    assert np.median(spreads) <= 2                                              # of 28 in the corpus
+
+
+def test_short_and_long_steps_are_mixed(corpus):
+    means = np.array([corpus.target.lengths[step[0]].mean() for step in plan_epoch(corpus, 211, 1, 1, 0)])
+    assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.4
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 3, 5])
+def test_parts_cut_a_step_and_change_nothing_else(corpus, accumulation):
+    whole = as_lists(plan_epoch(corpus, 211, 1, seed=1, epoch=0))
+    cut = as_lists(plan_epoch(corpus, 211, accumulation, seed=1, epoch=0))
+    assert [list(chain(*step)) for step in cut] == [list(chain(*step)) for step in whole]
+    assert max(len(step) for step in cut) == accumulation
+    assert all(part for step in cut for part in step)
+
+
+def test_parts_of_a_step_have_like_numbers_of_tokens(make_corpus):
+    corpus = make_corpus([5] * 30, [5] * 30)
+    (step,) = plan_epoch(corpus, 150, 3, seed=1, epoch=0)
+    assert [len(part) for part in step] == [10, 10, 10]
+
+
+def test_a_weight_says_how_often_a_pair_is_seen(make_corpus):
+    plain = make_corpus([3] * 300, [3] * 300)
+    weights = np.repeat([2.0, 0.5, 1.0], 100)
+    corpus = EncodedCorpus(plain.source, plain.target, weights)
+    seen = Counter(chain(*(pairs_in(plan_epoch(corpus, 31, 1, seed=1, epoch=epoch)) for epoch in range(40))))
+    assert {seen[pair] for pair in range(100)} == {80}
+    assert {seen[pair] for pair in range(200, 300)} == {40}
+    halves = [seen[pair] for pair in range(100, 200)]
+    # 4,000 draws at 1/2: five standard deviations are 158.
+    assert abs(sum(halves) - 2000) < 158 and min(halves) >= 5
+    once = Counter(pairs_in(plan_epoch(corpus, 31, 1, seed=1, epoch=0)))
+    assert max(once[pair] for pair in range(100, 200)) == 1
+
+
+def test_derived_seeds_depend_on_all_they_are_given():
+    # Golden: the first 8 bytes of SHA-256 of "(1, 'epoch', 2)", little-endian, without the lowest bit.
+    assert derived_seed(1, "epoch", 2) == derived_seed(1, "epoch", 2)
+    others = [(1, "epoch", 2), (2, "epoch", 1), (1, "epoch", 12), (11, "epoch", 2), (1, "step", 2), (1, "epoch")]
+    assert len({derived_seed(*numbers) for numbers in others}) == len(others)
+    assert all(0 <= derived_seed(*numbers) < 2**63 for numbers in others)
+
+
+# Packed batches
+
+
+def tiny():
+    return EncodedCorpus(EncodedSide.from_lists([[3, 4, 5], [], [6], [7, 8]]),
+                         EncodedSide.from_lists([[9], [10, 11, 12, 13], [14, 15], []]))
+
+
+def test_gathered_ids_equal_slices():
+    side = tiny().source
+    ids, offsets, positions = side.gather(np.array([3, 0, 1, 3]))
+    assert ids.tolist() == [7, 8, END_ID, 3, 4, 5, END_ID, END_ID, 7, 8, END_ID]
+    assert offsets.tolist() == [0, 3, 7, 8, 11]
+    assert positions.tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 0, 1, 2]
+
+
+def test_a_batch_is_the_pairs_one_behind_another(corpus):
+    indices = np.array([13, 5, 997 - 1, 0])
+    batch = gather(corpus, indices)
+    sides = ((corpus.source, batch.source, batch.source_offsets, batch.source_positions, batch.longest_source),
+             (corpus.target, batch.target_output, batch.target_offsets, batch.target_positions, batch.longest_target))
+    for side, tokens, offsets, positions, longest in sides:
+        slices = [side.ids[side.offsets[index] : side.offsets[index + 1]].tolist() for index in indices]
+        assert tokens.tolist() == list(chain(*slices)) and tokens.dtype == torch.int64
+        assert offsets.diff().tolist() == [len(each) for each in slices] and offsets.dtype == torch.int32
+        assert positions.tolist() == list(chain(*(range(len(each)) for each in slices)))
+        assert longest == max(map(len, slices))
+    assert batch.target_count == len(batch.target_output)
+
+
+def test_the_decoder_reads_the_target_shifted_by_one():
+    batch = gather(tiny(), np.array([0, 1, 3]))
+    assert batch.target_input.tolist() == [START_ID, 9, START_ID, 10, 11, 12, 13, START_ID]
+    assert batch.target_output.tolist() == [9, END_ID, 10, 11, 12, 13, END_ID, END_ID]
+
+
+def test_a_filled_batch_has_its_shape_and_the_same_pairs():
+    fill = Shape(source_tokens=23, target_tokens=29, sentences=11, longest=7)
+    plain, filled = gather(tiny(), np.array([2, 0, 1])), gather(tiny(), np.array([2, 0, 1]), fill)
+    # 7 source tokens and 10 target tokens: the rest, 16 and 19, is three dummies; five places stay empty.
+    assert filled.source_offsets.tolist()[3:] == [7, 13, 18, 23, 23, 23, 23, 23, 23]
+    assert filled.target_offsets.tolist()[3:] == [10, 17, 23, 29, 29, 29, 29, 29, 29]
+    assert filled.source.tolist() == [*plain.source.tolist(), *[END_ID] * 16]
+    assert filled.target_output.tolist() == [*plain.target_output.tolist(), *[IGNORED] * 19]
+    assert filled.target_input.tolist()[:10] == plain.target_input.tolist() and len(filled.target_input) == 29
+    assert filled.source_positions.tolist()[7:] == [*range(6), *range(5), *range(5)]
+    assert filled.target_positions.tolist()[10:] == [*range(7), *range(6), *range(6)]
+    assert (filled.longest_source, filled.longest_target, filled.target_count) == (7, 7, 10)
+
+
+@pytest.mark.parametrize("fill", [
+    Shape(source_tokens=7, target_tokens=29, sentences=11, longest=7),          # no source for the dummies' targets
+    Shape(source_tokens=23, target_tokens=29, sentences=5, longest=7),          # two places for three dummies
+    Shape(source_tokens=6, target_tokens=29, sentences=11, longest=7),          # too small
+])
+def test_pairs_that_do_not_fit_a_shape_are_an_error(fill):
+    with pytest.raises(ValueError, match="7 source and 10 target tokens in 3 sentences cannot be filled to"):
+        gather(tiny(), np.array([2, 0, 1]), fill)
+
+
+def test_a_batch_that_fills_its_shape_has_no_tail():
+    full = gather(tiny(), np.array([2, 0, 1]), Shape(source_tokens=7, target_tokens=10, sentences=3, longest=5))
+    assert full.source.tolist() == gather(tiny(), np.array([2, 0, 1])).source.tolist()
+
+
+def test_a_batch_on_its_device_stays_as_it_is():
+    batch = gather(tiny(), np.array([0]))
+    assert batch.to(torch.device("cpu")) is batch
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 37, 10**6])
+def test_batches_for_translation_hold_every_sentence_once_longest_first(batch_tokens):
+    lengths = np.random.default_rng(1).integers(1, 30, 101)
+    batches = list(batches_in_order(lengths, batch_tokens))
+    order = np.concatenate(batches)
+    assert sorted(order.tolist()) == list(range(101))
+    assert (np.diff(lengths[order]) <= 0).all()
+    assert all(len(batch) == 1 or lengths[batch].max() * len(batch) <= batch_tokens for batch in batches)
+    assert list(batches_in_order(lengths[:0], batch_tokens)) == []

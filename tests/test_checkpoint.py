@@ -1,0 +1,715 @@
+"""Whatever happens during a save, what was saved before can be read; what is damaged is never taken for good."""
+
+import errno
+import itertools
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq import storage
+from seq2seq.checkpoint import (
+    average_weights,
+    list_checkpoints,
+    load_bundle,
+    load_checkpoint,
+    lock_run,
+    newest_checkpoint,
+    prune_checkpoints,
+    resolve_model_path,
+    save_bundle,
+    save_checkpoint,
+    step_of,
+    update_bundle_metadata,
+)
+from seq2seq.errors import CheckpointError
+
+TENSORS = {
+    "weight": torch.arange(15, dtype=torch.float32).reshape(3, 5).T,  # not contiguous
+    "half": torch.tensor([1.5, -0.0, float("nan"), float("inf")], dtype=torch.bfloat16),
+    "double": torch.tensor([1 / 3, 2e-300], dtype=torch.float64),
+    "steps": torch.tensor(7),
+    "mask": torch.tensor([True, False, True]),
+    "nothing": torch.empty(0, 3),
+}
+INFO = {
+    "tokens": 2**63 + 11,
+    "best": {"bleu": 1 / 3, "loss": float("-inf")},
+    "name": "Übung 二",
+    "none": None,
+    "yes": True,
+    "seen": [2, 3.0],
+}
+RECIPE = "name: übung\nlanguages: {source: de, target: en}\n"
+TOKENIZER = {"tokenizer.model": bytes(range(256))}
+
+
+def save(run, step, value=None):
+    """A checkpoint whose every part tells its step, or another value."""
+    value = float(step if value is None else value)
+    tensors = {"weight": torch.full((2, 3), value)}
+    return save_checkpoint(run, step, tensors, {"moment": torch.full((5,), value)}, {"value": value})
+
+
+def value_of(loaded):
+    """The value that save was given, after checking that all parts of the checkpoint agree on it."""
+    value = loaded.info["value"]
+    assert torch.equal(loaded.model["weight"], torch.full((2, 3), value))
+    assert torch.equal(loaded.state["moment"], torch.full((5,), value))
+    return value
+
+
+def save_best(run, value):
+    weights = {"weight": torch.full((2, 3), float(value))}
+    return save_bundle(run / "best", weights, f"{value}", {"tokenizer.model": b"%d" % value}, {"value": value})
+
+
+def value_of_bundle(bundle):
+    value = bundle.metadata["value"]
+    assert bundle.weights["weight"].tolist() == [[value] * 3] * 2
+    assert (bundle.recipe_text, bundle.tokenizer_files) == (f"{value}", {"tokenizer.model": b"%d" % value})
+    return value
+
+
+def assert_same_bits(found, expected):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
+        bits = [value.contiguous().flatten().view(torch.uint8).tolist() for value in (found[name], tensor)]
+        assert bits[0] == bits[1], name
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def in_child(action):
+    """Run action in a forked process; its exit status as os.waitstatus_to_exitcode gives it, 99 after an exception."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+            os._exit(0)
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def die_at_operation(number, patch, death):
+    """Call death instead of the number-th operation that changes something on disk; before it or half-way through."""
+    left = number
+
+    def watched(operation, half_way):
+        def run(*arguments, **keywords):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                if half_way:
+                    half_way(*arguments)
+                death()
+            return operation(*arguments, **keywords)
+
+        return run
+
+    def half_written(tensors, path):
+        Path(path).write_bytes(b"\x40\0\0\0\0\0\0\0{")
+
+    def half_deleted(path, **_):
+        if path.is_dir():
+            next(path.iterdir()).unlink()
+
+    patch.setattr(os, "fsync", watched(os.fsync, None))
+    patch.setattr(os, "rename", watched(os.rename, None))
+    patch.setattr(os, "replace", watched(os.replace, None))
+    patch.setattr(Path, "mkdir", watched(Path.mkdir, None))
+    patch.setattr(Path, "write_bytes", watched(Path.write_bytes, lambda path, data: path.touch()))
+    patch.setattr(shutil, "rmtree", watched(shutil.rmtree, half_deleted))
+    patch.setattr(storage, "save_file", watched(storage.save_file, half_written))
+
+
+def killed_at_operation(number, action):
+    """True if action, in a child killed at this operation, died of it; False if it ended before."""
+
+    def run():
+        with pytest.MonkeyPatch.context() as patch:
+            die_at_operation(number, patch, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            action()
+
+    status = in_child(run)
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def flip_bit(path, position):
+    contents = bytearray(path.read_bytes())
+    contents[position] ^= 1 << position % 8
+    path.write_bytes(contents)
+
+
+DAMAGES = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-2]),  # of JSON, the brace and the line end
+    "emptied": lambda path: path.write_bytes(b""),
+    "lengthened": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "flipped": lambda path: flip_bit(path, path.stat().st_size // 2),
+    "missing": lambda path: path.unlink(),
+}
+
+# Checkpoints
+
+
+def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
+    path = save_checkpoint(tmp_path / "run", 60, TENSORS, {"moment": torch.tensor([1e-45])}, INFO)
+
+    loaded = load_checkpoint(path)
+
+    assert path == tmp_path / "run" / "checkpoints" / "step-00000060"
+    assert names_in(path) == ["metadata.json", "model.safetensors", "state.safetensors"]
+    assert names_in(path.parent) == ["step-00000060"]
+    assert (loaded.path, loaded.step, loaded.info) == (path, 60, INFO)
+    assert_same_bits(loaded.model, TENSORS)
+    assert_same_bits(loaded.state, {"moment": torch.tensor([1e-45])})
+
+
+def test_a_checkpoint_may_have_no_state(tmp_path):
+    assert load_checkpoint(save_checkpoint(tmp_path, 1, {"weight": torch.ones(2)}, {}, {})).state == {}
+
+
+def test_loaded_tensors_do_not_hang_on_the_file(tmp_path):
+    path = save(tmp_path, 3)
+    loaded = load_checkpoint(path)
+    for file in path.iterdir():
+        file.write_bytes(b"")
+    assert value_of(loaded) == 3
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path):
+    before = os.umask(0o027)
+    try:
+        modes = {file.stat().st_mode & 0o777 for file in save(tmp_path, 1).iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {0o640}
+
+
+@pytest.mark.parametrize("info", [{"a": (1, 2)}, {"a": {3: "x"}}, {"a": [torch.tensor(1)]}, {"a": {1, 2}}])
+def test_info_that_would_come_back_changed_is_refused(tmp_path, info):
+    with pytest.raises(TypeError, match=r"info\.a"):
+        save_checkpoint(tmp_path, 1, {}, {}, info)
+    assert names_in(tmp_path) == []
+
+
+def test_the_same_step_saved_again_replaces_the_first(tmp_path):
+    save(tmp_path, 60, value=1)
+    save(tmp_path, 60, value=2)
+    assert value_of(newest_checkpoint(tmp_path)) == 2
+    assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
+
+
+def test_checkpoints_are_listed_by_step_not_by_name(tmp_path):
+    for step in (100_000_000, 2, 99_999_999):
+        save(tmp_path, step)
+    (tmp_path / "checkpoints" / "notes").mkdir()
+    assert [step_of(path) for path in list_checkpoints(tmp_path)] == [2, 99_999_999, 100_000_000]
+
+
+def test_a_run_without_checkpoints_has_no_newest(tmp_path):
+    assert newest_checkpoint(tmp_path / "nowhere") is None
+    assert list_checkpoints(tmp_path / "nowhere") == []
+    prune_checkpoints(tmp_path / "nowhere", keep=[])
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.safetensors", "metadata.json"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, file, damage, caplog):
+    save(tmp_path, 40)
+    path = save(tmp_path, 60)
+    DAMAGES[damage](path / file)
+
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path)
+    with caplog.at_level(logging.WARNING):
+        found = newest_checkpoint(tmp_path)
+
+    assert str(path / file) in str(caught.value)
+    assert value_of(found) == 40
+    assert str(path / file) in caplog.text and "step-00000040" in caplog.text
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.safetensors", "metadata.json"])
+def test_no_flipped_bit_passes(tmp_path, file):
+    path = save(tmp_path, 60) / file
+    for position in range(0, path.stat().st_size, 3):
+        flip_bit(path, position)
+        with pytest.raises(CheckpointError):
+            load_checkpoint(path.parent)
+        flip_bit(path, position)
+    assert value_of(load_checkpoint(path.parent)) == 60
+
+
+def test_when_all_are_damaged_training_does_not_silently_begin_anew(tmp_path):
+    for step in (2, 3):
+        (save(tmp_path, step) / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="--restart") as caught:
+        newest_checkpoint(tmp_path)
+    assert "step-00000002" in str(caught.value) and "step-00000003" in str(caught.value)
+
+
+def test_a_newer_format_asks_for_an_upgrade_and_is_not_passed_over(tmp_path):
+    save(tmp_path, 40)
+    metadata = save(tmp_path, 60) / "metadata.json"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"format_version": 2}))
+    with pytest.raises(CheckpointError, match=r"format 2.*pip install --upgrade seq2seq"):
+        newest_checkpoint(tmp_path)
+
+
+def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
+    with pytest.raises(CheckpointError, match="step-7 is no directory"):
+        load_checkpoint(tmp_path / "step-7")
+    with pytest.raises(CheckpointError, match="is a bundle, not a checkpoint"):
+        load_checkpoint(save_best(tmp_path, 2))
+
+
+def test_pruning_keeps_what_it_is_told_to_and_clears_what_interrupted_saves_left(tmp_path):
+    for step in (2, 3, 5, 7):
+        save(tmp_path, step)
+    directory = tmp_path / "checkpoints"
+    shutil.copytree(directory / "step-00000005", directory / ".step-00000005.replaced")
+    shutil.copytree(directory / "step-00000005", directory / ".step-00000011.saving")
+    (directory / "step-00000007").rename(directory / ".step-00000007.replaced")  # all that is left of step 7
+
+    prune_checkpoints(tmp_path, keep=iter([3, 5, 7]))
+
+    assert names_in(directory) == [".step-00000007.replaced", "step-00000003", "step-00000005"]
+    assert value_of(newest_checkpoint(tmp_path)) == 7
+    prune_checkpoints(tmp_path, keep=[5])
+    assert names_in(directory) == ["step-00000005"]
+
+
+# Death and full disks while saving
+
+
+def test_killed_at_any_moment_of_saving_the_newest_checkpoint_is_whole(tmp_path):
+    save(tmp_path, 40)
+    found = []
+    while killed_at_operation(len(found) + 1, lambda: save(tmp_path, 60)):
+        found.append(value_of(newest_checkpoint(tmp_path)))
+        prune_checkpoints(tmp_path, keep=[40])
+        assert names_in(tmp_path / "checkpoints") == ["step-00000040"]
+    assert {40, 60} == set(found) and found == sorted(found)
+    assert value_of(newest_checkpoint(tmp_path)) == 60
+
+
+def test_killed_at_any_moment_of_saving_a_step_again_one_of_both_is_whole(tmp_path):
+    found = []
+    while True:
+        save(tmp_path, 60, value=1)
+        if not killed_at_operation(len(found) + 1, lambda: save(tmp_path, 60, value=2)):
+            break
+        found.append(value_of(newest_checkpoint(tmp_path)))
+    assert {1, 2} == set(found)
+    assert value_of(newest_checkpoint(tmp_path)) == 2
+    assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
+
+
+def test_killed_at_any_moment_of_replacing_a_bundle_one_of_both_is_whole(tmp_path):
+    found = []
+    while True:
+        save_best(tmp_path, 1)
+        if not killed_at_operation(len(found) + 1, lambda: save_best(tmp_path, 2)):
+            break
+        found.append(value_of_bundle(load_bundle(resolve_model_path(tmp_path))))
+    assert {1, 2} == set(found)
+    assert value_of_bundle(load_bundle(tmp_path / "best")) == 2
+    assert names_in(tmp_path) == ["best"]
+
+
+def test_killed_at_any_moment_of_pruning_no_half_deleted_checkpoint_shows(tmp_path, caplog):
+    deaths = 0
+    while True:
+        save(tmp_path, 3)
+        save(tmp_path, 5)
+        if not killed_at_operation(deaths + 1, lambda: prune_checkpoints(tmp_path, keep=[3])):
+            break
+        deaths += 1
+        for path in list_checkpoints(tmp_path):
+            load_checkpoint(path)
+    assert deaths >= 2
+    assert [step_of(path) for path in list_checkpoints(tmp_path)] == [3]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_an_error_at_any_moment_of_saving_leaves_the_old_and_no_litter(tmp_path, error):
+    def fail():
+        raise error
+
+    expected = CheckpointError if isinstance(error, OSError) else KeyboardInterrupt
+    failures = 0
+    while True:
+        save(tmp_path, 60, value=1)
+        with pytest.MonkeyPatch.context() as patch:
+            die_at_operation(failures + 1, patch, fail)
+            try:
+                save(tmp_path, 60, value=2)
+                break
+            except expected:
+                failures += 1
+        assert value_of(newest_checkpoint(tmp_path)) in (1, 2)
+        assert ".step-00000060.saving" not in names_in(tmp_path / "checkpoints")
+    assert failures > 10
+    assert value_of(newest_checkpoint(tmp_path)) == 2
+
+
+def test_everything_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    events = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (fsync(descriptor), events.append(os.fstat(descriptor).st_ino)))
+    monkeypatch.setattr(os, "rename", lambda old, new: (rename(old, new), events.append("named")))
+    path = save(tmp_path, 60)
+    before, after = set(events[: events.index("named")]), set(events[events.index("named") :])
+    assert {file.stat().st_ino for file in (path, *path.iterdir())} <= before
+    assert path.parent.stat().st_ino in after
+
+
+def test_a_full_disk_is_told_with_place_and_remedy(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    save(tmp_path, 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(CheckpointError) as caught:
+            save(tmp_path, 60)
+    message = str(caught.value)
+    assert "step-00000060 cannot be written: No space left on device" in message
+    assert "MB are free" in message and "keep_checkpoints" in message
+    assert names_in(tmp_path / "checkpoints") == ["step-00000040"]
+
+
+def test_a_write_that_really_fails_half_way_leaves_nothing(tmp_path):
+    def save_beyond_the_limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        with pytest.raises(CheckpointError, match="step-00000060 cannot be written: File too large"):
+            save_checkpoint(tmp_path, 60, {"weight": torch.ones(5000)}, {}, {})
+
+    save(tmp_path, 40)
+    assert in_child(save_beyond_the_limit) == 0
+    assert names_in(tmp_path / "checkpoints") == ["step-00000040"]
+    assert names_in(tmp_path / "checkpoints" / "step-00000040") == [
+        "metadata.json",
+        "model.safetensors",
+        "state.safetensors",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EACCES, "Make the directory writable"), (errno.EROFS, "choose another"), (errno.EBUSY, "mount point")],
+)
+def test_a_directory_that_cannot_be_written_is_told_with_a_remedy(tmp_path, monkeypatch, number, remedy):
+    def refuse(*arguments, **keywords):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(CheckpointError, match=remedy):
+        save(tmp_path, 60)
+    with pytest.raises(CheckpointError, match=remedy):
+        save_best(tmp_path / "run", 1)
+
+
+def test_a_file_in_the_way_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "run").write_text("not a directory")
+    with pytest.raises(CheckpointError, match="run"):
+        save(tmp_path / "run", 60)
+    with pytest.raises(CheckpointError, match="run"), lock_run(tmp_path / "run"):
+        pass
+
+
+# Bundles
+
+
+def test_a_bundle_comes_back_to_the_bit(tmp_path):
+    metadata = {"scores": {"test": {"bleu": {"value": 1 / 3}}}, "corpus": {"lines": 29_000}}
+    directory = save_bundle(tmp_path / "best", TENSORS, RECIPE, TOKENIZER, metadata)
+
+    bundle = load_bundle(directory)
+
+    assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
+    assert bundle.directory == tmp_path / "best"
+    assert (bundle.recipe_text, bundle.tokenizer_files, bundle.metadata) == (RECIPE, TOKENIZER, metadata)
+    assert_same_bits(bundle.weights, TENSORS)
+
+
+def test_a_bundle_can_be_moved(tmp_path):
+    save_best(tmp_path, 3)
+    (tmp_path / "best").rename(tmp_path / "elsewhere")
+    assert value_of_bundle(load_bundle(tmp_path / "elsewhere")) == 3
+
+
+def test_a_bundle_can_hold_two_tokenizers(tmp_path):
+    files = {"source.model": b"\x02", "target.model": b"\x03", "vocabulary.json": b"{}"}
+    assert load_bundle(save_bundle(tmp_path / "best", {}, RECIPE, files, {})).tokenizer_files == files
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "recipe.yaml", "tokenizer.model"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_bundle_names_the_file(tmp_path, file, damage):
+    directory = save_bundle(tmp_path / "best", TENSORS, RECIPE, TOKENIZER, {})
+    DAMAGES[damage](directory / file)
+    with pytest.raises(CheckpointError) as caught:
+        load_bundle(directory)
+    assert str(directory / file) in str(caught.value)
+    assert ("missing" if damage == "missing" else "damaged") in str(caught.value)
+
+
+def test_a_bundle_refuses_names_that_it_would_lose(tmp_path):
+    with pytest.raises(ValueError, match="notes.txt"):
+        save_bundle(tmp_path / "best", {}, RECIPE, {"notes.txt": b""}, {})
+    with pytest.raises(ValueError, match="sha256"):
+        save_bundle(tmp_path / "best", {}, RECIPE, TOKENIZER, {"sha256": {}})
+    with pytest.raises(ValueError, match="kind"):
+        update_bundle_metadata(save_best(tmp_path, 2), kind="checkpoint")
+
+
+def test_metadata_can_be_added_to_a_bundle(tmp_path):
+    directory = save_best(tmp_path, 3)
+    update_bundle_metadata(directory, scores={"test": 2.5})
+    update_bundle_metadata(directory, note="gut")
+    bundle = load_bundle(directory)
+    assert bundle.metadata == {"value": 3, "scores": {"test": 2.5}, "note": "gut"}
+    assert value_of_bundle(bundle) == 3
+    assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
+
+
+def test_killed_at_any_moment_of_adding_metadata_the_bundle_is_whole(tmp_path):
+    directory = save_best(tmp_path, 3)
+    deaths = 0
+    while killed_at_operation(deaths + 1, lambda: update_bundle_metadata(directory, note="neu")):
+        deaths += 1
+        assert value_of_bundle(load_bundle(directory)) == 3
+    assert deaths >= 3
+    assert load_bundle(directory).metadata["note"] == "neu"
+    assert ".metadata.json.saving" not in names_in(directory)
+
+
+def test_metadata_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch):
+    def full(*arguments, **keywords):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    directory = save_best(tmp_path, 3)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="metadata.json cannot be written: No space left on device"):
+        update_bundle_metadata(directory, note="neu")
+    assert load_bundle(directory).metadata == {"value": 3}
+    assert ".metadata.json.saving" not in names_in(directory)
+    with pytest.raises(CheckpointError, match="nowhere"):
+        update_bundle_metadata(tmp_path / "nowhere", note="neu")
+
+
+def test_metadata_added_while_the_bundle_is_replaced_never_ends_up_in_another(tmp_path):
+    save_best(tmp_path, 0)
+    writer = os.fork()
+    if writer == 0:
+        try:
+            for value in range(1, 61):
+                save_best(tmp_path, value)
+            os._exit(0)
+        finally:
+            os._exit(99)
+    updates = 0
+    while os.waitpid(writer, os.WNOHANG) == (0, 0):
+        update_bundle_metadata(tmp_path / "best", note="neu")
+        updates += 1
+    assert updates > 0
+    assert value_of_bundle(load_bundle(tmp_path / "best")) == 60
+
+
+def test_what_a_user_put_into_a_bundle_outlives_its_replacement(tmp_path):
+    directory = save_best(tmp_path, 2)
+    (directory / "README.md").write_text("mine")
+    (directory / "plots").mkdir()
+    (directory / "plots" / "loss.svg").write_text("also mine")
+    save_best(tmp_path, 3)
+    assert value_of_bundle(load_bundle(directory)) == 3
+    assert (directory / "README.md").read_text() == "mine"
+    assert (directory / "plots" / "loss.svg").read_text() == "also mine"
+
+
+def test_a_directory_that_is_no_bundle_is_not_replaced(tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "thesis.tex").write_text("irreplaceable")
+    with pytest.raises(CheckpointError, match=r"holds thesis\.tex and is no bundle"):
+        save_best(tmp_path, 1)
+    assert names_in(tmp_path / "best") == ["thesis.tex"]
+
+
+def test_a_symbolic_link_to_a_bundle_stays_a_link(tmp_path):
+    (tmp_path / "disk" / "best").mkdir(parents=True)
+    (tmp_path / "best").symlink_to(tmp_path / "disk" / "best")
+    save_best(tmp_path, 5)
+    assert (tmp_path / "best").is_symlink()
+    assert value_of_bundle(load_bundle(tmp_path / "disk" / "best")) == 5
+
+
+def test_a_reader_never_sees_a_mixture_while_the_bundle_is_replaced(tmp_path):
+    save_best(tmp_path, 0)
+    writer = os.fork()
+    if writer == 0:
+        try:
+            for value in itertools.count(1):
+                save_best(tmp_path, value)
+        finally:
+            os._exit(99)
+    try:
+        seen = set()
+        while len(seen) < 23:
+            seen.add(value_of_bundle(load_bundle(resolve_model_path(tmp_path))))
+            assert os.waitpid(writer, os.WNOHANG) == (0, 0)
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+    assert value_of_bundle(load_bundle(tmp_path / "best")) >= max(seen)
+
+
+def test_a_model_is_a_bundle_or_a_run_that_has_one(tmp_path):
+    best = save_best(tmp_path / "run", 2)
+    assert resolve_model_path(best) == best
+    assert resolve_model_path(tmp_path / "run") == best
+
+
+def test_what_is_no_model_is_described(tmp_path):
+    save_best(tmp_path / "run", 2)
+    step = save(tmp_path / "young", 60)
+    (tmp_path / "photos").mkdir()
+    for name in "abcdefg":
+        (tmp_path / "photos" / name).touch()
+    (tmp_path / "empty").mkdir()
+    (save_best(tmp_path / "damaged", 2) / "metadata.json").write_text("{")
+    expected = {
+        tmp_path / "nowhere": "does not exist",
+        tmp_path / "run" / "best" / "model.safetensors": f"is a file. Name its directory, {tmp_path / 'run' / 'best'}",
+        tmp_path / "photos" / "a": "is a file. A model is a bundle",
+        step: f"is a checkpoint, from which training resumes. Name the run, {tmp_path / 'young'}",
+        tmp_path / "young": "has no best/ yet",
+        tmp_path / "damaged": "best is no bundle: its metadata.json is missing or damaged",
+        tmp_path / "photos": "holds a, b, c, d, e and 2 more. A model is a bundle",
+        tmp_path / "empty": "holds nothing",
+    }
+    for path, text in expected.items():
+        with pytest.raises(CheckpointError) as caught:
+            resolve_model_path(path)
+        assert text in str(caught.value)
+
+
+# Averages
+
+
+def test_an_average_is_the_mean_in_the_original_type():
+    models = [{"a": torch.tensor([[value, -value]]), "b": torch.tensor(value).bfloat16()} for value in (1.0, 2.0, 6.0)]
+    assert_same_bits(
+        average_weights(iter(models)), {"a": torch.tensor([[3.0, -3.0]]), "b": torch.tensor(3.0).bfloat16()}
+    )
+    assert models[0]["a"].tolist() == [[1.0, -1.0]]
+
+
+def test_an_average_loses_nothing_to_rounding():
+    # In float32, 2^24 + 1 is 2^24 again: summed there, the ones would vanish.
+    values = (2.0**24, 1.0, 1.0, -(2.0**24))
+    assert average_weights([{"a": torch.tensor([value])} for value in values])["a"].tolist() == [0.5]
+
+
+def test_whole_numbers_are_not_averaged():
+    same = {"steps": torch.tensor([2, 3])}
+    assert_same_bits(average_weights([same, dict(same)]), same)
+    with pytest.raises(CheckpointError, match="steps"):
+        average_weights([same, {"steps": torch.tensor([2, 4])}])
+
+
+def test_models_that_differ_cannot_be_averaged():
+    first = {"a": torch.ones(2, 3), "b": torch.ones(1)}
+    with pytest.raises(CheckpointError, match=r"1 and 3.*a is \(2, 3\) in one, \(3, 2\)"):
+        average_weights([first, first, {"a": torch.ones(3, 2), "b": torch.ones(1)}])
+    with pytest.raises(CheckpointError, match="only one of them has b, c"):
+        average_weights([first, {"a": torch.ones(2, 3), "c": torch.ones(1)}])
+    with pytest.raises(CheckpointError, match="no models"):
+        average_weights([])
+
+
+# The lock
+
+
+def hold_lock(run, then):
+    """A child that locks run and goes on with then; returns its id once it has the lock."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with lock_run(run):
+                os.write(writing, b"!")
+                then()
+            os._exit(0)
+        finally:
+            os._exit(99)
+    os.close(writing)
+    assert os.read(reading, 1) == b"!"
+    os.close(reading)
+    return child
+
+
+def test_a_second_process_is_told_who_has_the_run(tmp_path):
+    child = hold_lock(tmp_path / "run", lambda: time.sleep(60))
+    try:
+        with pytest.raises(CheckpointError, match=rf"in use by process {child} on "), lock_run(tmp_path / "run"):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with lock_run(tmp_path / "run"):  # the lock died with its process
+        pass
+
+
+def test_a_lock_is_free_again_after_use_and_after_an_error(tmp_path):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), lock_run(tmp_path):
+            raise ZeroDivisionError
+    with lock_run(tmp_path), pytest.raises(CheckpointError, match=str(os.getpid())), lock_run(tmp_path):
+        pass
+
+
+def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path):
+    started, ended = os.pipe(), os.pipe()
+
+    def start_worker():
+        if os.fork() == 0:
+            os.write(started[1], b"!")
+            os.read(ended[0], 1)
+            os._exit(0)
+        time.sleep(60)
+
+    child = hold_lock(tmp_path, start_worker)
+    os.read(started[0], 1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        with lock_run(tmp_path):
+            pass
+    finally:
+        os.write(ended[1], b"!")
+        for end in (*started, *ended):
+            os.close(end)
+
+
+def test_a_file_system_without_locks_is_no_reason_not_to_train(tmp_path, monkeypatch, caplog):
+    def unsupported(descriptor, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with caplog.at_level(logging.WARNING), lock_run(tmp_path):
+        pass
+    assert "cannot be locked (Function not implemented)" in caplog.text

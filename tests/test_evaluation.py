@@ -1,0 +1,228 @@
+"""The numbers are sacreBLEU's own: golden ones were printed by its command line (2.6.0) for the same small files."""
+
+import gzip
+import json
+from types import SimpleNamespace
+
+import pytest
+import sacrebleu
+
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.evaluation import (
+    Score,
+    bleu_tokenizer,
+    check_expected,
+    corpus_scores,
+    evaluate_tests,
+    format_scores,
+    score_files,
+    score_pairs,
+    to_dict,
+)
+from seq2seq.recipe import Corpus
+
+ENGLISH = [
+    "The cat sat on the mat.",
+    "Two dogs are running through the snow, aren't they?",
+    "A man in a red shirt plays 3.5 guitars.",
+    "Nobody came",
+    "",
+]
+REFERENCE = [
+    "The cat is sitting on the mat.",
+    "Two dogs run through the deep snow, don't they?",
+    "A man wearing a red shirt is playing 3.5 guitars.",
+    "Nobody came to the party.",
+    "The end.",
+]
+SECOND_REFERENCE = [
+    "A cat sat on a mat.",
+    "Two dogs are running in the snow, aren't they?",
+    "One man in red is playing guitar.",
+    "No one came.",
+    "It is over.",
+]
+CHINESE = ["我喜欢在公园里散步，因为天气很好。", "他昨天去了北京大学图书馆看书。", "今天的价格是3.5元。"]
+CHINESE_REFERENCE = ["我喜欢在公园里散步，因为今天天气很好。", "昨天他去北京大学的图书馆看书了。", "今天价格是3.5元。"]
+
+
+def values(scores):
+    return {metric: score.value for metric, score in scores.items()}
+
+
+def test_scores_are_those_of_sacrebleus_command_line():
+    # sacrebleu ref.en -i hyp.en -m bleu chrf ter -w 10
+    scores = corpus_scores(ENGLISH, [REFERENCE], "en")
+    assert values(scores) == pytest.approx({"bleu": 18.7712741059, "chrf": 50.294997333, "ter": 42.4242424242})
+    assert {metric: score.signature for metric, score in scores.items()} == {
+        "bleu": f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}",
+        "chrf": f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}",
+        "ter": f"nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{sacrebleu.__version__}",
+    }
+    details = scores["bleu"].details
+    assert details["brevity_penalty"] == pytest.approx(0.741, abs=5e-4)
+    assert details["precisions"] == pytest.approx([80.0, 53.8, 18.2, 5.3], abs=0.05)
+    assert (details["hypothesis_length"], details["reference_length"]) == (30, 39)
+
+
+def test_several_references_are_streams_of_lines():
+    # sacrebleu ref.en ref2.en -i hyp.en -m bleu chrf ter -w 10
+    scores = corpus_scores(ENGLISH, [REFERENCE, SECOND_REFERENCE], "en")
+    assert values(scores) == pytest.approx({"bleu": 46.894210066, "chrf": 61.1545487132, "ter": 36.0655737705})
+    assert all(score.signature.startswith("nrefs:2|") for score in scores.values())
+
+
+def test_chinese_is_split_into_characters():
+    # sacrebleu ref.zh -i hyp.zh -tok zh -m bleu chrf ter --ter-normalized --ter-asian-support -w 10
+    scores = corpus_scores(CHINESE, [CHINESE_REFERENCE], "zh")
+    assert values(scores) == pytest.approx({"bleu": 67.2513384497, "chrf": 60.1613779577, "ter": 13.9534883721})
+    assert "tok:zh" in scores["bleu"].signature and "norm:yes" in scores["ter"].signature
+    # With 13a each sentence would be one word, and none of them matches.
+    assert corpus_scores(CHINESE, [CHINESE_REFERENCE], "en")["bleu"].value == 0
+
+
+def test_the_tokeniser_follows_the_language():
+    languages = ["de", "zh", "zh-CN", "zh_Hant", "zho_Hans", "cmn", "ja", "jpn_Jpan", "ko", "ZH", "zza", "jam"]
+    assert [bleu_tokenizer(language) for language in languages] == [
+        "13a", *["zh"] * 5, "ja-mecab", "ja-mecab", "ko-mecab", "zh", "13a", "13a",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("kor_Hang", "ko")])
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(language, extra, monkeypatch):
+    monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{extra}_mecab.MeCab", None)
+    with pytest.raises(UserError, match=rf"needs the {extra}-mecab tokeniser: pip install seq2seq\[{extra}\]"):
+        corpus_scores(["猫"], [["猫"]], language)
+
+
+def test_a_perfect_translation_is_perfect():
+    assert values(corpus_scores(REFERENCE, [REFERENCE], "en")) == pytest.approx({"bleu": 100, "chrf": 100, "ter": 0})
+
+
+def test_only_the_asked_metrics_are_computed():
+    assert list(corpus_scores(ENGLISH, [REFERENCE], "en", metrics=("chrf",))) == ["chrf"]
+    with pytest.raises(ValueError, match="meteor"):
+        corpus_scores(ENGLISH, [REFERENCE], "en", metrics=("meteor",))
+
+
+def test_bleu_is_over_all_four_orders_even_for_short_text():
+    assert "eff:no" in corpus_scores(["a b"], [["a b"]], "en")["bleu"].signature
+    assert corpus_scores(["a b"], [["a b"]], "en")["bleu"].value == 0
+
+
+def test_lines_that_do_not_match_are_counted():
+    with pytest.raises(CorpusError, match="the hypotheses: 5 lines; the reference: 4 lines"):
+        corpus_scores(ENGLISH, [REFERENCE[:4]], "en")
+    with pytest.raises(CorpusError, match="the hypotheses: 5 lines; the reference 2: 3 lines"):
+        corpus_scores(ENGLISH, [REFERENCE, REFERENCE[:3]], "en")
+
+
+def test_nothing_to_compare_gets_no_score():
+    with pytest.raises(CorpusError, match="nothing to evaluate"):
+        corpus_scores([], [[]], "en")
+    with pytest.raises(CorpusError, match="no references"):
+        corpus_scores(ENGLISH, [], "en")
+    with pytest.raises(CorpusError, match="all lines are blank"):
+        corpus_scores(ENGLISH, [[" "] * 5], "en")
+    with pytest.raises(TypeError, match="streams"):
+        corpus_scores(ENGLISH, REFERENCE, "en")
+
+
+def write_lines(path, lines, end="\n"):
+    contents = "".join(line + end for line in lines).encode()
+    path.write_bytes(gzip.compress(contents) if path.suffix == ".gz" else contents)
+    return path
+
+
+def test_files_are_scored_like_their_lines(tmp_path):
+    hypotheses = write_lines(tmp_path / "hypotheses.en", ENGLISH)
+    reference = write_lines(tmp_path / "reference.en", REFERENCE, end="\r\n")
+    second = write_lines(tmp_path / "second.en.gz", SECOND_REFERENCE)
+    found = score_files(hypotheses, [reference, second], "en")
+    assert to_dict(found) == to_dict(corpus_scores(ENGLISH, [REFERENCE, SECOND_REFERENCE], "en"))
+
+
+def test_a_line_ends_at_the_line_feed_alone(tmp_path):
+    lines = ["one\u2028two\x85three four", "five\x0csix\rseven eight", "nine ten eleven twelve"]
+    hypotheses = write_lines(tmp_path / "hypotheses", lines)
+    reference = write_lines(tmp_path / "reference", [*lines[:2], "nine ten eleven dozen"])
+    assert to_dict(score_files(hypotheses, [reference], "en")) == to_dict(
+        corpus_scores(lines, [[*lines[:2], "nine ten eleven dozen"]], "en")
+    )
+
+
+def test_files_that_do_not_match_are_named_with_their_counts(tmp_path):
+    hypotheses = write_lines(tmp_path / "hypotheses", ENGLISH)
+    reference = write_lines(tmp_path / "reference", REFERENCE[:2])
+    with pytest.raises(CorpusError) as caught:
+        score_files(hypotheses, [reference], "en")
+    assert f"{hypotheses}: 5 lines; {reference}: 2 lines" in str(caught.value)
+    with pytest.raises(CorpusError, match="nowhere"):
+        score_files(hypotheses, [tmp_path / "nowhere"], "en")
+    with pytest.raises(CorpusError, match="empty: 0 lines"):
+        score_files(write_lines(tmp_path / "empty", []), [reference], "en")
+
+
+class Parrot:
+    """A translator with an answer for each line, and a second one that must not be scored."""
+
+    languages = SimpleNamespace(source="de", target="en")
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def translate(self, lines):
+        return [[SimpleNamespace(text=self.answers[line]), SimpleNamespace(text="worse")] for line in lines]
+
+
+SOURCES = ["eins", "zwei", "drei", "vier", ""]
+
+
+def test_a_translator_is_scored_by_its_best_translations():
+    scores = score_pairs(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), list(zip(SOURCES, REFERENCE, strict=True)))
+    assert to_dict(scores) == to_dict(corpus_scores(ENGLISH, [REFERENCE], "en"))
+
+
+def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
+    files = {"source": "test.de", "target": "test.en"}
+    write_lines(tmp_path / files["source"], SOURCES)
+    write_lines(tmp_path / files["target"], REFERENCE)
+    test = {"flickr": Corpus(**files), "two_lines": Corpus(**files, limit=2)}
+    recipe = SimpleNamespace(data=SimpleNamespace(test=test), data_directory=tmp_path)
+    scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe, metrics=("bleu", "chrf"))
+    assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "chrf")))
+    assert to_dict(scores["two_lines"]) == to_dict(corpus_scores(ENGLISH[:2], [REFERENCE[:2]], "en", ("bleu", "chrf")))
+
+
+def test_a_table_has_a_row_for_each_metric_with_its_signature():
+    scores = corpus_scores(ENGLISH, [REFERENCE], "en")
+    rows = format_scores(scores).splitlines()
+    assert [row.split()[:2] for row in rows] == [["BLEU", "18.77"], ["chrF", "50.29"], ["TER", "42.42"]]
+    assert all(score.signature in row for score, row in zip(scores.values(), rows, strict=True))
+    assert rows[0].endswith("(80.0/53.8/18.2/5.3, brevity penalty 0.741)")
+
+
+def test_scores_are_json_values_and_not_rounded():
+    scores = corpus_scores(ENGLISH, [REFERENCE], "en")
+    values_read = json.loads(json.dumps(to_dict(scores)))
+    assert values_read["bleu"]["value"] == scores["bleu"].value
+    assert values_read["bleu"]["reference_length"] == 39
+    assert values_read["ter"] == {"value": scores["ter"].value, "signature": scores["ter"].signature}
+
+
+def test_a_score_outside_the_promised_range_is_told():
+    measured = {"flickr": {"bleu": Score(38.204, "s"), "chrf": Score(62.0, "s"), "ter": Score(51.5, "s")}}
+    expected = {
+        "flickr": {"bleu": [39.5, 42.5], "chrf": [60, 62], "ter": [40, 50.5]},
+        "coco": {"bleu": [30, 32]},
+    }
+    assert check_expected(measured, expected) == [
+        "flickr: bleu is 38.20, below the expected 39.5 to 42.5.",
+        "flickr: ter is 51.50, above the expected 40 to 50.5.",
+        "coco: bleu was not measured; 30 to 32 was expected.",
+    ]
+    assert check_expected(measured, {}) == []
+
+
+def test_a_score_that_is_no_number_is_outside_every_range():
+    assert len(check_expected({"test": {"bleu": Score(float("nan"), "s")}}, {"test": {"bleu": [0, 100]}})) == 1

@@ -1,0 +1,108 @@
+import math
+
+import pytest
+import torch
+
+from seq2seq.optim import build_optimizer, learning_rate, scale_gradients, update_moving_average
+from seq2seq.recipe import TrainingSection
+
+
+def rates(steps, **section):
+    return [learning_rate(TrainingSection(**section), step) for step in steps]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3999, 4000, 4001, 100_000])
+def test_inverse_sqrt_is_the_schedule_of_the_paper(step):
+    # Vaswani et al. 2017, equation 3, d_model 512 and 4,000 warm-up steps; its peak is (512 * 4000)^-0.5.
+    paper = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+    section = {"schedule": "inverse_sqrt", "warmup_steps": 4000, "learning_rate": (512 * 4000) ** -0.5}
+    assert rates([step], **section) == [pytest.approx(paper, rel=1e-12)]
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "linear", "cosine", "constant"])
+def test_every_schedule_rises_from_the_first_step_to_its_peak(schedule):
+    section = {"schedule": schedule, "warmup_steps": 5, "max_steps": 100, "learning_rate": 0.5}
+    assert rates(range(1, 6), **section) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    after = rates(range(6, 101), **section)
+    assert after == sorted(after, reverse=True) and max(after) <= 0.5 and min(after) > 0
+
+
+def test_linear_falls_by_equal_amounts_to_zero_after_the_last_step():
+    assert rates(range(1, 7), schedule="linear", warmup_steps=2, max_steps=5, learning_rate=4.0) \
+        == pytest.approx([2, 4, 3, 2, 1, 0])
+
+
+def test_cosine_falls_along_half_a_cosine():
+    # Half-way the rate is half the peak; a quarter of the way it is (1 + cos 45 degrees) / 2 of it.
+    falling = rates([3, 5, 7, 9, 11], schedule="cosine", warmup_steps=3, max_steps=10, learning_rate=2.0)
+    assert falling == pytest.approx([2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5), 0])
+
+
+def test_constant_stays():
+    assert rates([7, 100, 10**6], schedule="constant", warmup_steps=7, learning_rate=0.25) == [0.25] * 3
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [
+    ("inverse_sqrt", [1, 1 / math.sqrt(2), 0.5]), ("linear", [0.8, 0.6, 0.2]), ("constant", [1, 1, 1]),
+])
+def test_without_warm_up_the_rate_falls_from_the_first_step(schedule, expected):
+    assert rates([1, 2, 4], schedule=schedule, warmup_steps=0, max_steps=4, learning_rate=1.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "linear", "cosine", "constant"])
+@pytest.mark.parametrize("max_steps", [3, 7])
+def test_a_training_that_ends_in_warm_up_only_rises(schedule, max_steps):
+    rising = rates(range(1, max_steps + 1), schedule=schedule, warmup_steps=7, max_steps=max_steps, learning_rate=7.0)
+    assert rising == pytest.approx(list(range(1, max_steps + 1)))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
+def test_the_optimizer_is_the_one_the_recipe_names(name, kind):
+    section = TrainingSection(optimizer=name, betas=(0.7, 0.9), epsilon=1e-3, weight_decay=0.2, learning_rate=0.5)
+    (group,) = build_optimizer(section, [torch.nn.Parameter(torch.ones(2))]).param_groups
+    chosen = (group["lr"], tuple(group["betas"]), group["eps"], group["weight_decay"])
+    assert chosen == (0.5, (0.7, 0.9), 1e-3, 0.2)
+    assert type(build_optimizer(section, [torch.nn.Parameter(torch.ones(2))])) is kind
+
+
+def test_the_first_update_of_adam_is_the_learning_rate():
+    # Kingma and Ba 2015, algorithm 1: after one step the corrected moments are g and g^2, so the update is a * sign(g).
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    weight.grad = torch.tensor([3.0, -0.01])
+    build_optimizer(TrainingSection(learning_rate=0.1), [weight]).step()
+    assert weight.tolist() == pytest.approx([0.9, 2.1])
+
+
+def gradients():
+    return [torch.tensor([3.0, 0.0]) * 7, torch.tensor([[4.0]]) * 7]            # of 7 tokens: the norm of the mean is 5
+
+
+@pytest.mark.parametrize(("clip", "factor"), [(0, 1), (5, 1), (100, 1), (2, 0.4)])
+def test_gradients_become_means_and_are_clipped_to_a_norm(clip, factor):
+    scaled = gradients()
+    assert scale_gradients(scaled, 7, clip) == pytest.approx(5)
+    assert [gradient.flatten().tolist() for gradient in scaled] == [pytest.approx([3 * factor, 0]),
+                                                                    pytest.approx([4 * factor])]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_is_reported_and_left_alone(value):
+    broken = [*gradients(), torch.tensor([value])]
+    assert not math.isfinite(scale_gradients(broken, 7, 1.0))
+    assert broken[0].tolist() == [21, 0]
+
+
+def test_the_moving_average_follows_its_equation():
+    average, weights = [torch.tensor([1.0, 2.0])], [torch.tensor([3.0, 7.0])]
+    update_moving_average(average, weights, 0.75, step=1000)
+    assert average[0].tolist() == pytest.approx([0.75 * 1 + 0.25 * 3, 0.75 * 2 + 0.25 * 7])
+    assert weights[0].tolist() == [3, 7]
+
+
+def test_the_moving_average_soon_forgets_the_random_start():
+    # TensorFlow's ExponentialMovingAverage: decay min(d, (1 + step) / (10 + step)), here 2/11 and 3/12.
+    average, weights = [torch.tensor([11.0 * 12])], [torch.zeros(1)]
+    update_moving_average(average, weights, 0.999, step=1)
+    assert average[0].item() == pytest.approx(2 * 12)
+    update_moving_average(average, weights, 0.999, step=2)
+    assert average[0].item() == pytest.approx(2 * 3)

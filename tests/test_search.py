@@ -1,0 +1,298 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.search import power_normaliser, search, wu_normaliser
+from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
+
+VOCAB_SIZE = 7
+BANNED = (UNKNOWN_ID, START_ID, 5)
+WORDS = (3, 4, 6)
+
+
+class Table:
+    """A model that is a look-up: a sentence's number and the target so far decide the logits of what comes next.
+
+    end: added to the logit of `</s>`; the higher it is, the shorter the translations.
+    """
+
+    def __init__(self, dtype=torch.float64, end=0.0, vocab_size=VOCAB_SIZE):
+        self.dtype, self.end, self.vocab_size = dtype, end, vocab_size
+        self.rows_of_steps = []
+
+    def logits(self, sentence, prefix):
+        row = np.random.default_rng([sentence, *prefix]).normal(size=self.vocab_size)
+        row[END_ID] += self.end
+        return row
+
+    def log_probabilities(self, sentence, prefix):
+        row = self.logits(sentence, prefix)
+        return row - np.log(np.exp(row).sum())
+
+    def start(self, source, source_offsets, longest_source, keep_attention=False):
+        return TableState(tuple((int(source[begin]), ()) for begin in source_offsets[:-1]), len(source_offsets) - 1)
+
+    def step(self, last_tokens, state):
+        self.rows_of_steps.append(len(state.rows))
+        rows = tuple((sentence, (*prefix, int(token)))
+                     for (sentence, prefix), token in zip(state.rows, last_tokens, strict=True))
+        assert all(prefix[0] == START_ID for _, prefix in rows)
+        logits = np.stack([self.logits(sentence, prefix[1:]) for sentence, prefix in rows])
+        return torch.from_numpy(logits).to(self.dtype), TableState(rows, state.sentences)
+
+
+class TableState:
+    """(sentence, target so far) of each row."""
+
+    attention = None
+
+    def __init__(self, rows, sentences):
+        self.rows, self.sentences = rows, sentences
+
+    def select(self, rows):
+        beam = len(self.rows) // self.sentences
+        assert ((rows // beam) == (rows[:, :1] // beam)).all(), "the rows of a line are of several sentences"
+        return TableState(tuple(self.rows[row] for row in rows.flatten().tolist()), len(rows))
+
+
+def translate(model, sentences, *, beam_size, max_length=5, alpha=1.0, normaliser=None, banned=BANNED, **options):
+    """Sentences are numbers: the only token of a source."""
+    lengths = max_length if isinstance(max_length, list) else [max_length] * len(sentences)
+    return search(
+        model, torch.tensor(sentences), torch.arange(len(sentences) + 1, dtype=torch.int32), 1, beam_size=beam_size,
+        max_lengths=lengths, normaliser=normaliser or power_normaliser(alpha), banned=banned, **options,
+    )
+
+
+def every_translation(table, sentence, max_length):
+    """(tokens, log p) of every target of at most `max_length` tokens, `</s>` included."""
+    for length in range(max_length):
+        for tokens in itertools.product(WORDS, repeat=length):
+            steps = [table.log_probabilities(sentence, tokens[:place])[token]
+                     for place, token in enumerate((*tokens, END_ID))]
+            yield list(tokens), sum(steps)
+
+
+# Length normalisers
+
+
+def test_normalisers_follow_their_equations():
+    # Wu et al. 2016, section 7: ((5 + |Y|) / (5 + 1))^alpha.
+    assert wu_normaliser(0.6)(1) == 1
+    assert wu_normaliser(2.0)(13) == pytest.approx(9)
+    assert power_normaliser(0.5)(9) == pytest.approx(3)
+    assert power_normaliser(0.0)(7) == wu_normaliser(0.0)(7) == 1
+
+
+# Greedy and exhaustive search
+
+
+def test_a_beam_of_one_is_greedy():
+    table = Table()
+    for sentence in range(11):
+        tokens, total = [], 0.0
+        while END_ID not in tokens:
+            row = table.log_probabilities(sentence, tokens)
+            choices = [END_ID] if len(tokens) == 6 else [END_ID, *WORDS]
+            tokens.append(max(choices, key=lambda token, row=row: row[token]))
+            total += row[tokens[-1]]
+        ((found,),) = translate(table, [sentence], beam_size=1, max_length=7)
+        assert found.tokens == tokens[:-1]
+        assert found.log_probability == pytest.approx(total, abs=1e-12)
+
+
+@pytest.mark.parametrize("normaliser", [power_normaliser(0.0), power_normaliser(1.0), power_normaliser(0.6),
+                                        wu_normaliser(0.0), wu_normaliser(1.0)])
+def test_a_beam_as_wide_as_the_space_equals_brute_force(normaliser):
+    # 1 + 3 + 9 + 27 targets of at most four tokens, </s> included.
+    table = Table()
+    for sentence in range(5):
+        expected = sorted(
+            ((total / normaliser(len(tokens) + 1), total, tokens)
+             for tokens, total in every_translation(table, sentence, 4)), reverse=True)
+        (found,) = translate(table, [sentence], beam_size=40, max_length=4, normaliser=normaliser, n_best=40)
+        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, _, tokens in expected]
+        assert [hypothesis.score for hypothesis in found] == pytest.approx([score for score, _, _ in expected])
+        assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([each for _, each, _ in expected])
+
+
+def test_a_wider_beam_finds_what_greedy_search_misses():
+    table = Table()
+    greedy, beam = (translate(table, list(range(31)), beam_size=size, alpha=0.0) for size in (1, 5))
+    gains = [wide.log_probability - narrow.log_probability for (narrow,), (wide,) in zip(greedy, beam, strict=True)]
+    assert min(gains) >= 0 and sum(gain > 0.1 for gain in gains) > 5
+
+
+def plain_beam_search(table, sentence, beam_size, max_length, alpha):
+    """The definition, one sentence and one candidate at a time."""
+    beam, finished = [([], 0.0)], []
+    for length in range(1, max_length + 1):
+        candidates = [
+            ([*tokens, token], total + table.log_probabilities(sentence, tokens)[token])
+            for tokens, total in beam
+            for token in ([END_ID] if length == max_length else [END_ID, *WORDS])
+        ]
+        candidates = sorted(candidates, key=lambda candidate: -candidate[1])[: 2 * beam_size]
+        finished += [(total / length**alpha, tokens[:-1]) for tokens, total in candidates[:beam_size]
+                     if tokens[-1] == END_ID]
+        beam = [candidate for candidate in candidates if candidate[0][-1] != END_ID][:beam_size]
+        if len(finished) >= beam_size:
+            break
+    return max(finished)
+
+
+@pytest.mark.parametrize("beam_size", [2, 3, 5])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("end", [-1.0, 1.0])
+def test_beam_search_follows_its_definition(beam_size, alpha, end):
+    table = Table(end=end)
+    for sentence in range(7):
+        score, tokens = plain_beam_search(table, sentence, beam_size, 6, alpha)
+        ((found,),) = translate(table, [sentence], beam_size=beam_size, max_length=6, alpha=alpha)
+        assert (found.tokens, found.score) == (tokens, pytest.approx(score, abs=1e-12))
+
+
+# Batches
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("end", [-1.0, 0.0, 2.0])
+def test_translations_do_not_depend_on_the_batch(beam_size, end):
+    table, sentences = Table(end=end), list(range(23))
+    together = translate(table, sentences, beam_size=beam_size, max_length=11, n_best=beam_size)
+    alone = [translate(table, [sentence], beam_size=beam_size, max_length=11, n_best=beam_size)[0]
+             for sentence in sentences]
+    assert together == alone
+    assert translate(table, sentences[::-1], beam_size=beam_size, max_length=11, n_best=beam_size) == alone[::-1]
+
+
+def test_sentences_that_are_done_leave_the_batch():
+    table = Table(end=1.0)
+    translate(table, list(range(13)), beam_size=3, max_length=13)
+    rows = table.rows_of_steps
+    assert rows[:2] == [13, 39] and rows[-1] < 13
+
+
+def test_a_real_model_translates_alike_alone_and_among_others(make_model):
+    model = make_model(output_bias=True, max_positions=29)
+    sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10], [12] * 7, [13, 4]])
+
+    def translations(indices):
+        ids, offsets, _ = sources.gather(np.array(indices))
+        return search(model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)),
+                      int(np.diff(offsets).max()), beam_size=3, max_lengths=[23] * len(indices),
+                      normaliser=power_normaliser(1.0), n_best=3, banned=[UNKNOWN_ID, START_ID])
+
+    together = translations([0, 1, 2, 3, 4])
+    for number, expected in enumerate(together):
+        (alone,) = translations([number])
+        assert [hypothesis.tokens for hypothesis in alone] == [hypothesis.tokens for hypothesis in expected]
+        assert [hypothesis.score for hypothesis in alone] \
+            == pytest.approx([hypothesis.score for hypothesis in expected], abs=1e-12)
+
+
+@torch.no_grad()
+def test_the_score_recomputed_by_teacher_forcing_equals_the_reported_one(make_model):
+    model = make_model(output_bias=True, max_positions=29)
+    sources = [[3, 5, 7, 9, 11], [4], [6, 8, 10]]
+    ids, offsets, _ = EncodedSide.from_lists(sources).gather(np.arange(3))
+    found = search(model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), 6, beam_size=5,
+                   max_lengths=[7, 11, 13], normaliser=wu_normaliser(0.7), n_best=5, banned=[UNKNOWN_ID, START_ID])
+    assert [len(each) for each in found] == [5, 5, 5]
+    for source, hypotheses in zip(sources, found, strict=True):
+        for hypothesis in hypotheses:
+            corpus = EncodedCorpus(EncodedSide.from_lists([source]), EncodedSide.from_lists([hypothesis.tokens]))
+            batch = gather(corpus, np.array([0]))
+            log_probabilities = model.forward(batch).dense().log_softmax(1)
+            total = log_probabilities.gather(1, batch.target_output[:, None]).sum().item()
+            assert hypothesis.log_probability == pytest.approx(total, abs=1e-9)
+            assert hypothesis.score == pytest.approx(total / ((6 + len(hypothesis.tokens)) / 6) ** 0.7, abs=1e-9)
+
+
+# What comes out
+
+
+def test_hypotheses_are_different_and_stand_best_first():
+    for hypotheses in translate(Table(), list(range(7)), beam_size=5, max_length=7, n_best=5):
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert len(scores) == 5 and scores == sorted(scores, reverse=True)
+        assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == 5
+
+
+def test_fewer_hypotheses_come_back_where_fewer_exist():
+    # At most one word and </s>: the empty target and three words.
+    (found,) = translate(Table(), [3], beam_size=7, max_length=2, n_best=7)
+    assert sorted(hypothesis.tokens for hypothesis in found) == [[], [3], [4], [6]]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_hypothesis_that_reaches_the_longest_length_must_end_there(beam_size):
+    table = Table(end=-100.0)
+    limits = [1, 2, 5, 3]
+    for (hypothesis,), limit in zip(translate(table, [1, 2, 3, 4], beam_size=beam_size, max_length=limits), limits,
+                                    strict=True):
+        assert len(hypothesis.tokens) == limit - 1
+        assert hypothesis.log_probability < -90                                 # </s> costs what the model says
+
+
+def test_banned_ids_never_appear_and_keep_their_probability():
+    found = translate(Table(), list(range(11)), beam_size=5, max_length=7, n_best=5)
+    assert {token for each in found for hypothesis in each for token in hypothesis.tokens} <= set(WORDS)
+    table = Table()
+    ((hypothesis,),) = translate(table, [3], beam_size=1, max_length=1)
+    assert hypothesis.log_probability == pytest.approx(table.log_probabilities(3, [])[END_ID])
+    free = translate(Table(), list(range(11)), beam_size=5, max_length=7, n_best=5, banned=())
+    assert not {token for each in free for hypothesis in each for token in hypothesis.tokens} <= set(WORDS)
+
+
+def test_logits_in_half_precision_are_summed_in_fp32():
+    exact, rough = (translate(Table(dtype), list(range(5)), beam_size=3) for dtype in (torch.float32, torch.bfloat16))
+    assert all(not math.isnan(hypothesis.score) for (hypothesis,) in rough)
+    for (hypothesis,), (other,) in zip(exact, rough, strict=True):
+        assert other.score == pytest.approx(hypothesis.score, abs=0.2)
+
+
+def test_score_functions_see_the_targets_so_far_and_their_lines():
+    seen = []
+
+    def no_word_after_itself(hypotheses, logits):
+        seen.append((hypotheses.tokens.clone(), list(hypotheses.lines)))
+        sentences, beam, length = hypotheses.tokens.shape
+        assert logits.shape == (sentences * beam, VOCAB_SIZE) and len(hypotheses.lines) == sentences
+        if length:
+            logits = logits.scatter(1, hypotheses.tokens[:, :, -1].reshape(-1, 1), -math.inf)
+        return logits
+
+    table = Table(end=-1.0)
+    found = translate(table, [2, 3, 5], beam_size=3, max_length=7, n_best=3, score_functions=[no_word_after_itself])
+    for hypotheses in found:
+        for hypothesis in hypotheses:
+            assert all(one != next_one for one, next_one in itertools.pairwise(hypothesis.tokens))
+    assert [tokens.shape[2] for tokens, _ in seen] == list(range(len(seen)))
+    assert seen[0][1] == [0, 1, 2]
+    plain = translate(table, [2, 3, 5], beam_size=3, max_length=7, n_best=3)
+    assert plain != found
+
+
+def test_score_functions_act_one_after_another():
+    def only(token):
+        def function(_, logits):
+            chosen = torch.full_like(logits, -math.inf)
+            chosen[:, [token, END_ID]] = logits[:, [token, END_ID]]
+            return chosen
+
+        return function
+
+    ((hypothesis,),) = translate(Table(), [3], beam_size=3, score_functions=[only(3), only(4)])
+    assert hypothesis.tokens == []
+    assert hypothesis.log_probability == 0                                      # search normalises afterwards
+
+
+@pytest.mark.parametrize(("beam_size", "n_best"), [(2, 3), (1, 0)])
+def test_a_beam_cannot_give_more_hypotheses_than_it_holds(beam_size, n_best):
+    with pytest.raises(ValueError, match=f"a beam of {beam_size} cannot give {n_best} hypotheses"):
+        translate(Table(), [1], beam_size=beam_size, n_best=n_best)
