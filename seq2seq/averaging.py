@@ -72,7 +72,8 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """The recipe and what is known of the corpora. The best bundle's recipe has its paths as they were written."""
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)
-        kept = {key: best.metadata[key] for key in ("corpora", "parameters") if key in best.metadata}
+        kept: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "parameters")
+                                if key in best.metadata}
         return best.recipe_text, kept
     try:
         return (run / RECIPE).read_text(encoding="utf-8"), {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -50,7 +49,7 @@ class CorpusReport:
     role: str
     label: str
     pairs: int = 0
-    counts: dict[str, Any] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
     sides: dict[str, SideReport] = field(default_factory=dict)
     weight: float = 1.0
     in_train: int | None = None
@@ -128,7 +127,6 @@ class _Reader:
     def __init__(self, role: str, spec: Corpus, recipe: Recipe, tokenizers: Tokenizers | None) -> None:
         self.report = CorpusReport(role, spec.label, weight=spec.weight)
         self.spec, self.recipe, self.tokenizers = spec, recipe, tokenizers
-        self.counts = Counts()
         self.characters: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
         self.words: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
         self.tokens = [0, 0]
@@ -150,9 +148,9 @@ class _Reader:
 
     def _blocks(self, clean_them: bool) -> Iterator[list[tuple[int, str, str]]]:
         try:
-            pairs = read_corpus(self.spec, self.recipe.data_directory, self.counts)
+            pairs = read_corpus(self.spec, self.recipe.data_directory, self.report.counts)
             if clean_them:
-                pairs = clean(pairs, self.recipe.data.cleaning, self.counts)
+                pairs = clean(pairs, self.recipe.data.cleaning, self.report.counts)
             with console.progress(f"reading {self.report.label}", None) as advance:
                 for block in blocks(pairs, BLOCK_PAIRS):
                     advance(len(block))
@@ -161,7 +159,6 @@ class _Reader:
                     yield kept
         except UserError as error:
             self.report.error = str(error)
-        self.report.counts = self.counts.to_dict()
         for number, side in enumerate(SIDES):
             characters, lines = self.characters[number], max(self.report.pairs, 1)
             mean = sum(length * count for length, count in characters.items()) / lines
@@ -171,19 +168,19 @@ class _Reader:
     def _count(self, block: list[tuple[int, str, str]], clean_them: bool) -> list[tuple[int, str, str]]:
         """Lengths of a block's pairs; without those that have too many pieces for training."""
         if self.tokenizers:
-            pieces = [array("I", map(len, tokenizer.encode([pair[side] for pair in block])))
-                      for side, tokenizer in ((1, self.tokenizers.source), (2, self.tokenizers.target))]
+            pieces = [[len(ids) for ids in self.tokenizers.source.encode([source for _, source, _ in block])],
+                      [len(ids) for ids in self.tokenizers.target.encode([target for _, _, target in block])]]
             limit = self.recipe.data.cleaning.max_pieces
             long = {place for place, lengths in enumerate(zip(*pieces, strict=True))
                     if clean_them and max(lengths) > limit}
             for place in sorted(long):
-                self.counts.drop("too_many_pieces", block[place][0])
+                self.report.counts.drop("too_many_pieces", block[place][0])
             for side in range(2):
                 self.tokens[side] += sum(length + 1 for place, length in enumerate(pieces[side]) if place not in long)
             block = [pair for place, pair in enumerate(block) if place not in long]
-        for side in range(2):
-            self.characters[side].update(len(pair[side + 1]) for pair in block)
-            self.words[side].update(len(pair[side + 1].split()) for pair in block)
+        for side, texts in enumerate(([source for _, source, _ in block], [target for _, _, target in block])):
+            self.characters[side].update(map(len, texts))
+            self.words[side].update(len(text.split()) for text in texts)
         return block
 
     def _estimate(self, side: int) -> int:
@@ -212,7 +209,7 @@ def _look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str
     if corpus.error:
         return
     if sources is None:
-        read = corpus.pairs + sum(corpus.counts["dropped"].values())
+        read = corpus.pairs + sum(corpus.counts.dropped.values())
         if corpus.pairs < read / 2:
             warnings.append(f"{corpus.label}: cleaning drops {read - corpus.pairs:,} of {read:,} pairs. "
                             "Look at an example line of each reason, and at data.cleaning.")
@@ -269,7 +266,7 @@ def _size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -
     except UserError as error:
         report.errors.append(f"training.precision: {error}")
         dtype = torch.float32
-    report.machine["precision"] = str(dtype).removeprefix("torch.")
+    report.machine["precision"] = "bf16" if dtype == torch.bfloat16 else "fp32"
     # Weights, gradients and Adam's two means in fp32; the mean of weights; weights and gradients that compute in bf16.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if dtype != torch.float32 else 0)
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
@@ -291,6 +288,7 @@ def _size_training(recipe: Recipe, report: Report) -> None:
 
 def show(report: Report) -> None:
     """Print the report on standard output, for a person."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
@@ -298,38 +296,38 @@ def show(report: Report) -> None:
     if not out.is_terminal:
         out = Console(highlight=False, width=120)                               # a file has no width to keep to
 
-    def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        table = Table(title=title, title_justify="left", title_style="bold")
-        for number, column in enumerate(columns):
-            table.add_column(column, justify="left" if number < left else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        out.print(table)
-
     # Text from files stands in brackets at times; rich would take those for markup.
     def plain(text: str) -> str:
         return text.replace("[", r"\[")
 
+    def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns))
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="left" if number < left else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*map(plain, row))
+        out.print(table)
+
     read = [corpus for corpus in report.corpora if not corpus.error]
-    print_table(plain(f"Corpora of {report.name}: half of the lines have so much at most, 95 and 99 of 100, the longest"),
+    print_table(f"Corpora of {report.name}: 50, 95, 99 and 100 of 100 lines are no longer than this",
                 ["corpus", "side", "pairs", "characters 50", "95", "99", "100", "words 50", "95", "99", "100"],
-                [[plain(f"{corpus.role} {corpus.label}" if not number else ""), side,
-                  "" if number else f"{corpus.pairs:,}",
-                  *(f"{values.get(percent, 0):,}" for values in (corpus.sides[side].characters, corpus.sides[side].words)
-                    for percent in PERCENTILES)]
-                 for corpus in read for number, side in enumerate(SIDES)], left=2)
+                [row for corpus in read for row in _length_rows(corpus)], left=2)
     cleaned = [corpus for corpus in read if corpus.role == "train"]
-    dropped = [[plain(corpus.label), reason, f"{count:,}", f"{_example(corpus, reason):,}"]
-               for corpus in cleaned for reason, count in corpus.counts["dropped"].items() if count]
+    dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.examples[reason]:,}"]
+               for corpus in cleaned for reason, count in corpus.counts.dropped.items() if count]
     if dropped:
         print_table("Dropped from train", ["corpus", "reason", "pairs", "such as line"], dropped, left=2)
     else:
         out.print("Cleaning drops nothing from train.")
-    compared = [[plain(f"{corpus.role} {corpus.label}"), f"{corpus.pairs:,}", f"{corpus.in_train:,}",
+    for corpus in read:
+        repairs = corpus.counts
+        if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
+            out.print(f"{corpus.role} {corpus.label}: {repairs.summary()}", markup=False, soft_wrap=True)
+    compared = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
     if cleaned and compared:
         print_table("Sources that stand in train too", ["corpus", "sources", "in train", "such as line"], compared)
-    print_table("Cost", ["", ""], [[name, plain(text)] for name, text in _cost(report)], left=2)
+    print_table("Cost", ["", ""], list(_cost(report)), left=2)
     for corpus in report.corpora:
         if corpus.error:
             out.print(f"not read: {corpus.role} {corpus.label}", style="red", markup=False)
@@ -339,8 +337,12 @@ def show(report: Report) -> None:
         out.print("Nothing is wrong.")
 
 
-def _example(corpus: CorpusReport, reason: str) -> int:
-    return int(corpus.counts["examples"][reason])
+def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:
+    for side, lengths in corpus.sides.items():
+        numbers = [values.get(percent, 0) for values in (lengths.characters, lengths.words) for percent in PERCENTILES]
+        first = side == SIDES[0]
+        yield [f"{corpus.role} {corpus.label}" if first else "", side, f"{corpus.pairs:,}" if first else "",
+               *(f"{number:,}" for number in numbers)]
 
 
 def _cost(report: Report) -> Iterator[tuple[str, str]]:

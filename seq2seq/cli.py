@@ -8,7 +8,6 @@ What takes long to import (torch, sacreBLEU, the recipe's schema) is imported by
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import traceback
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -302,8 +301,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OutputClosed:
-        # Python flushes standard output once more at its end, and would complain about the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
         from seq2seq.run import Stopped  # not earlier: it imports the schema
@@ -408,7 +405,7 @@ def _bar(description: str, lines: Input, written: Output) -> Iterator[Callable[[
 def _too_long(translator: Translator, block: Sequence[tuple[Line, Line]], sources: Input,
               targets: Input) -> CorpusError:
     """Which pair the model could not take."""
-    most = cast(int, translator.model.max_positions)
+    most = translator.model.max_positions
     sides = ((sources.name, translator.tokenizers.source, 0), (targets.name, translator.tokenizers.target, 1))
     for pair in block:
         for name, tokenizer, side in sides:

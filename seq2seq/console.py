@@ -40,7 +40,9 @@ def progress(description: str, total: int | None, done: int = 0) -> Iterator[Adv
         task = bar.add_task(description, total=total, completed=done, news="")
 
         def advance(amount: int, news: str = "") -> None:
-            bar.update(task, advance=amount, **({"news": news} if news else {}))
+            bar.update(task, advance=amount)
+            if news:
+                bar.update(task, news=news)
 
         yield advance
 

@@ -128,7 +128,7 @@ def to_dict(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:
 
 
 def check_expected(
-    scores_by_test: Mapping[str, Mapping[str, Score]], expected: Mapping[str, Mapping[str, Sequence[float]]]
+    scores_by_test: Mapping[str, Mapping[str, Score]], expected: Mapping[str, Mapping[Any, Sequence[float]]]
 ) -> list[str]:
     """A warning for each score that is outside the [low, high] its recipe promises, or was not measured.
 

@@ -42,7 +42,7 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[Tensor]) -> t
                      weight_decay=section.weight_decay, fused=True)
 
 
-def scale_gradients(gradients: Sequence[Tensor], tokens: int, clip: float) -> float:
+def scale_gradients(gradients: list[Tensor], tokens: int, clip: float) -> float:
     """Divide summed gradients by the step's tokens, then scale them to norm `clip` if they are longer.
 
     clip: 0 turns it off.

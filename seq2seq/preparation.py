@@ -21,7 +21,7 @@ from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
 from seq2seq.corpus import Counts, clean, read_corpus
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers
+from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers, train_tokenizers
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
@@ -54,18 +54,24 @@ def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield source, target
 
 
-def encode_pairs(pairs: Iterable[tuple[str, str]], tokenizers: Tokenizers, threads: int) -> EncodedCorpus:
-    """Pairs of text as ids in memory, for validation and tests."""
-    sources, targets = [], []
-    for source, target in pairs:
-        sources.append(source)
-        targets.append(target)
-    return EncodedCorpus(EncodedSide.from_lists(tokenizers.source.encode(sources, threads)),
-                         EncodedSide.from_lists(tokenizers.target.encode(targets, threads)))
+def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
+    """The tokenizers in `directory`; trained there on the cleaned training text if there are none yet.
+
+    Raises:
+        TokenizerError: the text does not allow the vocabulary that the recipe wants.
+    """
+    if not directory.exists():
+        console.say("training the tokenizer")
+        tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed)
+        aside = directory.with_name(directory.name + ".writing")
+        aside.mkdir(parents=True, exist_ok=True)
+        tokenizers.save(aside)
+        os.replace(aside, directory)
+    return Tokenizers.load(directory)
 
 
 def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int) -> Prepared:
-    """The recipe's training corpora as ids under `parent`; taken from there if text, cleaning and tokenizer are as before.
+    """The recipe's training corpora as ids under `parent`; made anew if text, cleaning or tokenizer have changed.
 
     Raises:
         CorpusError: text cannot be read, or no pair is left.
@@ -218,9 +224,9 @@ class SampledEpochs:
     Seeded per block from (seed, epoch, block), so that an epoch is the same whenever and wherever it is made.
     """
 
-    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, alpha: float, max_pieces: int, seed: int) -> None:
-        self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, alpha
-        self.max_pieces, self.seed = max_pieces, seed
+    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe) -> None:
+        self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
+        self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="subword-sampling")
         self._coming: dict[int, Future[EncodedCorpus]] = {}
 
@@ -257,8 +263,8 @@ class SampledEpochs:
                     sampled = tokenizer.sample(block, self.alpha, seed)
                     # A sentence may be cut into more pieces than the model has positions: then it is cut as usual.
                     long = [place for place, ids in enumerate(sampled) if len(ids) > self.max_pieces]
-                    for place, ids in zip(long, tokenizer.encode([block[place] for place in long]), strict=True):
-                        sampled[place] = ids
+                    for place, shortest in zip(long, tokenizer.encode([block[place] for place in long]), strict=True):
+                        sampled[place] = shortest
                     side = EncodedSide.from_lists(sampled)
                     writer.append(side.ids, side.lengths)
             writer.close()

@@ -120,9 +120,12 @@ class Output:
         try:
             self.file.write(text.encode())
             self.file.flush()
-        except BrokenPipeError:
-            raise OutputClosed from None
         except OSError as error:
+            # What could not be written would be tried once more when the file is closed, at the latest by Python's end.
+            with suppress(OSError):
+                self.file.close()
+            if isinstance(error, BrokenPipeError):
+                raise OutputClosed from None
             raise UserError(f"{self.name} cannot be written: {_reason(error)}.") from error
 
 

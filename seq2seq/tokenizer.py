@@ -6,17 +6,17 @@ import hashlib
 import io
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
-from seq2seq.subword_sampling import SubwordSampler
 
 if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection
@@ -32,7 +32,7 @@ TARGET_FILE = "target.model"
 # Sums over threads are taken in the order of the threads: another number of them would be another model.
 TRAINING_THREADS = 16
 # Longer lines would be dropped by sentencepiece without a word; this is the largest value that it takes.
-LONGEST_TRAINING_LINE = 2**31 - 1
+LONGEST_TRAINING_LINE = 2**30
 # What the model must not learn as a piece: a line break or a control character is spelled in bytes, and those can be
 # banned in search. The white space that splits lines in other people's software (U+0085, U+2028, U+2029) is with them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
@@ -96,41 +96,155 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Ids of each line; START_ID and END_ID are the caller's to add."""
-        try:
-            return self._processor.encode(list(lines), num_threads=threads)
-        except TypeError:
-            refuse_surrogates(lines)
-            raise
+        return self._encode(lines, num_threads=threads)
 
     def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The same ids, one line behind another.
 
         Returns:
-            ids (tokens,), uint16 where the vocabulary allows, else uint32; and offsets (lines + 1,) int64, where each
-            line begins.
+            ids (tokens,) int64, and offsets (lines + 1,) int64, where each line begins.
         """
-        try:
-            encoded = self._processor.encode(list(lines), num_threads=threads, return_type="numpy")
-        except TypeError:
-            refuse_surrogates(lines)
-            raise
-        return self._flat(encoded, np.concatenate)
+        encoded = self._encode(lines, num_threads=threads)
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
+        return np.fromiter(chain.from_iterable(encoded), np.int64, offsets[-1]), offsets
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """Encode with subword sampling: the same (lines, alpha, seed) give the same ids, in every process.
 
-        alpha is what `SubwordSampler` says: the smoothing of a unigram model, the dropout of a BPE model.
+        Args:
+            alpha: of a unigram model the smoothing of the distribution over all segmentations (Kudo 2018,
+                arXiv:1804.10959); of a BPE model the share of merges left out (Provilkov et al. 2020,
+                arXiv:1910.13267).
         """
-        refuse_surrogates(lines)
-        return self._sampler.sample([self._processor.normalize(line) for line in lines], alpha, random.Random(seed))
+        # The generator belongs to sentencepiece as a whole; with one thread a call draws from it in a fixed order.
+        sentencepiece.set_random_generator_seed(seed % 2**32)
+        return self._encode(lines, num_threads=1, enable_sampling=True, alpha=alpha, nbest_size=-1)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each line; START_ID and END_ID vanish, bytes that are not UTF-8 become U+FFFD."""
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each piece, white space as U+2581."""
         return [self._processor.id_to_piece(int(index)) for index in ids]
 
-    @cached_property
-    def _sampler(self) -> SubwordSampler:
-        return SubwordSampler(self._processor)
+    def _encode(self, lines: Sequence[str], **options: Any) -> list[list[int]]:
+        try:
+            return self._processor.encode(list(lines), **options)
+        except TypeError:
+            for number, line in enumerate(lines, 1):
+                if any("\ud800" <= character <= "\udfff" for character in line):
+                    raise TokenizerError(f"text {number} holds half a surrogate pair, which no UTF-8 file can hold: "
+                                         "decode the bytes that it came from with errors='replace'.") from None
+            raise
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizer of each language; one and the same object where they are joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        """Whether both languages share one vocabulary."""
+        return self.source.model == self.target.model
+
+    def files(self) -> dict[str, bytes]:
+        """Contents of the model files by name, as a bundle holds them."""
+        if self.joint:
+            return {JOINT_FILE: self.source.model}
+        return {SOURCE_FILE: self.source.model, TARGET_FILE: self.target.model}
+
+    @staticmethod
+    def from_files(files: Mapping[str, bytes], where: str = "the model") -> Tokenizers:
+        """The reverse of `files`.
+
+        Raises:
+            TokenizerError: there is neither a joint tokenizer nor one for each language, or one is damaged.
+        """
+        if JOINT_FILE in files:
+            joint = Tokenizer(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
+            return Tokenizers(joint, joint)
+        if SOURCE_FILE in files and TARGET_FILE in files:
+            return Tokenizers(*(Tokenizer(files[name], f"{where}/{name}") for name in (SOURCE_FILE, TARGET_FILE)))
+        raise TokenizerError(f"{where} has no tokenizer: expected {JOINT_FILE}, or {SOURCE_FILE} and {TARGET_FILE}.")
+
+    def save(self, directory: str | Path) -> None:
+        """Write the model files into an existing directory."""
+        for name, contents in self.files().items():
+            (Path(directory) / name).write_bytes(contents)
+
+    @staticmethod
+    def load(directory: str | Path) -> Tokenizers:
+        """Read what `save` wrote. Raises TokenizerError as `from_files` does."""
+        names = (JOINT_FILE, SOURCE_FILE, TARGET_FILE)
+        files = {name: (Path(directory) / name).read_bytes() for name in names if (Path(directory) / name).exists()}
+        return Tokenizers.from_files(files, str(directory))
+
+
+def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int) -> Tokenizers:
+    """Train on a sample of parallel text, drawn by `seed`; memory is bounded by `section.sample_lines`.
+
+    Raises:
+        TokenizerError: the vocabulary is larger than the text allows, or too small for its characters.
+    """
+    sample = _draw(pairs, max(1, section.sample_lines // 2), random.Random(seed))
+    if section.joint:
+        joint = _train(chain.from_iterable(sample), section)
+        return Tokenizers(joint, joint)
+    return Tokenizers(*(_train((pair[side] for pair in sample), section) for side in (0, 1)))
+
+
+def _draw(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> list[tuple[str, str]]:
+    """A uniform sample in one pass (Vitter 1985, algorithm R), in the order of the text."""
+    drawn: list[tuple[int, tuple[str, str]]] = []
+    for number, pair in enumerate(pairs):
+        if number < size:
+            drawn.append((number, pair))
+        elif (place := rng.randrange(number + 1)) < size:
+            drawn[place] = (number, pair)
+    return [pair for _, pair in sorted(drawn)]
+
+
+def _train(lines: Iterable[str], section: TokenizerSection) -> Tokenizer:
+    writer = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(line.translate(CONTROLS_TO_SPACES) for line in lines),
+            model_writer=writer,
+            model_type=section.type,
+            vocab_size=section.vocab_size,
+            character_coverage=section.character_coverage,
+            normalization_rule_name=section.normalization,
+            remove_extra_whitespaces=section.normalization != "identity",
+            byte_fallback=True,
+            split_digits=True,
+            max_sentence_length=LONGEST_TRAINING_LINE,
+            unk_id=UNKNOWN_ID,
+            bos_id=START_ID,
+            eos_id=END_ID,
+            pad_id=-1,
+            input_sentence_size=0,
+            shuffle_input_sentence=False,
+            num_threads=TRAINING_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _cannot_train(section, str(error)) from error
+    return Tokenizer(writer.getvalue())
+
+
+def _cannot_train(section: TokenizerSection, message: str) -> TokenizerError:
+    asked = f"tokenizer.vocab_size: {section.vocab_size:,} pieces"
+    if largest := re.search(r"value <= (\d+)", message):
+        return TokenizerError(f"{asked} are more than the training text gives; the largest possible vocabulary has "
+                              f"{int(largest[1]):,}. Set that or less.")
+    if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        return TokenizerError(f"{asked} do not even hold all characters, bytes and symbols: {int(smallest[1]):,} are "
+                              "needed. Raise it, or lower tokenizer.character_coverage.")
+    if "sentences_.empty()" in message:
+        return TokenizerError("there is no text to train the tokenizer on; see what data.cleaning drops.")
+    return TokenizerError(f"sentencepiece cannot train a tokenizer: {message}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.checkpoint import load_bundle, resolve_model_path
@@ -57,7 +57,7 @@ class Translator:
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
     """
 
-    def __init__(self, model: nn.Module, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
+    def __init__(self, model: Seq2Seq, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
                  max_pieces: int, device: torch.device) -> None:
         """Usually made by `load`. max_pieces: longest sentence that the model was trained on."""
         self.model, self.tokenizers, self.languages, self.decoding = model, tokenizers, languages, decoding
@@ -98,13 +98,13 @@ class Translator:
         return Translator.from_recipe(model, tokenizers, recipe, chosen)
 
     @staticmethod
-    def from_recipe(model: nn.Module, tokenizers: Tokenizers, recipe: Recipe, device: torch.device) -> Translator:
+    def from_recipe(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, device: torch.device) -> Translator:
         """A translator that searches as the recipe says."""
         max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
         return Translator(model, tokenizers, recipe.languages, recipe.decoding, max_pieces, device)
 
     def translate(self, lines: Sequence[str], *, progress: Progress | None = None,
-                  **decoding: object) -> list[list[Translation]]:
+                  **decoding: Any) -> list[list[Translation]]:
         """For each line its best translations, best first; there is always one.
 
         Empty lines and white space come back as they are; white space around a line is kept; a line longer than the
@@ -131,7 +131,7 @@ class Translator:
         ]
 
     def translate_stream(self, lines: Iterable[str], block_lines: int = 8192,
-                         **decoding: object) -> Iterator[list[Translation]]:
+                         **decoding: Any) -> Iterator[list[Translation]]:
         """`translate` for endless input, in order: blocks grow from 64 lines, so that the first come at once."""
         block: list[str] = []
         size = min(64, block_lines)
@@ -183,7 +183,7 @@ class Translator:
             limits = np.minimum(lengths * options.max_length_ratio + options.max_length_offset, 2 * positions)
             limits = np.minimum(limits.astype(int), self.model.max_positions)
             hypotheses = search(
-                cast(Seq2Seq, self.model),
+                self.model,
                 torch.from_numpy(ids).to(self.device), torch.from_numpy(offsets.astype(np.int32)).to(self.device),
                 int(lengths.max()), beam_size=options.beam_size, max_lengths=limits.tolist(),
                 normaliser=normaliser(options), banned=self.tokenizers.target.control_ids, n_best=options.n_best,
@@ -221,7 +221,7 @@ def normaliser(options: DecodingSection) -> LengthNormaliser:
     return form(options.length_penalty)
 
 
-def stored_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+def stored_weights(model: nn.Module) -> dict[str, Tensor]:
     """The parameters by name, tied ones once: what a bundle holds."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 

@@ -113,18 +113,6 @@ def test_the_gradient_of_the_plain_body_is_the_derivative():
     assert torch.autograd.gradcheck(lambda *heads: _PlainAttention.apply(*heads, mask[..., [2, 0, 1]]), small)
 
 
-def test_words_of_the_worked_example_attend_as_it_prints():
-    # The attention tutorial with the words [1,0,0], [0,1,0], [1,1,0], [0,0,1] and numpy.random.seed(42), whose three
-    # matrices are drawn in the order W_Q, W_K, W_V; it prints this matrix.
-    words = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]])
-    random = np.random.RandomState(42)
-    query, key, value = (torch.from_numpy(words @ random.randint(3, size=(3, 3)))[:, None].double() for _ in range(3))
-    attended = attention(query, key, value, sentences_of((4,)), sentences_of((4,)), causal=False)
-    printed = [[0.98522025, 1.74174051, 0.75652026], [0.90965265, 1.40965265, 0.5],
-               [0.99851226, 1.75849334, 0.75998108], [0.99560386, 1.90407309, 0.90846923]]
-    torch.testing.assert_close(attended[:, 0], torch.tensor(printed, dtype=torch.float64), rtol=0, atol=1e-8)
-
-
 def test_equal_keys_give_the_running_mean():
     # Equal scores below the diagonal and none above it weigh all of the past alike.
     query, value = random_heads((7,), 1), random_heads((7,), 2)
@@ -184,11 +172,14 @@ def test_on_the_cpu_the_padded_body_runs(dtype):
 def test_fused_projections_are_drawn_as_if_they_stood_alone():
     # Glorot and Bengio 2010, equation 16: uniform between -+ sqrt(6 / (fan_in + fan_out)).
     torch.manual_seed(1)
-    layer = linear(41, 3 * 41, parts=3)
     bound = math.sqrt(6 / (41 + 41))
-    for matrix in layer.weight.chunk(3):
-        assert 0.98 * bound < matrix.abs().max() <= bound
-    assert layer.bias.eq(0).all()
+    own, cross = SelfAttention(41, 1), CrossAttention(41, 1)
+    for layer, parts in ((own.query_key_value, 3), (own.output, 1), (cross.query, 1), (cross.key_value, 2)):
+        for matrix in layer.weight.chunk(parts):
+            assert matrix.shape == (41, 41) and 0.98 * bound < matrix.abs().max() <= bound
+        assert layer.bias.eq(0).all()
+    wide = linear(41, 127)
+    assert 0.98 * math.sqrt(6 / (41 + 127)) < wide.weight.abs().max() <= math.sqrt(6 / (41 + 127))
 
 
 def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():

@@ -98,15 +98,22 @@ def test_short_and_long_steps_are_mixed(corpus):
 def test_parts_cut_a_step_and_change_nothing_else(corpus, accumulation):
     whole = as_lists(plan_epoch(corpus, 211, 1, seed=1, epoch=0))
     cut = as_lists(plan_epoch(corpus, 211, accumulation, seed=1, epoch=0))
-    assert [list(chain(*step)) for step in cut] == [list(chain(*step)) for step in whole]
+    assert [sorted(chain(*step)) for step in cut] == [sorted(chain(*step)) for step in whole]
     assert max(len(step) for step in cut) == accumulation
     assert all(part for step in cut for part in step)
 
 
-def test_parts_of_a_step_have_like_numbers_of_tokens(make_corpus):
-    corpus = make_corpus([5] * 30, [5] * 30)
-    (step,) = plan_epoch(corpus, 150, 3, seed=1, epoch=0)
-    assert [len(part) for part in step] == [10, 10, 10]
+@pytest.mark.parametrize("accumulation", [2, 3, 5])
+def test_parts_of_a_step_have_like_numbers_of_tokens_on_both_sides(corpus, accumulation):
+    # Two of the longest sentences are the room that a fixed shape leaves above a part's share.
+    for step in plan_epoch(corpus, 997, accumulation, seed=1, epoch=0):
+        for side in (corpus.source, corpus.target):
+            tokens = [side.lengths[part].sum() for part in step]
+            assert max(tokens) <= sum(tokens) / accumulation + 2 * side.lengths.max()
+
+
+def test_a_step_of_few_pairs_has_no_empty_part(make_corpus):
+    assert as_lists(plan_epoch(make_corpus([5], [7]), 13, 3, seed=1, epoch=0)) == [[[0]]]
 
 
 def test_a_weight_says_how_often_a_pair_is_seen(make_corpus):

@@ -46,7 +46,8 @@ def test_constant_stays():
     ("inverse_sqrt", [1, 1 / math.sqrt(2), 0.5]), ("linear", [0.8, 0.6, 0.2]), ("constant", [1, 1, 1]),
 ])
 def test_without_warm_up_the_rate_falls_from_the_first_step(schedule, expected):
-    assert rates([1, 2, 4], schedule=schedule, warmup_steps=0, max_steps=4, learning_rate=1.0) == pytest.approx(expected)
+    found = rates([1, 2, 4], schedule=schedule, warmup_steps=0, max_steps=4, learning_rate=1.0)
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("schedule", ["inverse_sqrt", "linear", "cosine", "constant"])

@@ -142,7 +142,7 @@ def plain_beam_search(table, sentence, beam_size, max_length, alpha):
         beam = [candidate for candidate in candidates if candidate[0][-1] != END_ID][:beam_size]
         if len(finished) >= beam_size:
             break
-    return max(finished)
+    return sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam_size]
 
 
 @pytest.mark.parametrize("beam_size", [2, 3, 5])
@@ -150,10 +150,11 @@ def plain_beam_search(table, sentence, beam_size, max_length, alpha):
 @pytest.mark.parametrize("end", [-1.0, 1.0])
 def test_beam_search_follows_its_definition(beam_size, alpha, end):
     table = Table(end=end)
-    for sentence in range(7):
-        score, tokens = plain_beam_search(table, sentence, beam_size, 6, alpha)
-        ((found,),) = translate(table, [sentence], beam_size=beam_size, max_length=6, alpha=alpha)
-        assert (found.tokens, found.score) == (tokens, pytest.approx(score, abs=1e-12))
+    for sentence in range(11):
+        expected = plain_beam_search(table, sentence, beam_size, 6, alpha)
+        (found,) = translate(table, [sentence], beam_size=beam_size, max_length=6, alpha=alpha, n_best=beam_size)
+        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
+        assert [hypothesis.score for hypothesis in found] == pytest.approx([score for score, _ in expected])
 
 
 # Batches

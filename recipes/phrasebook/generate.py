@@ -95,7 +95,7 @@ class Pair:
 
 
 def chinese_number(number: int) -> str:
-    """1 to 99,999 in Chinese as it is spoken before a measure word: 12,345 is 一万两千三百四十五, 10,005 is 一万零五."""
+    """1 to 99,999 in Chinese as it is spoken: 12,345 is 一万两千三百四十五, 10,005 is 一万零五."""
     text = ""
     for unit, name in (10000, "万"), (1000, "千"), (100, "百"), (10, "十"), (1, ""):
         digit = number // unit % 10
@@ -142,7 +142,7 @@ class Grammar:
     def rules_of(self, kind: str) -> list[Rule]:
         if kind not in self.rules:
             head, _, argument = kind.removesuffix("]").partition("[")
-            patterns = [name for name in self.lines if argument and name.startswith(f"{head}[")]
+            patterns = [name for name in self.lines if argument and re.fullmatch(rf"{head}\[[A-Z]\]", name)]
             name = kind if kind in self.lines else next(iter(patterns), None)
             if name is None:
                 raise ValueError(f"{GRAMMAR.name}: nothing says what {kind} is; add `words {kind}` or `rules {kind}`.")
@@ -221,7 +221,7 @@ def read_english(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def read_chinese(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
-    """As read_english. A form that is no column is an aspect particle: it follows the verb, or goes in at the hyphen."""
+    """As read_english. A form that is no column is an aspect particle: it follows the verb, or fills the hyphen."""
     if isinstance(node, Word):
         columns = [form for form in forms if form in node.chinese]
         particles = [form for form in forms if form not in node.chinese]

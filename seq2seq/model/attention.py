@@ -6,7 +6,7 @@ att((K, V), q) = sum_n softmax(q k_n / sqrt(D)) v_n (Vaswani et al. 2017, arXiv:
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -47,11 +47,11 @@ def _packed_attention(
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    attended: Tensor = varlen_attn(
+    attended = varlen_attn(
         query, key, value, query_sentences.offsets, key_sentences.offsets,
         query_sentences.longest, key_sentences.longest, window_size=(-1, 0) if causal else (-1, -1),
     )
-    return attended
+    return cast(Tensor, attended)                                               # a pair only where lse is asked for
 
 
 def _padded_attention(
@@ -179,7 +179,7 @@ class CrossAttention(nn.Module):
         return projected
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """(source_tokens, d_model) -> keys and values, (sentences, heads, longest_source, head_size), once a sentence."""
+        """(source_tokens, d_model) -> keys, values: (sentences, heads, longest_source, head_size), once a sentence."""
         keys, values = (
             unpack(flat.flatten(1), memory_sentences)
             .view(len(memory_sentences), memory_sentences.longest, self.num_heads, -1).transpose(1, 2).contiguous()

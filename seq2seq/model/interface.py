@@ -1,13 +1,13 @@
 """What search and trainer know of a model.
 
 The Transformer, and whatever comes beside it, implements `Seq2Seq`; search sees only `start` and `step`, the trainer
-only `forward`. A state is a value: `step` and `select` return a new one, and the caller decides which to keep.
+only the call. A state is a value: `step` and `select` return a new one, and the caller decides which to keep.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -50,9 +50,14 @@ class State(Protocol):
 
 
 class Seq2Seq(Protocol):
-    """A model that scores a target given a source, all positions at once or step by step."""
+    """A model that scores a target given a source, all positions at once or step by step.
 
-    def forward(self, batch: Batch) -> Logits:
+    max_positions: tokens of the longest sentence that it takes, `</s>` included.
+    """
+
+    max_positions: int
+
+    def __call__(self, batch: Batch) -> Logits:
         """Scores of every position of `batch.target_output`, each seeing the target before it (teacher forcing)."""
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
@@ -66,9 +71,11 @@ class Seq2Seq(Protocol):
             keep_attention: whether states carry `attention`.
         """
 
-    def step(self, last_tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Score the token after `last_tokens` ((rows,)).
 
+        Args:
+            state: what `start` or a step of this model returned.
         Returns:
             (rows, vocab_size), log-probabilities up to a constant per row, which the caller may overwrite, and the
             state after the step.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -323,7 +323,7 @@ class Transformer(nn.Module):
         """See `interface.Seq2Seq.start`."""
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory = self.encode(source, sentences)
-        caches = tuple(layer.start(memory, sentences) for layer in self.decoder)
+        caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
         return TransformerState(0, caches, sentences.real[:, None, None, :], keep_attention)
 
     def step(self, last_tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
@@ -334,7 +334,8 @@ class Transformer(nn.Module):
         caches, weights = [], None
         for layer, cache in zip(self.decoder, state.caches, strict=True):
             last = layer is self.decoder[-1]
-            hidden, cache, weights = layer.step(hidden, cache, state.seen, state.keep_attention and last)
+            hidden, cache, weights = cast(DecoderLayer, layer).step(hidden, cache, state.seen,
+                                                                    state.keep_attention and last)
             caches.append(cache)
         after = replace(state, position=state.position + 1, caches=tuple(caches), attention=weights)
         return self._logits(hidden).dense(), after

@@ -1,0 +1,270 @@
+"""Parallel text as it lies: two files, TSV, JSONL, Parquet, the hub; and cleaning, with counts by reason.
+
+A line ends at a line feed alone. Whatever else looks like a line end (U+0085, U+2028, a form feed) is a character.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.errors import CorpusError
+
+if TYPE_CHECKING:
+    from seq2seq.recipe import Cleaning, Corpus
+
+Pair = tuple[int, str, str]
+"""Line number (from 1), source, target."""
+
+BLOCK_BYTES = 1 << 20
+SHORT = 10
+"""Characters up to which the length ratio says nothing."""
+
+
+@dataclass
+class Counts:
+    """What happened to the lines of a corpus.
+
+    lines: read. dropped: by reason. examples: for each reason the number of its first line. carriage_returns: lines
+    that ended in \\r\\n. inner_newlines: line feeds inside a field, replaced by a space. byte_order_marks: removed.
+    """
+
+    lines: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, int] = field(default_factory=dict)
+    carriage_returns: int = 0
+    inner_newlines: int = 0
+    byte_order_marks: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Lines that were not dropped."""
+        return self.lines - sum(self.dropped.values())
+
+    def drop(self, reason: str, line: int) -> None:
+        """Count a line that is left out."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        self.examples.setdefault(reason, line)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.examples),
+            "carriage_returns": self.carriage_returns, "inner_newlines": self.inner_newlines,
+            "byte_order_marks": self.byte_order_marks,
+        }
+
+    def summary(self) -> str:
+        """One line for the person."""
+        reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.examples[reason]:,})"
+                   for reason, count in self.dropped.items()]
+        repairs = [f"{count:,} {name}" for name, count in (
+            ("carriage returns removed", self.carriage_returns), ("inner line ends replaced", self.inner_newlines),
+            ("byte order marks removed", self.byte_order_marks)) if count]
+        return "; ".join([f"{self.lines:,} lines, {self.kept:,} kept", *reasons, *repairs])
+
+
+# Reading
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """Lines of a UTF-8 file (or .gz) without their line feed. Nothing else is changed.
+
+    Raises:
+        CorpusError: the file cannot be read, or holds bytes that are not UTF-8; the message names the line.
+    """
+    number = 0
+    for number, line in enumerate(_byte_lines(Path(path)), 1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise CorpusError(
+                f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} is not UTF-8. "
+                "Convert the file (iconv -f ORIGINAL_ENCODING -t UTF-8), or mend the line."
+            ) from None
+
+
+def _byte_lines(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            rest = b""
+            while block := file.read(BLOCK_BYTES):
+                *lines, rest = (rest + block).split(b"\n") if b"\n" in block else [rest + block]
+                yield from lines
+            if rest:
+                yield rest
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise CorpusError(f"{path} is no intact gzip file ({error}). Copy or compress it again.") from error
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> Iterator[Pair]:
+    """The pairs of a corpus, in its order.
+
+    Args:
+        spec: where the text lies; its relative paths start in `directory`.
+        counts: receives what was read and repaired.
+    Raises:
+        CorpusError: text is missing, not parallel, not UTF-8, or a column is missing; with file and line.
+    """
+    counts = Counts() if counts is None else counts
+    pairs = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
+    for number, source, target in islice(pairs, spec.limit):
+        counts.lines += 1
+        if number == 1:
+            source, target = _without_mark(source, counts), _without_mark(target, counts)
+        yield number, _one_line(source, counts), _one_line(target, counts)
+
+
+def _without_mark(text: str, counts: Counts) -> str:
+    counts.byte_order_marks += text.startswith("\ufeff")
+    return text.removeprefix("\ufeff")
+
+
+def _one_line(text: str, counts: Counts) -> str:
+    if text.endswith("\r"):
+        counts.carriage_returns += 1
+        text = text[:-1]
+    if "\n" in text:
+        counts.inner_newlines += text.count("\n")
+        text = text.replace("\r\n", " ").replace("\n", " ")
+    return text
+
+
+def _read_files(spec: Corpus, directory: Path) -> Iterator[Pair]:
+    paths = [directory / str(spec.source), directory / str(spec.target)]
+    sides = [read_lines(path) for path in paths]
+    number = 0
+    for number, source in enumerate(sides[0], 1):
+        target = next(sides[1], None)
+        if target is None:
+            raise _not_parallel(paths, (number + sum(1 for _ in sides[0]), number - 1))
+        yield number, source, target
+    more = sum(1 for _ in sides[1])
+    if more:
+        raise _not_parallel(paths, (number, number + more))
+
+
+def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
+    return CorpusError(
+        f"{paths[0]} has {lines[0]:,} lines, {paths[1]} has {lines[1]:,}. Parallel files must match line by line; "
+        f"run again the step that wrote them, or cut both to {min(lines):,} lines."
+    )
+
+
+def _read_table(spec: Corpus, directory: Path) -> Iterator[Pair]:
+    path = directory / str(spec.file)
+    return {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}[str(spec.table_format)](spec, path)
+
+
+def _read_tsv(spec: Corpus, path: Path) -> Iterator[Pair]:
+    lines = enumerate(read_lines(path), 1)
+    columns = spec.columns
+    if spec.header:
+        names = next(lines, (1, ""))[1].removeprefix("\ufeff").removesuffix("\r").split("\t")
+        for column in columns:
+            if column not in names:
+                raise CorpusError(f"{path}:1: no column '{column}'; the header has {', '.join(names)}.")
+        places = [names.index(str(column)) for column in columns]
+    else:
+        places = [int(column) - 1 for column in columns]
+    for number, line in lines:
+        fields = line.removesuffix("\r").split("\t")
+        if len(fields) <= max(places):
+            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(places) + 1} is asked for. "
+                              "Mend the line, or name other columns in the recipe.")
+        yield number, fields[places[0]], fields[places[1]]
+
+
+def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            record = json.loads(line.removeprefix("\ufeff"))
+        except ValueError as error:
+            raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Mend or remove the line.") from None
+        yield (number, *_fields(spec, record, f"{path}:{number}"))
+
+
+def _read_parquet(spec: Corpus, path: Path) -> Iterator[Pair]:
+    # `datasets` takes a second to import: only who needs it waits.
+    import datasets
+
+    try:
+        rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+        for number, record in enumerate(rows, 1):
+            yield (number, *_fields(spec, record, f"{path}: row {number}"))
+    except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
+        raise CorpusError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+
+
+def _read_hub(spec: Corpus, _: Path) -> Iterator[Pair]:
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split)
+    except Exception as error:                                                  # the hub's errors have no common class
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check the name, config and split, "
+                          "and the connection; data sets that are Python scripts are no longer supported.") from error
+    for number, record in enumerate(rows, 1):
+        yield (number, *_fields(spec, record, f"{spec.label}: row {number}"))
+
+
+def _fields(spec: Corpus, record: Any, where: str) -> tuple[str, str]:
+    """The two texts of a record: its columns, or keys inside its `translation`."""
+    if not isinstance(record, dict):
+        raise CorpusError(f"{where}: expected an object with the keys {spec.source} and {spec.target}.")
+    if spec.source not in record and isinstance(record.get("translation"), dict):
+        record = record["translation"]
+    found = []
+    for column in spec.columns:
+        if column not in record:
+            raise CorpusError(f"{where}: no column '{column}'; there are {', '.join(map(str, record))}.")
+        value = record[column]
+        if value is not None and not isinstance(value, str):
+            raise CorpusError(f"{where}: column '{column}' holds {type(value).__name__}, not text.")
+        found.append(value or "")
+    return found[0], found[1]
+
+
+# Cleaning
+
+
+def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts) -> Iterator[Pair]:
+    """The pairs worth training on; the others are counted by reason.
+
+    Equal pairs are found by 64-bit hashes: 16 bytes or so a pair, and one wrong hit in 10^19 comparisons.
+    """
+    seen: set[bytes] = set()
+    for number, source, target in pairs:
+        reason = _fault(source, target, cleaning)
+        if reason is None and cleaning.remove_duplicates:
+            digest = hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
+            reason = "duplicate" if digest in seen else None
+            seen.add(digest)
+        if reason is None:
+            yield number, source, target
+        else:
+            counts.drop(reason, number)
+
+
+def _fault(source: str, target: str, cleaning: Cleaning) -> str | None:
+    lengths = len(source.strip()), len(target.strip())
+    if not min(lengths):
+        return "empty"
+    if max(lengths) > cleaning.max_characters:
+        return "too_long"
+    ratio = cleaning.max_length_ratio
+    if ratio is not None and min(lengths) > SHORT and max(lengths) > ratio * min(lengths):
+        return "length_ratio"
+    if cleaning.remove_identical and source == target:
+        return "identical"
+    return None

@@ -1,0 +1,69 @@
+"""What a model is worth in the middle of its training: loss, true perplexity, and scores of real translations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from seq2seq import console
+from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
+from seq2seq.corpus import read_corpus
+from seq2seq.errors import RecipeError
+from seq2seq.evaluation import Score, score_pairs
+from seq2seq.loss import negative_log_likelihood
+from seq2seq.recipe import Recipe
+from seq2seq.tokenizer import Tokenizers
+from seq2seq.translator import Translator
+
+
+@dataclass(frozen=True)
+class Measured:
+    """loss: mean negative log-likelihood of a target token in nats, without smoothing. scores: of the translations."""
+
+    loss: float
+    scores: dict[str, Score]
+
+    def values(self) -> dict[str, float]:
+        """All figures by name: loss, perplexity, bleu, chrf."""
+        return {"loss": self.loss, "perplexity": math.exp(min(self.loss, 700)),
+                **{metric: score.value for metric, score in self.scores.items()}}
+
+
+class Validation:
+    """The validation set, read and encoded once."""
+
+    def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
+        """Raises CorpusError if the set cannot be read, RecipeError if the model can take none of it."""
+        self.recipe, self.tokenizers = recipe, tokenizers
+        self.pairs = [(source, target) for _, source, target in read_corpus(recipe.data.valid, recipe.data_directory)]
+        threads = torch.get_num_threads()
+        sources = tokenizers.source.encode([source for source, _ in self.pairs], threads)
+        targets = tokenizers.target.encode([target for _, target in self.pairs], threads)
+        # Translation cuts what is too long into parts, but teacher forcing cannot.
+        longest = recipe.model.max_positions - 1
+        kept = [number for number, sides in enumerate(zip(sources, targets, strict=True))
+                if max(map(len, sides)) <= longest]
+        if not kept:
+            raise RecipeError("data.valid has no pair that the model can take: it is empty, or model.max_positions "
+                              f"({recipe.model.max_positions}) is too small.")
+        if len(kept) < len(self.pairs):
+            console.warn(f"{len(self.pairs) - len(kept):,} validation pairs have more than {longest} pieces; "
+                         "they count in BLEU and chrF, not in the loss")
+        self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
+                                    EncodedSide.from_lists([targets[number] for number in kept]))
+
+    def measure(self, translator: Translator) -> Measured:
+        """Measure the translator's model, which must be in evaluation mode."""
+        section = self.recipe.training
+        total, tokens = 0.0, 0
+        lengths = np.maximum(self.corpus.source.lengths, self.corpus.target.lengths)
+        with torch.inference_mode():
+            for indices in batches_in_order(lengths, section.batch_tokens):
+                batch = gather(self.corpus, indices).to(translator.device)
+                losses = negative_log_likelihood(translator.model(batch), batch.target_output)
+                total += losses.double().sum().item()
+                tokens += batch.target_count
+        return Measured(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], ("bleu", "chrf")))

@@ -1,0 +1,122 @@
+"""Equations and numbers of the tutorials and papers that the toolkit builds on, recomputed through its own layers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.model.attention import SelfAttention
+from seq2seq.model.packing import Sentences
+from seq2seq.model.transformer import EncoderLayer
+from seq2seq.search import power_normaliser, search
+from seq2seq.tokenizer import END_ID
+
+
+def one_sentence(length):
+    return Sentences.from_offsets(torch.tensor([0, length], dtype=torch.int32), length)
+
+
+@torch.no_grad()
+def test_the_worked_example_of_self_attention():
+    # "The attention mechanism from scratch": the words [1,0,0], [0,1,0], [1,1,0], [0,0,1], numpy.random.seed(42), and
+    # W_Q, W_K, W_V drawn in this order from randint(3, size=(3, 3)). It prints this matrix.
+    random = np.random.RandomState(42)
+    layer = SelfAttention(d_model=3, num_heads=1).double()
+    matrices = [random.randint(3, size=(3, 3)) for _ in range(3)]
+    layer.query_key_value.weight.copy_(torch.from_numpy(np.concatenate([matrix.T for matrix in matrices])))
+    layer.output.weight.copy_(torch.eye(3))
+    words = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
+    printed = [[0.98522025, 1.74174051, 0.75652026], [0.90965265, 1.40965265, 0.5],
+               [0.99851226, 1.75849334, 0.75998108], [0.99560386, 1.90407309, 0.90846923]]
+    torch.testing.assert_close(layer(words, one_sentence(4), causal=False), torch.tensor(printed, dtype=torch.float64),
+                               rtol=0, atol=1e-8)
+
+
+@torch.no_grad()
+def test_an_encoder_layer_follows_its_equations():
+    # Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z)); head_m = att(W_q^m H, W_k^m H, W_v^m H), joined by W_o;
+    # FFN(z) = W_2 ReLU(W_1 z + b_1) + b_2; norm(z) = gamma (z - mu) / sqrt(sigma^2 + epsilon) + beta.
+    torch.manual_seed(1)
+    length, d_model, heads = 5, 6, 2
+    layer = EncoderLayer(d_model, heads, 11, 0.0, "relu", pre_norm=False).double()
+    for parameter in layer.parameters():
+        parameter.normal_()
+    weights = {name: parameter.numpy() for name, parameter in layer.named_parameters()}
+
+    def affine(name, z):
+        return z @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(name, z):
+        mean, variance = z.mean(1, keepdims=True), z.var(1, keepdims=True)
+        return weights[f"{name}.weight"] * (z - mean) / np.sqrt(variance + 1e-5) + weights[f"{name}.bias"]
+
+    def head(query, key, value):
+        scores = np.exp(query @ key.T / math.sqrt(d_model // heads))
+        return scores / scores.sum(1, keepdims=True) @ value
+
+    hidden = np.random.default_rng(1).normal(size=(length, d_model))
+    projected = np.split(affine("self_attention.query_key_value", hidden), 3, axis=1)
+    by_head = zip(*(np.split(each, heads, axis=1) for each in projected), strict=True)
+    joined = np.concatenate([head(*each) for each in by_head], axis=1)
+    attended = norm("self_residual.norm", hidden + affine("self_attention.output", joined))
+    inner = np.maximum(affine("feed_forward.inner", attended), 0)
+    expected = norm("feed_forward_residual.norm", attended + affine("feed_forward.outer", inner))
+    output = layer(torch.from_numpy(hidden), one_sentence(length))
+    torch.testing.assert_close(output, torch.from_numpy(expected), rtol=0, atol=1e-10)
+
+
+class OneWord:
+    """A model that says one of five words with the given probabilities, then `</s>`."""
+
+    attention = None
+
+    def __init__(self, probabilities, said=False):
+        logits = torch.full((END_ID + 1 + len(probabilities),), -math.inf, dtype=torch.float64)
+        logits[END_ID + 1 :] = torch.tensor(probabilities, dtype=torch.float64).log()
+        self.probabilities, self.said, self.logits = probabilities, said, logits
+
+    def start(self, source, source_offsets, longest_source, keep_attention=False):
+        return self
+
+    def step(self, last_tokens, state):
+        logits = state.logits.repeat(len(last_tokens), 1)
+        if state.said:
+            logits[:] = -math.inf
+            logits[:, END_ID] = 0
+        return logits, OneWord(self.probabilities, said=True)
+
+    def select(self, rows):
+        return self
+
+
+def divide_by(temperature):
+    return lambda hypotheses, logits: logits / temperature
+
+
+def ban(index):
+    def function(hypotheses, logits):
+        logits[:, END_ID + 1 + index] = -math.inf
+        return logits
+
+    return function
+
+
+# A tutorial on text generation; the probabilities and the rows for 5, 0.5 and index 0 are recomputed from it.
+@pytest.mark.parametrize(("function", "expected"), [
+    (divide_by(1), [0.10014858, 0.22968848, 0.17318473, 0.03110688, 0.46587133]),
+    (divide_by(5), [0.18356056, 0.21670965, 0.20481055, 0.14528531, 0.24963393]),
+    (divide_by(0.5), [0.03227246, 0.16975432, 0.09650763, 0.00311355, 0.69835204]),
+    (ban(0), [0, 0.25525156, 0.19245925, 0.0345689, 0.51772029]),
+], ids=["temperature 1", "temperature 5", "temperature 0.5", "index 0 banned"])
+def test_temperature_and_bans_change_probabilities_as_the_tutorial_says(function, expected):
+    (found,) = search(
+        OneWord([0.10014858, 0.22968848, 0.17318473, 0.03110688, 0.46587133]), torch.tensor([END_ID]),
+        torch.tensor([0, 1], dtype=torch.int32), 1, beam_size=5, max_lengths=[2], normaliser=power_normaliser(0.0),
+        n_best=5, score_functions=[function],
+    )
+    probabilities = np.zeros(5)
+    for hypothesis in found:
+        (token,) = hypothesis.tokens
+        probabilities[token - END_ID - 1] = math.exp(hypothesis.log_probability)
+    assert probabilities.tolist() == pytest.approx(expected, abs=1e-7)

@@ -1,0 +1,216 @@
+"""`check`: what it says of recipe, data and cost without training."""
+
+import io
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq.check import Report, inspect, percentiles, show
+from seq2seq.cli import main
+from seq2seq.model import build_model
+from seq2seq.recipe import load_recipe
+from seq2seq.tokenizer import train_tokenizers
+
+RECIPE = """\
+name: tiny
+languages: {source: de, target: en}
+data:
+  train: [{source: train.de, target: train.en}, {source: more.de, target: more.en, weight: 3}]
+  valid: {source: valid.de, target: valid.en}
+  test: {first: {source: test.de, target: test.en}}
+  cleaning: {max_characters: 50}
+tokenizer: {vocab_size: 283}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7}
+training: {batch_tokens: 11, max_steps: 130, precision: fp32}
+"""
+TEXTS = {
+    "train": ["ein Hund|a dog", "|a cat", "eine Katze|a cat", "x" * 51 + "|y", "der Hund läuft|the dog runs", "a|"],
+    "more": ["zwei Katzen|two cats"],
+    "valid": ["drei Hunde|three dogs", "eine Katze|one cat"],
+    "test": ["vier Hunde|four dogs", "ein Hund|one dog", "fünf Hunde|five dogs", "der Hund läuft|the dog is running"],
+}
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch) -> Path:
+    """The working directory, with a recipe and its data."""
+    for name, pairs in TEXTS.items():
+        write(tmp_path, name, pairs)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(directory: Path, name: str, pairs: list[str]) -> None:
+    for side, language in enumerate(("de", "en")):
+        (directory / f"{name}.{language}").write_text("".join(pair.split("|")[side] + "\n" for pair in pairs))
+
+
+def checked(*overrides: str) -> Report:
+    return inspect(load_recipe("recipe.yaml", overrides), Path("run"))
+
+
+def test_cleaning_is_counted_by_reason_with_an_example(directory):
+    train, more = (corpus for corpus in checked().corpora if corpus.role == "train")
+    assert (train.label, train.pairs, more.pairs) == ("train.de", 3, 1)
+    assert train.counts.dropped == {"empty": 2, "too_long": 1}
+    assert train.counts.examples == {"empty": 2, "too_long": 4}
+
+
+def test_lengths_are_those_of_the_text(directory):
+    corpora = {corpus.role: corpus for corpus in checked().corpora}
+    source, target = corpora["test.first"].sides["source"], corpora["test.first"].sides["target"]
+    assert source.characters == {50: 10, 95: 14, 99: 14, 100: 14}
+    assert target.words == {50: 2, 95: 4, 99: 4, 100: 4}
+
+
+def test_percentiles_by_hand():
+    assert percentiles(Counter(range(1, 101))) == {50: 50, 95: 95, 99: 99, 100: 100}
+    assert percentiles(Counter({7: 98, 11: 1, 13: 1})) == {50: 7, 95: 7, 99: 11, 100: 13}
+    assert percentiles(Counter()) == {}
+
+
+def test_sentences_of_valid_and_test_that_stand_in_train_are_counted(directory):
+    report = checked()
+    found = {corpus.role: (corpus.in_train, corpus.in_train_example) for corpus in report.corpora}
+    assert found == {"train": (None, None), "valid": (1, 2), "test.first": (2, 2)}
+    assert any("test.first: 2 of 4 sources stand in train too (such as line 2)" in line for line in report.warnings)
+
+
+def test_a_few_common_sentences_are_no_warning(directory):
+    write(directory, "test", [f"Satz {number}|sentence {number}" for number in range(199)] + ["ein Hund|a dog"])
+    report = checked()
+    assert next(corpus.in_train for corpus in report.corpora if corpus.role == "test.first") == 1
+    assert not any("test.first" in line for line in report.warnings)
+
+
+def test_the_size_is_that_of_the_model(directory):
+    recipe = load_recipe("recipe.yaml")
+    built = sum(weight.numel() for weight in build_model(recipe.model, 283, 283).parameters())
+    report = checked()
+    assert report.model["parameters"] == built
+    assert report.model["of_embeddings"] == 283 * 12
+    assert report.model["bytes_in_training"] == 16 * built                      # weight, gradient, Adam's two means
+    assert checked("training.ema_decay=0.9").model["bytes_in_training"] == 20 * built
+    apart = checked("model.tied_embeddings=none", "tokenizer.joint=false")
+    assert apart.model["of_embeddings"] == 3 * 283 * 12
+
+
+def test_tokens_are_guessed_from_characters_before_there_is_a_tokenizer(directory):
+    report = checked()
+    assert not report.tokens_are_exact
+    # 4 characters a piece and an end: 5 + 5 + 12 characters in 3 lines, three times 8 characters in one.
+    assert report.training["target_tokens"] == round(22 / 4) + 3 + 3 * (8 // 4 + 1)
+    assert report.training["steps_per_epoch"] == 2
+    assert report.training["epochs"] == 65
+
+
+def test_text_without_spaces_has_shorter_pieces(directory):
+    chinese = "我们今天下午去图书馆看书然后回家吃饭"                              # 18 characters, one word
+    write(directory, "more", [f"ein Hund|{chinese}"])
+    more = [corpus for corpus in checked().corpora if corpus.label == "more.de"][0]
+    assert more.sides["target"].tokens == 18 / 1.5 + 1
+
+
+def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
+    pairs = [tuple(pair.split("|")) for pair in TEXTS["train"] + TEXTS["more"]]
+    kept = [pair for pair in pairs if all(pair) and len(pair[0]) <= 50]
+    tokenizers = train_tokenizers(kept, load_recipe("recipe.yaml").tokenizer, seed=1)
+    Path("run/tokenizer").mkdir(parents=True)
+    tokenizers.save(Path("run/tokenizer"))
+    lengths = [[len(ids) for ids in tokenizer.encode([pair[side] for pair in kept])]
+               for side, tokenizer in enumerate((tokenizers.source, tokenizers.target))]
+    longest = [max(both) for both in zip(*lengths, strict=True)]
+    limit = max(longest) - 1
+    short = [place for place in range(4) if longest[place] <= limit]
+    report = checked(f"data.cleaning.max_pieces={limit}")
+    assert report.tokens_are_exact
+    assert report.training["target_tokens"] == sum((lengths[1][place] + 1) * (3 if place == 3 else 1)
+                                                   for place in short)
+    dropped = sum(corpus.counts.dropped.get("too_many_pieces", 0) for corpus in report.corpora)
+    assert dropped == 4 - len(short)
+    assert not inspect(load_recipe("recipe.yaml", ["tokenizer.vocab_size=291"]), Path("run")).tokens_are_exact
+
+
+def test_a_vocabulary_too_small_for_the_characters_is_warned_of(directory):
+    write(directory, "more", ["".join(map(chr, range(0x4E00, 0x4E00 + 30))) + "|two"])
+    assert any("has room for 24" in line and "tokenizer.vocab_size" in line for line in checked().warnings)
+    assert not any("has room" in line for line in checked("tokenizer.vocab_size=400").warnings)
+
+
+def test_cleaning_that_drops_most_pairs_is_warned_of(directory):
+    assert any("cleaning drops 3 of 6" in line for line in checked().warnings) is False
+    report = checked("data.cleaning.max_characters=8")
+    assert any("train.de: cleaning drops 5 of 6 pairs" in line for line in report.warnings)
+
+
+def test_empty_lines_in_a_test_set_are_warned_of(directory):
+    write(directory, "test", ["vier Hunde|four dogs", "|", "sechs|six"])
+    assert any("test.first: 1 sources are empty (line 2)" in line for line in checked().warnings)
+
+
+def test_every_corpus_that_cannot_be_read_is_an_error_and_the_others_are_reported(directory, capsys):
+    (directory / "test.en").write_text("one\n")
+    (directory / "train.de").write_bytes(b"ein Hund\n\xff\n")
+    report = checked()
+    assert [error.split(":")[0] for error in report.errors] == ["train", "test.first"]
+    assert {corpus.label: corpus.error is None for corpus in report.corpora} == {
+        "train.de": False, "more.de": True, "valid.de": True, "test.de": False}
+    assert main(["check", "recipe.yaml"]) == 2
+    out, err = capsys.readouterr()
+    assert "more.de" in out and "not read: train train.de" in out
+    assert "train.de:2" in err and "test.en" in err
+
+
+def test_what_was_mended_in_reading_is_said(directory, capsys):
+    (directory / "more.de").write_bytes(b"\xef\xbb\xbfzwei Katzen\r\n")
+    assert main(["check", "recipe.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "train more.de: 1 lines, 1 kept; 1 carriage returns removed; 1 byte order marks removed" in out
+
+
+def test_no_pair_left_is_an_error(directory):
+    assert any("no pair is left" in error for error in checked("data.cleaning.max_characters=1").errors)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine that would emulate bf16")
+def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
+    monkeypatch.setattr("seq2seq.machine._cpu_flags", set)
+    report = checked("training.precision=bf16")
+    assert any("training.precision: precision bf16" in error for error in report.errors)
+    assert checked("training.precision=auto").machine["precision"] == "fp32"
+
+
+def test_the_report_as_json_has_all_numbers(directory, capsys):
+    assert main(["check", "recipe.yaml", "--format", "json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["model"]["parameters"] == checked().model["parameters"]
+    assert values["corpora"][0]["sides"]["source"]["characters"]["100"] == 14
+    assert values["training"]["steps_per_epoch"] == 2
+    assert values["machine"]["precision"] == "fp32"
+
+
+def test_the_report_for_a_person_names_what_matters(directory, capsys):
+    assert main(["check", "recipe.yaml", "--set", "data.train.1.name=[more]"]) == 2, "a list is no name"
+    capsys.readouterr()
+    assert main(["check", "recipe.yaml", "--set", 'data.train.1.name="[red]"']) == 0
+    out = capsys.readouterr().out
+    for expected in (r"train train\.de +source +3 +10 +14", r"train \[red\]", r"train\.de +too_long +1 +4 ",
+                     r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"about \d+ an epoch",
+                     r"guessed from characters", r"warning: test\.first: 2 of 4 sources"):
+        assert re.search(expected, out), expected
+
+
+def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
+    for name in ("valid", "test"):
+        write(directory, name, [f"neu {name}|new"])
+    write(directory, "train", ["ein Hund|a dog"])
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    show(checked())
+    assert "Nothing is wrong." in out.getvalue()
+    assert "Cleaning drops nothing from train." in out.getvalue()

@@ -1,0 +1,551 @@
+"""The command line: one line out for each line in, results alone on standard output, and the exit codes."""
+
+import io
+import json
+import os
+import pty
+import random
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from seq2seq import trainer
+from seq2seq.checkpoint import load_bundle, save_bundle, save_checkpoint
+from seq2seq.cli import main
+from seq2seq.errors import CorpusError
+from seq2seq.model import build_model
+from seq2seq.recipe import Recipe, parse_recipe, save_recipe
+from seq2seq.run import Stopped
+from seq2seq.tokenizer import Tokenizers, train_tokenizers
+from seq2seq.translator import Translator, stored_weights
+
+# The model is random: it says nothing, but says it reproducibly, and never ends before its longest translation.
+RECIPE = """\
+name: tiny
+languages: {source: de, target: en}
+data:
+  root: data
+  train: [{source: train.de, target: train.en}]
+  valid: {source: test.de, target: test.en}
+  test: {first: {source: test.de, target: test.en}}
+  cleaning: {max_pieces: 29}
+tokenizer: {vocab_size: 283}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
+decoding: {beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3}
+expected: {first: {bleu: [90, 100]}}
+"""
+GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
+ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
+
+
+class Result(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return parse_recipe(RECIPE, "recipe.yaml")
+
+
+@pytest.fixture(scope="module")
+def tokenizers(recipe) -> Tokenizers:
+    return train_tokenizers(zip(GERMAN, ENGLISH, strict=True), recipe.tokenizer, seed=1)
+
+
+def random_weights(recipe: Recipe, seed: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    return stored_weights(build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size))
+
+
+@pytest.fixture(scope="module")
+def shared_model(recipe, tokenizers, tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("models") / "model"
+    return save_bundle(place, random_weights(recipe, 1), RECIPE, tokenizers.files(), {})
+
+
+@pytest.fixture
+def model(shared_model, directory) -> Path:
+    """A bundle in the working directory, with its own metadata."""
+    place = directory / "model"
+    place.mkdir()
+    for path in shared_model.iterdir():
+        (place / path.name).write_bytes(path.read_bytes())
+    return place
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(directory, monkeypatch, capsysbinary) -> Run:
+    """Runs a command in this process."""
+
+    def run(*arguments: object, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsysbinary.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsysbinary.readouterr()
+        return Result(code, out, err.decode())
+
+    return run
+
+
+def write_tests(directory: Path) -> None:
+    """The files that the recipe of the model names."""
+    (directory / "data").mkdir(parents=True, exist_ok=True)
+    (directory / "data" / "test.de").write_text("".join(f"{line}\n" for line in GERMAN))
+    (directory / "data" / "test.en").write_text("".join(f"{line}\n" for line in ENGLISH))
+
+
+# translate
+
+
+def test_four_lines_in_give_four_lines_out(run, model):
+    result = run("translate", model, stdin=b"a\n\n  \nb")
+    assert result.code == 0
+    lines = result.out.split(b"\n")
+    assert len(lines) == 4
+    assert lines[1:3] == [b"", b"  "]
+    assert lines[0].strip() and lines[3].strip()
+    assert not result.err
+
+
+@pytest.mark.parametrize("text", [
+    "ein Hund\r\neine Katze\nein Haus\r\n",
+    "ein Hund\n\n\n",
+    "\n",
+    "\r\n",
+    "ein Hund\r",
+    "\u2028\nein\u2028Hund\u0085\x0b\x0c\x1c\x1deine\u2029Katze\n\u0085",
+    "ein\rHund\neine \x00 Katze\r\r\n",
+    "\t ein Hund \u3000\n\ufeffein\n",
+], ids=repr)
+def test_line_ends_are_those_of_the_input(run, model, text):
+    result = run("translate", model, stdin=text.encode())
+    assert result.code == 0
+    assert re.findall(rb"\r?\n", result.out) == re.findall(rb"\r?\n", text.encode())
+    for line, translation in zip(text.encode().split(b"\n"), result.out.split(b"\n"), strict=True):
+        assert line.endswith(b"\r") == translation.endswith(b"\r")
+        assert bool(line.decode().strip()) == bool(translation.decode().strip())
+
+
+def test_white_space_comes_back_unchanged(run, model):
+    blank = "\n \n\t\n\u3000\u2028\r\n\u0085\n\x1c\x1d\n  ".encode()
+    assert run("translate", model, stdin=blank) == (0, blank, "")
+
+
+def test_white_space_around_a_line_is_carried_round_the_model(run, model):
+    plain = run("translate", model, stdin=b"ein Hund").out.decode()
+    assert run("translate", model, stdin="\t ein Hund\u3000 \r\n".encode()).out.decode() == f"\t {plain}\u3000 \r\n"
+
+
+def test_no_input_gives_no_output(run, model):
+    assert run("translate", model) == (0, b"", "")
+
+
+def test_random_bytes_come_through_line_by_line(run, model):
+    source = random.Random(3)
+    data = bytes(source.choice([10, 10, 13, source.randrange(256), source.randrange(256)]) for _ in range(700))
+    result = run("translate", model, "--beam-size", 1, stdin=data)
+    assert result.code == 0
+    assert re.findall(rb"\r?\n", result.out) == re.findall(rb"\r?\n", data)
+    assert result.out.decode()                                                  # what comes out is UTF-8
+
+
+def test_a_line_of_5000_words_is_one_line(run, model):
+    data = b"Hund " * 4999 + b"Katze\nein Hund\n"
+    result = run("translate", model, "--beam-size", 1, "--format", "jsonl", stdin=data)
+    first, second = map(json.loads, result.out.splitlines())
+    assert first["parts"] > 100
+    assert len(first["translation"]) > 100
+    assert (second["line"], second["parts"]) == (2, 1)
+
+
+def test_bytes_that_are_not_utf8_are_named_by_line_and_then_counted(run, model):
+    lines = [b"ein \xff Hund", b"eine Katze", b"\xe4", b"\xed\xa0\x80", b"\xfe", b"\xfe"]
+    result = run("translate", model, stdin=b"\n".join(lines))
+    assert result.code == 0
+    named = re.findall(r"standard input:(\d+): byte (\d+)", result.err)
+    assert named == [("1", "5"), ("3", "1"), ("4", "1")]
+    assert "2 more lines are not UTF-8" in result.err
+    readable = "\n".join(line.decode(errors="replace") for line in lines).encode()
+    assert result.out == run("translate", model, stdin=readable).out
+
+
+def test_a_file_is_translated_as_standard_input_is(run, model, directory):
+    (directory / "in.txt").write_bytes(b"ein Hund\r\n\neine Katze")
+    printed = run("translate", model, "in.txt").out
+    assert run("translate", model, stdin=b"ein Hund\r\n\neine Katze").out == printed
+    assert run("translate", model, "in.txt", "--output", "out.txt") == (0, b"", "")
+    assert (directory / "out.txt").read_bytes() == printed
+    assert sorted(path.name for path in directory.iterdir()) == ["in.txt", "model", "out.txt"]
+
+
+def test_a_file_may_be_translated_in_place(run, model, directory):
+    (directory / "text").write_bytes(b"ein Hund\n" * 100)
+    (directory / "link").symlink_to("text")
+    assert run("translate", model, "text", "-o", "link").code == 0
+    assert (directory / "link").is_symlink()
+    assert (directory / "text").read_bytes().count(b"\n") == 100
+    assert b"ein Hund" not in (directory / "text").read_bytes()
+
+
+def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_is(run, model, directory, monkeypatch):
+    translate = Translator.translate_stream
+
+    def failing(self, lines, *arguments, **options):
+        yield next(translate(self, lines, *arguments, **options))
+        raise CorpusError("the disk is on fire")
+
+    monkeypatch.setattr(Translator, "translate_stream", failing)
+    (directory / "out").write_text("old\n")
+    result = run("translate", model, "-o", "out", stdin=b"ein Hund\neine Katze\n")
+    assert result.code == 2
+    assert (directory / "out").read_text() == "old\n"
+    assert (directory / "out.part").read_bytes().count(b"\n") == 1
+    assert "out is not complete; what was done stands in" in result.err
+    assert "the disk is on fire" in result.err
+
+
+def test_what_cannot_be_opened_is_said_before_the_model_is_loaded(run, directory, monkeypatch):
+    monkeypatch.setattr(Translator, "load", None)
+    assert "no.txt cannot be read: No such file" in run("translate", "model", "no.txt").err
+    assert "nowhere/out cannot be written: No such file" in run("translate", "model", "-o", "nowhere/out").err
+    assert f"{directory} cannot be written: it is a directory" in run("translate", "model", "-o", directory).err
+    assert not list(directory.iterdir())
+
+
+def test_without_a_model_no_output_appears(run, directory):
+    result = run("translate", "nothing", "-o", "out", stdin=b"ein Hund\n")
+    assert result.code == 2
+    assert "nothing does not exist" in result.err
+    assert not list(directory.iterdir())
+
+
+def test_a_full_disk_is_told(run, model):
+    result = run("translate", model, "-o", "/dev/full", stdin=b"ein Hund\n")
+    assert result.code == 2
+    assert "/dev/full cannot be written: No space left on device" in result.err
+
+
+def test_jsonl_has_an_object_for_each_line(run, model):
+    data = b"ein Hund\r\n\neine Katze"
+    texts = run("translate", model, stdin=data).out.decode().split("\n")
+    result = run("translate", model, "--format", "jsonl", stdin=data)
+    records = [json.loads(line) for line in result.out.decode().split("\n")]
+    assert [record["line"] for record in records] == [1, 2, 3]
+    assert [record["source"] for record in records] == ["ein Hund", "", "eine Katze"]
+    assert [record["translation"] for record in records] == [text.removesuffix("\r") for text in texts]
+    assert [record["parts"] for record in records] == [1, 0, 1]
+    assert records[0]["score"] == pytest.approx(records[0]["log_probability"] / records[0]["tokens"])
+    assert set(records[0]) == {"line", "source", "translation", "score", "log_probability", "tokens", "parts"}
+
+
+def test_n_best_gives_the_translations_best_first(run, model):
+    result = run("translate", model, "--format", "jsonl", "--n-best", 3, "--beam-size", 5, stdin=b"ein Hund\n")
+    record = json.loads(result.out)
+    scores = [one["score"] for one in record["n_best"]]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+    assert record["n_best"][0]["translation"] == record["translation"]
+
+
+def test_n_best_is_refused_where_it_cannot_be(run, model):
+    result = run("translate", model, "--n-best", 2, stdin=b"ein Hund\n")
+    assert (result.code, result.out) == (2, b"")
+    assert "Add --format jsonl" in result.err
+    result = run("translate", model, "--n-best", 3, "--format", "jsonl", stdin=b"ein Hund\n")
+    assert (result.code, result.out) == (2, b"")
+    assert "a beam of 2 cannot give 3 translations. Add --beam-size 3." in result.err
+
+
+def test_search_options_reach_the_search(run, model):
+    def found(*options: object) -> dict:
+        return json.loads(run("translate", model, "--format", "jsonl", *options, stdin=b"ein Hund\n").out)
+
+    assert found("--beam-size", 7)["score"] > found("--beam-size", 1)["score"]
+    plain = found("--length-penalty", 0)
+    assert plain["score"] == plain["log_probability"]
+
+
+def test_a_terminal_gets_its_answer_line_by_line(run, model, monkeypatch, capsysbinary):
+    blocks = []
+    translate = Translator.translate
+    monkeypatch.setattr(Translator, "translate",
+                        lambda self, lines, **options: blocks.append(len(lines)) or translate(self, lines, **options))
+    keyboard, screen = pty.openpty()
+    os.write(keyboard, b"ein Hund\neine Katze\n\x04")
+    with open(screen) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(["translate", str(model)]) == 0
+    os.close(keyboard)
+    assert blocks == [1, 1]
+    assert capsysbinary.readouterr().out.count(b"\n") == 2
+
+
+def test_a_reader_that_stops_reading_is_no_error(model, directory, monkeypatch, capfd):
+    (directory / "in").write_bytes(b"ein Hund\n" * 3)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["translate", str(model), "in"]) == 141
+    assert not capfd.readouterr().err
+
+
+# score
+
+
+def test_scores_are_those_of_the_model(run, model, directory):
+    write_tests(directory)
+    scores = Translator.load(model).score(list(zip(GERMAN, ENGLISH, strict=True)))
+    expected = [found.log_probability for found in scores]
+    result = run("score", model, "data/test.de", "data/test.en")
+    assert result.code == 0
+    assert [float(line) for line in result.out.splitlines()] == pytest.approx(expected, abs=1e-6)
+    records = [json.loads(line) for line in
+               run("score", model, "data/test.de", "data/test.en", "--format", "jsonl").out.splitlines()]
+    assert [(record["line"], record["source"], record["target"]) for record in records] == list(
+        zip(range(1, 5), GERMAN, ENGLISH, strict=True))
+    assert [record["log_probability"] for record in records] == pytest.approx(expected)
+
+
+def test_texts_of_different_length_are_not_scored(run, directory, monkeypatch):
+    monkeypatch.setattr(Translator, "load", None)                               # it is seen before the model is loaded
+    (directory / "a").write_text("x\n" * 5)
+    (directory / "b").write_text("x\n" * 3)
+    result = run("score", "model", "a", "b")
+    assert (result.code, result.out) == (2, b"")
+    assert "a has 5 lines, b has 3" in result.err
+
+
+def test_a_pair_too_long_to_score_is_named(run, model, directory):
+    (directory / "a").write_text("x\ny\n")
+    (directory / "b").write_text("x\n" + "Hund " * 100)
+    result = run("score", model, "a", "b")
+    assert result.code == 2
+    assert re.search(r"^b:2: \d+ pieces; the model takes 30\.", result.err)
+
+
+# evaluate
+
+
+def test_any_systems_output_is_evaluated_without_a_model(run, directory):
+    write_tests(directory)
+    (directory / "other").write_text("x\n" * 4)
+    result = run("evaluate", "--hypothesis", "data/test.en", "--reference", "other", "--reference", "data/test.en")
+    assert result.code == 0
+    assert re.match(rb"BLEU +100\.00  nrefs:2\|case:mixed\|eff:no\|tok:13a", result.out)
+    assert [line.split()[0] for line in result.out.splitlines()] == [b"BLEU", b"chrF", b"TER"]
+    scores = json.loads(run("evaluate", "--hypothesis", "data/test.en", "--reference", "data/test.en",
+                            "--language", "zh", "--format", "json").out)
+    assert scores["bleu"]["value"] == pytest.approx(100)
+    assert "tok:zh" in scores["bleu"]["signature"]
+
+
+def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
+    write_tests(directory)
+    run("translate", model, "data/test.de", "-o", "translated")
+    by_hand = run("evaluate", "--hypothesis", "translated", "--reference", "data/test.en", "--format", "json")
+    result = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--format", "json")
+    assert (result.code, result.out) == (0, by_hand.out)
+
+
+def test_the_recipes_test_sets_are_used_and_the_scores_kept(run, directory, recipe, tokenizers):
+    write_tests(directory)
+    place = save_bundle(directory / "model", random_weights(recipe, 1), RECIPE.replace("root: data", "root: ../data"),
+                        tokenizers.files(), {"step": 3})
+    result = run("evaluate", place, "--format", "json")
+    assert result.code == 0
+    metadata = load_bundle(place).metadata
+    assert metadata["test"] == json.loads(result.out)
+    assert metadata["step"] == 3
+    assert "first: bleu is" in result.err and "below the expected 90 to 100" in result.err
+    assert run("evaluate", place).out.startswith(b"first\nBLEU ")
+
+
+def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokenizers):
+    write_tests(directory / "elsewhere")
+    place = directory / "runs" / "tiny"
+    save_bundle(place / "best", random_weights(recipe, 1), RECIPE, tokenizers.files(), {})
+    save_recipe(recipe.located(directory / "elsewhere").resolve(), place / "recipe.yaml")
+    for model in (place, place / "best"):
+        assert run("evaluate", model).out.startswith(b"first\nBLEU ")
+
+
+def test_test_sets_that_are_elsewhere_are_said(run, model):
+    result = run("evaluate", model)
+    assert result.code == 2
+    assert "test.de" in result.err and "Name other files by --source and --reference" in result.err
+
+
+@pytest.mark.parametrize("options, message", [
+    ([], "name a MODEL to translate with, or --hypothesis"),
+    (["model", "--hypothesis", "h", "--reference", "r"], "not both"),
+    (["--hypothesis", "h"], "--hypothesis needs --reference"),
+    (["model", "--source", "s"], "--source and --reference go together"),
+    (["model", "--reference", "r"], "--source and --reference go together"),
+    (["model", "--language", "zh"], "a model knows its own"),
+    (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),
+])
+def test_what_cannot_be_evaluated_together_is_refused(run, options, message):
+    result = run("evaluate", *options)
+    assert (result.code, result.out) == (2, b"")
+    assert message in result.err
+
+
+def test_files_that_do_not_match_are_refused_before_translating(run, model, directory, monkeypatch):
+    monkeypatch.setattr(Translator, "load", None)
+    (directory / "a").write_text("x\n" * 5)
+    (directory / "b").write_text("x\n" * 3)
+    result = run("evaluate", model, "--source", "a", "--reference", "b")
+    assert result.code == 2
+    assert "a has 5 lines, b has 3" in result.err
+
+
+# average
+
+
+def make_run(place: Path, recipe: Recipe, tokenizers: Tokenizers, steps: list[int]) -> None:
+    for step in steps:
+        state = {"average.x": torch.ones(1)} if step == 0 else {}
+        save_checkpoint(place, step, random_weights(recipe, step), state, {})
+    save_recipe(recipe, place / "recipe.yaml")
+    (place / "tokenizer").mkdir()
+    tokenizers.save(place / "tokenizer")
+
+
+def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directory, recipe, tokenizers):
+    make_run(directory / "runs/tiny", recipe, tokenizers, [5, 7, 11])
+    assert run("average", "runs/tiny", "--last", 2, "--output", "mean").code == 0
+    bundle = load_bundle(directory / "mean")
+    first, second = random_weights(recipe, 7), random_weights(recipe, 11)
+    assert bundle.weights.keys() == first.keys()
+    for name, weight in bundle.weights.items():
+        torch.testing.assert_close(weight, (first[name] + second[name]) / 2)
+    assert bundle.metadata["averaged_steps"] == [7, 11]
+    assert run("translate", "mean", stdin=b"ein Hund\n").code == 0
+    by_name = [f"runs/tiny/checkpoints/step-{step:08d}" for step in (11, 7, 7)]
+    assert run("average", *by_name, "-o", "same").code == 0
+    assert (directory / "same/model.safetensors").read_bytes() == (directory / "mean/model.safetensors").read_bytes()
+
+
+def test_checkpoints_of_different_runs_are_not_averaged(run, directory, recipe, tokenizers):
+    for name in ("one", "other"):
+        make_run(directory / name, recipe, tokenizers, [5])
+    result = run("average", "one", "other", "-o", "mean")
+    assert result.code == 2
+    assert "of 2 runs" in result.err
+    assert not (directory / "mean").exists()
+
+
+def test_a_directory_without_checkpoints_is_not_averaged(run, model):
+    result = run("average", model, "-o", "mean")
+    assert result.code == 2
+    assert "no run with checkpoints" in result.err
+
+
+# train, and what every command has in common
+
+
+def write_recipe(directory: Path) -> None:
+    write_tests(directory)
+    (directory / "recipe.yaml").write_text(RECIPE.replace("train.", "test."))
+
+
+def test_train_gives_the_trainer_what_was_asked_for(run, directory, monkeypatch):
+    write_recipe(directory)
+    calls = []
+    monkeypatch.setattr(trainer, "train", lambda *arguments: calls.append(arguments) or {})
+    result = run("train", "recipe.yaml", "--set", "training.max_steps=7", "--restart")
+    assert (result.code, result.out) == (0, b"")
+    assert "seq2seq translate runs/tiny" in result.err
+    (recipe, place, restart), = calls
+    assert (recipe.training.max_steps, place, restart) == (7, Path("runs/tiny"), True)
+    run("train", "recipe.yaml", "--run-dir", "here")
+    assert calls[1][1:] == (Path("here"), False)
+
+
+@pytest.mark.parametrize("error, code, message", [
+    (CorpusError("no text\nat all"), 2, "no text\nat all\n"),
+    (Stopped(15, "saved at step 7"), 143, "saved at step 7\n"),
+    (Stopped(2, "saved at step 7"), 130, "saved at step 7\n"),
+])
+def test_an_end_that_was_foreseen_has_its_code_and_message(run, directory, monkeypatch, error, code, message):
+    write_recipe(directory)
+    monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(error))
+    assert run("train", "recipe.yaml") == (code, b"", message)
+
+
+def test_an_interruption_is_130(run, directory, monkeypatch):
+    write_recipe(directory)
+    monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt()))
+    assert run("train", "recipe.yaml").code == 130
+
+
+def test_a_defect_shows_where_it_is(run, directory, monkeypatch):
+    write_recipe(directory)
+    monkeypatch.setattr(trainer, "train", lambda *arguments: 1 // 0)
+    result = run("train", "recipe.yaml")
+    assert result.code == 1
+    assert "test_cli.py" in result.err and "ZeroDivisionError" in result.err and "defect of seq2seq" in result.err
+
+
+def test_a_wrong_command_line_is_2(run):
+    for arguments in (["fly"], ["translate"], ["translate", "model", "--beam-size", "0"], ["train", "--fast"]):
+        result = run(*arguments)
+        assert (result.code, result.out) == (2, b"")
+        assert "Usage" in result.err
+
+
+def test_the_version_is_said(run):
+    assert run("--version") == (0, b"seq2seq 0.1.0\n", "")
+
+
+def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory):
+    """In another process, for this one has imported them."""
+    write_recipe(directory)
+    text = (directory / "recipe.yaml").read_text()
+    for right, wrong in (("vocab_size", "vocab_sise"), ("name: tiny", "name: 3"), ("beam_size: 2", "beam_size: two")):
+        text = text.replace(right, wrong)
+    (directory / "wrong.yaml").write_text(text)
+    program = textwrap.dedent("""
+        import sys
+        from seq2seq.cli import main
+        for command in ([], ["check"], ["train"], ["translate"], ["score"], ["evaluate"], ["average"]):
+            assert main([*command, "--help"]) == 0
+        assert "seq2seq.recipe" not in sys.modules, "it takes time to import"
+        assert main(["train", "wrong.yaml"]) == 2
+        assert main(["check", "wrong.yaml", "--set", "seed=x"]) == 2
+        assert main(["evaluate", "--hypothesis", "data/test.en", "--reference", "data/test.en"]) == 0
+        found = {"torch", "datasets"} & set(sys.modules)
+        assert not found, found
+    """)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    told = result.stderr.splitlines()
+    assert [line.split(":")[0] for line in told] == ["wrong.yaml"] * 6 + ["--set seed=x"]
+    assert any("tokenizer.vocab_sise: unknown key. Did you mean 'vocab_size'?" in line for line in told)
+    assert result.stdout.count("Examples") == 6
+
+
+def test_the_module_is_the_command(directory):
+    result = subprocess.run([sys.executable, "-m", "seq2seq", "translate", "nothing", "no.txt"], capture_output=True,
+                            text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "no.txt cannot be read: No such file or directory.\n"
