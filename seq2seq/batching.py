@@ -20,6 +20,9 @@ from seq2seq.tokenizer import END_ID, START_ID
 IGNORED = -100
 """Target of positions that only fill a fixed shape: they count nowhere."""
 
+# Tokens that batches are rounded to on a CPU.
+ROUND_TOKENS = 64
+
 # Sentences are sorted by length inside pools of this many steps: long enough that neighbours have equal lengths (the
 # padded attention body then wastes little), short enough that an epoch's order stays random.
 STEPS_PER_POOL = 64
@@ -116,16 +119,78 @@ class EncodedCorpus:
 
 @dataclass(frozen=True)
 class Shape:
-    """A fixed size of batches, so that one compiled program serves them all.
+    """A size that batches are filled to, so that one compiled program, or one set of kernels, serves many of them.
 
-    source_tokens, target_tokens, sentences: what every batch is filled to.
-    longest: tokens of the longest sentence that may occur.
+    source_tokens, target_tokens, sentences: what the batch is filled to.
+    longest_source, longest_target: tokens of the longest sentence that may occur.
     """
 
     source_tokens: int
     target_tokens: int
     sentences: int
-    longest: int
+    longest_source: int
+    longest_target: int
+
+    @staticmethod
+    def for_corpus(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, longest: int) -> Shape:
+        """One shape for all parts of `plan_epoch` with the same arguments; sentences have at most `longest` tokens.
+
+        A rare part that is too large for it is cut by `fitting`.
+        """
+        target = -(-batch_tokens // accumulation) + longest
+        ratio = max(1.0, 1.1 * int(corpus.source.offsets[-1]) / int(corpus.target.offsets[-1]))
+        source = int(target * ratio) + longest
+        # Filling sentences need a token on each side; a target sentence that counts has at least two.
+        dummies = -(-source // longest) + 2
+        return Shape(source + dummies, target + dummies, target // 2 + dummies, longest, longest)
+
+    @staticmethod
+    def rounded(corpus: EncodedCorpus, part: np.ndarray) -> Shape:
+        """The next of a few round sizes in which `part` fits.
+
+        oneDNN generates code for every new size of a matrix product: with sizes as they come, a fifth of a training
+        step on a CPU goes into that, and gigabytes are kept.
+        """
+        source, target = corpus.source.lengths[part], corpus.target.lengths[part]
+        longest_source, longest_target = _round_up(int(source.max()), 4), _round_up(int(target.max()), 4)
+        shortest = min(longest_source, longest_target)
+        # Room for the filling sentences: with it each side has at least a token for each of them.
+        room = -(-(ROUND_TOKENS + shortest) // (shortest - 1))
+        source_tokens = _round_up(int(source.sum()) + room, ROUND_TOKENS)
+        target_tokens = _round_up(int(target.sum()) + room, ROUND_TOKENS)
+        return Shape(source_tokens, target_tokens, _round_up(len(part) + room, 8), longest_source, longest_target)
+
+    def dummies(self, source_tokens: int, target_tokens: int) -> int:
+        """How many sentences fill a batch that has so many tokens."""
+        return max(-(-(self.source_tokens - source_tokens) // self.longest_source),
+                   -(-(self.target_tokens - target_tokens) // self.longest_target))
+
+    def holds(self, source_tokens: int, target_tokens: int, sentences: int) -> bool:
+        """Whether such a batch can be filled. A query without keys is undefined, so each filling sentence has tokens
+        on both sides."""
+        dummies = self.dummies(source_tokens, target_tokens)
+        return (min(self.source_tokens - source_tokens, self.target_tokens - target_tokens) >= dummies
+                and self.sentences - sentences >= dummies)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def fitting(corpus: EncodedCorpus, part: np.ndarray, shape: Shape) -> Iterator[np.ndarray]:
+    """The part, or halves of it where it does not fit; a step is the sum of its parts, so that nothing changes.
+
+    Raises:
+        ValueError: a single pair does not fit.
+    """
+    source, target = int(corpus.source.lengths[part].sum()), int(corpus.target.lengths[part].sum())
+    if shape.holds(source, target, len(part)):
+        yield part
+    elif len(part) == 1:
+        raise ValueError(f"a pair of {source} source and {target} target tokens does not fit into {shape}")
+    else:
+        yield from fitting(corpus, part[::2], shape)
+        yield from fitting(corpus, part[1::2], shape)
 
 
 def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
@@ -151,7 +216,7 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
         source_offsets = np.concatenate([source_offsets, source_offsets[-1] + np.cumsum(source_tail)])
         target_offsets = np.concatenate([target_offsets, target_offsets[-1] + np.cumsum(target_tail)])
         source_positions, target_positions = _positions(source_offsets), _positions(target_offsets)
-        longest_source = longest_target = fill.longest
+        longest_source, longest_target = fill.longest_source, fill.longest_target
     return Batch(
         torch.from_numpy(source), torch.from_numpy(source_offsets.astype(np.int32)),
         torch.from_numpy(source_positions), longest_source,
@@ -170,18 +235,15 @@ def _positions(offsets: np.ndarray) -> np.ndarray:
 
 def _tail_lengths(source_tokens: int, target_tokens: int, sentences: int, fill: Shape) -> tuple[np.ndarray, np.ndarray]:
     """Lengths of the sentences that fill a batch: (fill.sentences - sentences,) on each side."""
-    source_rest, target_rest = fill.source_tokens - source_tokens, fill.target_tokens - target_tokens
-    places = fill.sentences - sentences
-    dummies = -(-max(source_rest, target_rest) // fill.longest)
-    # A query without keys is undefined, so a filling sentence has tokens on both sides or on none.
-    if min(source_rest, target_rest) < dummies or places < dummies:
+    if not fill.holds(source_tokens, target_tokens, sentences):
         raise ValueError(f"{source_tokens} source and {target_tokens} target tokens in {sentences} sentences "
                          f"cannot be filled to {fill}")
-    tails = []
-    for rest in (source_rest, target_rest):
-        lengths = np.zeros(places, np.int64)
-        lengths[:dummies] = [rest // dummies + (number < rest % dummies) for number in range(dummies)]
-        tails.append(lengths)
+    dummies = fill.dummies(source_tokens, target_tokens)
+    tails = np.zeros((2, fill.sentences - sentences), np.int64)
+    if dummies:
+        for side, rest in enumerate((fill.source_tokens - source_tokens, fill.target_tokens - target_tokens)):
+            tails[side, :dummies] = rest // dummies
+            tails[side, :rest % dummies] += 1
     return tails[0], tails[1]
 
 

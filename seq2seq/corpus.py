@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.errors import CorpusError
 
@@ -93,13 +94,10 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 def _byte_lines(path: Path) -> Iterator[bytes]:
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            rest = b""
-            while block := file.read(BLOCK_BYTES):
-                *lines, rest = (rest + block).split(b"\n") if b"\n" in block else [rest + block]
-                yield from lines
-            if rest:
-                yield rest
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb", buffering=0) as file:
+            # Iterating a GzipFile itself is Python code for every line.
+            for line in io.BufferedReader(cast(io.RawIOBase, file), BLOCK_BYTES):
+                yield line.removesuffix(b"\n")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise CorpusError(f"{path} is no intact gzip file ({error}). Copy or compress it again.") from error
     except OSError as error:
@@ -177,7 +175,7 @@ def _read_tsv(spec: Corpus, path: Path) -> Iterator[Pair]:
     else:
         places = [int(column) - 1 for column in columns]
     for number, line in lines:
-        fields = line.removesuffix("\r").split("\t")
+        fields = line.split("\t")
         if len(fields) <= max(places):
             raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(places) + 1} is asked for. "
                               "Mend the line, or name other columns in the recipe.")
@@ -188,7 +186,7 @@ def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path), 1):
         try:
             record = json.loads(line.removeprefix("\ufeff"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Mend or remove the line.") from None
         yield (number, *_fields(spec, record, f"{path}:{number}"))
 
@@ -202,7 +200,7 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Pair]:
         for number, record in enumerate(rows, 1):
             yield (number, *_fields(spec, record, f"{path}: row {number}"))
     except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
-        raise CorpusError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+        raise CorpusError(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
 
 
 def _read_hub(spec: Corpus, _: Path) -> Iterator[Pair]:
@@ -211,11 +209,15 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Pair]:
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split)
     except Exception as error:                                                  # the hub's errors have no common class
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = f"{type(error).__name__}: {_first_line(error)}"
         raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check the name, config and split, "
                           "and the connection; data sets that are Python scripts are no longer supported.") from error
     for number, record in enumerate(rows, 1):
         yield (number, *_fields(spec, record, f"{spec.label}: row {number}"))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _fields(spec: Corpus, record: Any, where: str) -> tuple[str, str]:
@@ -231,8 +233,17 @@ def _fields(spec: Corpus, record: Any, where: str) -> tuple[str, str]:
         value = record[column]
         if value is not None and not isinstance(value, str):
             raise CorpusError(f"{where}: column '{column}' holds {type(value).__name__}, not text.")
-        found.append(value or "")
+        found.append(_whole_characters(value or "", where))
     return found[0], found[1]
+
+
+def _whole_characters(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CorpusError(f"{where}: character {error.start + 1} is half a surrogate pair, which no text can hold. "
+                          "Mend or remove the line.") from None
+    return text
 
 
 # Cleaning

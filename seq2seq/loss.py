@@ -12,9 +12,10 @@ from torch import Tensor
 from seq2seq.batching import IGNORED
 from seq2seq.model.interface import Logits
 
-# Logits of this many elements are computed at a time: 16 MB in fp32, which stays in the cache of a CPU core complex
-# and is reused, where (tokens, vocab_size) at once would be fresh pages each step.
+# Logits of so many elements are computed at a time: on a CPU 16 MB of fp32 that are reused from chunk to chunk, where
+# (tokens, vocab_size) at once would be fresh pages each step. A GPU needs larger products to be busy.
 CHUNK_ELEMENTS = 4_000_000
+GPU_FACTOR = 32
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def negative_log_likelihood(logits: Logits, target: Tensor) -> Tensor:
     """-log p of each target in nats, (tokens,) fp32; 0 where the target is -100. Not for training: no gradient."""
     out = torch.empty(len(target), dtype=torch.float32, device=target.device)
     with torch.no_grad():
-        for rows in _chunks(len(target), logits.weight.shape[0]):
+        for rows in _chunks(len(target), logits.weight):
             scores = Logits(logits.hidden[rows], logits.weight, logits.bias).dense().float()
             counted = target[rows] != IGNORED
             picked = scores.gather(1, target[rows].clamp(min=0)[:, None]).squeeze(1)
@@ -58,8 +59,8 @@ def negative_log_likelihood(logits: Logits, target: Tensor) -> Tensor:
     return out
 
 
-def _chunks(tokens: int, vocab_size: int) -> list[slice]:
-    size = max(1, CHUNK_ELEMENTS // vocab_size)
+def _chunks(tokens: int, weight: Tensor) -> list[slice]:
+    size = max(1, CHUNK_ELEMENTS * (GPU_FACTOR if weight.is_cuda else 1) // weight.shape[0])
     return [slice(begin, min(begin + size, tokens)) for begin in range(0, tokens, size)]
 
 
@@ -78,7 +79,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         bias_gradient = torch.zeros(bias.shape, dtype=precise, device=weight.device)
         total = torch.zeros((), dtype=precise, device=weight.device)
         likelihood = torch.zeros((), dtype=precise, device=weight.device)
-        for rows in _chunks(len(target), vocab_size):
+        for rows in _chunks(len(target), weight):
             counted = (target[rows] != IGNORED)[:, None]                        # (rows, 1), True = counts
             targets = target[rows].clamp(min=0)[:, None]
             scores = hidden[rows] @ weight.T

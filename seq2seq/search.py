@@ -57,6 +57,50 @@ def wu_normaliser(alpha: float) -> LengthNormaliser:
     return lambda length: ((5 + length) / 6) ** alpha
 
 
+@dataclass(frozen=True)
+class _Frontier:
+    """The sentences still searched, and how far they are.
+
+    lines: the number of each in the input. tokens: (sentences, beam, length). totals: (sentences, beam), log p so far.
+    limits: (sentences,), longest target. done: which of them have all their hypotheses and only wait for others.
+    """
+
+    lines: list[int]
+    tokens: Tensor
+    totals: Tensor
+    limits: Tensor
+    done: list[bool]
+
+    @staticmethod
+    def begin(limits: Tensor) -> _Frontier:
+        sentences = len(limits)
+        nothing = torch.empty(sentences, 1, 0, dtype=torch.int64, device=limits.device)
+        totals = torch.zeros(sentences, 1, device=limits.device)
+        return _Frontier(list(range(sentences)), nothing, totals, limits, [False] * sentences)
+
+    @property
+    def last_tokens(self) -> Tensor:
+        """(rows,)"""
+        start = self.tokens.new_full(self.totals.shape, START_ID)
+        return (self.tokens[:, :, -1] if self.tokens.shape[2] else start).flatten()
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The best continuations of each sentence, best first, each (sentences, candidates).
+
+    totals: log p. beams: which hypothesis each continues. ids: with what. ends: whether that is `</s>`.
+    """
+
+    totals: Tensor
+    beams: Tensor
+    ids: Tensor
+
+    @property
+    def ends(self) -> Tensor:
+        return self.ids == END_ID
+
+
 @torch.inference_mode()
 def search(
     model: Seq2Seq, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
@@ -76,88 +120,90 @@ def search(
         For each sentence its hypotheses, best first.
     Raises:
         ValueError: n_best exceeds beam_size.
+        FloatingPointError: the model's scores are not numbers.
     """
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"a beam of {beam_size} cannot give {n_best} hypotheses")
-    device = source.device
-    lines = list(range(len(source_offsets) - 1))
-    finished: list[list[Hypothesis]] = [[] for _ in lines]
-    forbidden = torch.tensor(list(banned), dtype=torch.int64, device=device)
-    limits = torch.tensor(list(max_lengths), device=device)                     # (sentences,)
-    tokens = torch.empty(len(lines), 1, 0, dtype=torch.int64, device=device)    # (sentences, beam, length)
-    totals = torch.zeros(len(lines), 1, device=device)                          # (sentences, beam), log p so far
-    last_tokens = torch.full((len(lines),), START_ID, device=device)            # (rows,)
-    done = [False] * len(lines)
+    forbidden = torch.tensor(list(banned), dtype=torch.int64, device=source.device)
+    frontier = _Frontier.begin(torch.tensor(list(max_lengths), device=source.device))
+    finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     state = model.start(source, source_offsets, longest_source)
-    length = 0
-    while lines:
-        length += 1
-        logits, state = model.step(last_tokens, state)
+    while frontier.lines:
+        logits, state = model.step(frontier.last_tokens, state)
         for function in score_functions:
-            logits = function(Hypotheses(tokens, lines), logits)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        must_end = (limits <= length).repeat_interleave(tokens.shape[1])
-        scores, ids = _best_of_each_row(logits, 2 * beam_size, forbidden, must_end)
-        values, beams, chosen = _best_of_each_sentence(scores, ids, totals, 2 * beam_size)
-
-        ends = chosen == END_ID
-        alive = values > -math.inf
-        finishing = ends & alive
-        finishing[:, beam_size:] = False
-        for sentence, rank in finishing.nonzero().tolist():
-            if done[sentence]:                                                  # it found these waiting for others
-                continue
-            log_probability = values[sentence, rank].item()
-            finished[lines[sentence]].append(Hypothesis(
-                tokens[sentence, int(beams[sentence, rank])].tolist(), log_probability,
-                log_probability / normaliser(length),
-            ))
-        # The first beam_size candidates that do not end go on, in their order.
-        going_on = (ends | ~alive).to(torch.int8).argsort(dim=1, stable=True)[:, :beam_size]
-        totals = values.masked_fill(ends, -math.inf).gather(1, going_on)
-        hopeless = (totals[:, 0] == -math.inf).tolist()
-        done = [hopeless[number] or len(finished[line]) >= beam_size for number, line in enumerate(lines)]
-
-        # Sentences that are done leave when they are a quarter of the batch: leaving copies what the others hold.
-        kept = torch.arange(len(lines), device=device)
-        if all(done) or sum(done) * 4 >= len(lines):
-            kept = torch.tensor([number for number in range(len(lines)) if not done[number]], dtype=torch.int64,
-                                device=device)
-            lines = [line for line, is_done in zip(lines, done, strict=True) if not is_done]
-            done = [False] * len(lines)
-        beam = tokens.shape[1]
-        parents, next_tokens = beams.gather(1, going_on)[kept], chosen.gather(1, going_on)[kept]
-        tokens = torch.cat([tokens[kept[:, None], parents], next_tokens[:, :, None]], dim=2)
-        totals, limits, last_tokens = totals[kept], limits[kept], next_tokens.flatten()
-        rows = kept[:, None] * beam + parents                                   # (sentences, beam)
-        if len(lines) and not _keeps_order(rows, len(logits)):
+            logits = function(Hypotheses(frontier.tokens, frontier.lines), logits)
+        candidates = _candidates(logits, frontier, 2 * beam_size, forbidden)
+        _finish(frontier, candidates, beam_size, normaliser, finished)
+        frontier, rows = _go_on(frontier, candidates, beam_size, finished)
+        if frontier.lines and not _keeps_order(rows, len(logits)):
             state = state.select(rows)
-    best = [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:n_best] for hypotheses in finished]
-    return best
+    if not all(finished):
+        raise FloatingPointError("the model's scores are not numbers")
+    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:n_best] for hypotheses in finished]
 
 
-def _best_of_each_row(logits: Tensor, count: int, forbidden: Tensor, must_end: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and ids of each row's best candidates, (rows, count); overwrites the logits."""
+def _candidates(logits: Tensor, frontier: _Frontier, count: int, forbidden: Tensor) -> _Candidates:
+    """The `count` best continuations of each sentence; overwrites the logits, (rows, vocab_size)."""
+    sentences, beam, length = frontier.tokens.shape
+    logits = logits if logits.dtype == torch.float64 else logits.float()
     normaliser = logits.logsumexp(1, keepdim=True)
     ending = logits[:, END_ID].clone()
     logits.index_fill_(1, forbidden, -math.inf)
+    must_end = frontier.limits <= length + 1
     if must_end.any():
-        logits.masked_fill_(must_end[:, None], -math.inf)
+        logits.masked_fill_(must_end.repeat_interleave(beam)[:, None], -math.inf)
     logits[:, END_ID] = ending
-    # Only the best of each row can be among the best of its sentence: no pass over rows * vocab_size is wasted on
+    # Only the best of each row can be among the best of its sentence: no pass over (rows, vocab_size) is spent on
     # normalising the rest.
-    best, ids = logits.topk(min(count, logits.shape[1]), dim=1)
-    return best - normaliser, ids
+    scores, ids = logits.topk(min(count, logits.shape[1]), dim=1)
+    scores = (scores - normaliser).view(sentences, beam, -1)
+    totals = (frontier.totals[:, :, None] + scores).flatten(1)                  # (sentences, beam * candidates)
+    best, places = totals.topk(min(count, totals.shape[1]), dim=1)
+    return _Candidates(best, places // scores.shape[2], ids.view(sentences, -1).gather(1, places))
 
 
-def _best_of_each_sentence(scores: Tensor, ids: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Candidates of all beams of a sentence, best first: log-probability, beam and id, each (sentences, count)."""
-    sentences, beam = totals.shape
-    every = (totals[:, :, None] + scores.view(sentences, beam, -1)).flatten(1)  # (sentences, beam * candidates)
-    values, places = every.topk(min(count, every.shape[1]), dim=1)
-    return values, places // scores.shape[1], ids.view(sentences, -1).gather(1, places)
+def _finish(frontier: _Frontier, candidates: _Candidates, beam_size: int, normaliser: LengthNormaliser,
+            finished: list[list[Hypothesis]]) -> None:
+    """Add the hypotheses that end among the first `beam_size` candidates of their sentence to `finished`."""
+    ending = candidates.ends & (candidates.totals > -math.inf)
+    ending[:, beam_size:] = False
+    length = frontier.tokens.shape[2] + 1
+    for sentence, rank in ending.nonzero().tolist():
+        if frontier.done[sentence]:                                             # found while it waits for others
+            continue
+        tokens = frontier.tokens[sentence, int(candidates.beams[sentence, rank])].tolist()
+        log_probability = candidates.totals[sentence, rank].item()
+        finished[frontier.lines[sentence]].append(Hypothesis(tokens, log_probability,
+                                                             log_probability / normaliser(length)))
+
+
+def _go_on(frontier: _Frontier, candidates: _Candidates, beam_size: int,
+           finished: list[list[Hypothesis]]) -> tuple[_Frontier, Tensor]:
+    """The first `beam_size` candidates that do not end, in their order, of the sentences that stay.
+
+    Returns:
+        The next frontier, and (sentences, beam), the row that each of its hypotheses continues.
+    """
+    leaving = candidates.ends | (candidates.totals == -math.inf)
+    places = leaving.to(torch.int8).argsort(dim=1, stable=True)[:, :beam_size]
+    totals = candidates.totals.masked_fill(leaving, -math.inf).gather(1, places)
+    # A total that is not a number counts as hopeless too.
+    hopeful = (totals[:, 0] > -math.inf).tolist()
+    done = [not hope or len(finished[line]) >= beam_size
+            for hope, line in zip(hopeful, frontier.lines, strict=True)]
+    staying = list(range(len(done)))
+    # Sentences that are done leave when they are a quarter of the batch: leaving copies what the others hold.
+    if sum(done) * 4 >= len(done):
+        staying = [number for number in staying if not done[number]]
+    kept = torch.tensor(staying, dtype=torch.int64, device=totals.device)
+    parents, ids = candidates.beams.gather(1, places)[kept], candidates.ids.gather(1, places)[kept]
+    tokens = torch.cat([frontier.tokens[kept[:, None], parents], ids[:, :, None]], dim=2)
+    after = _Frontier([frontier.lines[number] for number in staying], tokens, totals[kept], frontier.limits[kept],
+                      [done[number] for number in staying])
+    return after, kept[:, None] * frontier.tokens.shape[1] + parents
 
 
 def _keeps_order(rows: Tensor, count: int) -> bool:
+    """Whether all `count` rows stay where they are, so that no state need be copied."""
     flat = rows.flatten()
     return len(flat) == count and bool((flat == torch.arange(count, device=rows.device)).all())

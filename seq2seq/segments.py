@@ -3,13 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 # Languages written without spaces between words (and so between sentences).
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my", "yue", "wuu", "lzh"}
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
 SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class DividedLine:
+    """A line as the model sees it. before, after: white space around it. texts: its parts, usually one; none where the
+    line is white space. gaps: the white space that follows each part but the last."""
+
+    before: str
+    texts: list[str]
+    gaps: list[str]
+    after: str
+
+    def joined(self, translations: Sequence[str], target_language: str) -> str:
+        """The line with its parts translated."""
+        parts = list(zip(translations, [*self.gaps, ""], strict=True)) if translations else []
+        return self.before + join_translations(parts, target_language) + self.after
+
+
+def divide(line: str, fits: Callable[[str], bool]) -> DividedLine:
+    """Take a line apart; no part is empty or has white space around it.
+
+    Args:
+        fits: whether the model can take a text whole. Must hold for a single character.
+    """
+    before, text, after = split_margins(line)
+    texts: list[str] = []
+    gaps: list[str] = []
+    for segment in split_long(text, fits) if text else []:
+        leading, core, trailing = split_margins(segment)
+        if not core:
+            gaps[-1] += segment
+            continue
+        if gaps:
+            gaps[-1] += leading
+        texts.append(core)
+        gaps.append(trailing)
+    return DividedLine(before, texts, gaps[:-1], after)
 
 
 def split_margins(line: str) -> tuple[str, str, str]:

@@ -17,6 +17,7 @@ import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
+from seq2seq.subword_sampling import SubwordSampler
 
 if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection
@@ -117,9 +118,11 @@ class Tokenizer:
                 arXiv:1804.10959); of a BPE model the share of merges left out (Provilkov et al. 2020,
                 arXiv:1910.13267).
         """
-        # The generator belongs to sentencepiece as a whole; with one thread a call draws from it in a fixed order.
-        sentencepiece.set_random_generator_seed(seed % 2**32)
-        return self._encode(lines, num_threads=1, enable_sampling=True, alpha=alpha, nbest_size=-1)
+        try:
+            return self._sampler.sample(lines, alpha, seed)
+        except (TypeError, RuntimeError):
+            _refuse_surrogates(lines)
+            raise
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each line; START_ID and END_ID vanish, bytes that are not UTF-8 become U+FFFD."""
@@ -133,11 +136,19 @@ class Tokenizer:
         try:
             return self._processor.encode(list(lines), **options)
         except TypeError:
-            for number, line in enumerate(lines, 1):
-                if any("\ud800" <= character <= "\udfff" for character in line):
-                    raise TokenizerError(f"text {number} holds half a surrogate pair, which no UTF-8 file can hold: "
-                                         "decode the bytes that it came from with errors='replace'.") from None
+            _refuse_surrogates(lines)
             raise
+
+    @cached_property
+    def _sampler(self) -> SubwordSampler:
+        return SubwordSampler(self._processor)
+
+
+def _refuse_surrogates(lines: Sequence[str]) -> None:
+    for number, line in enumerate(lines, 1):
+        if any("\ud800" <= character <= "\udfff" for character in line):
+            raise TokenizerError(f"text {number} holds half a surrogate pair, which no UTF-8 file can hold: "
+                                 "decode the bytes that it came from with errors='replace'.") from None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.batching import Shape, derived_seed, gather, plan_epoch
+from seq2seq.batching import Shape, derived_seed, fitting, gather, plan_epoch
 from seq2seq.checkpoint import (
     BEST,
     CHECKPOINTS,
@@ -109,7 +109,10 @@ class Training:
         self.optimizer = build_optimizer(self.section, self.weights)
         self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         self.translator = Translator.from_recipe(self.model, self.tokenizers, recipe, self.device)
-        self.shape = self._fixed_shape()
+        # Where the variable-length kernel runs, all batches have one shape.
+        packed = runs_packed(torch.empty(0, dtype=self.dtype, device=self.device))
+        self.shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
+                                      recipe.data.cleaning.max_pieces + 1) if packed else None
         self.progress = Progress()
         self._resume()
 
@@ -170,9 +173,11 @@ class Training:
         step = self.progress.step + 1
         loss, likelihood = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         source_tokens = target_tokens = 0
+        if self.shape:
+            parts = [half for part in parts for half in fitting(self.corpus, part, self.shape)]
         for number, part in enumerate(parts):
             torch.manual_seed(derived_seed(self.recipe.seed, "dropout", step, number))
-            batch = gather(self.corpus, part, self.shape).to(self.device)
+            batch = gather(self.corpus, part, self.shape or Shape.rounded(self.corpus, part)).to(self.device)
             sums = smoothed_cross_entropy(self.computing(batch), batch.target_output, batch.target_count,
                                           self.section.label_smoothing)
             sums.total.backward()
@@ -359,18 +364,6 @@ class Training:
         if self.average:
             self.average = [checkpoint.state[f"average.{name}"].to(self.device) for name in self.names]
         self.progress = Progress(**checkpoint.info["progress"])
-
-    def _fixed_shape(self) -> Shape | None:
-        """What every batch is filled to where the variable-length kernel runs, so that all have one shape."""
-        if not runs_packed(torch.empty(0, dtype=self.dtype, device=self.device)):
-            return None
-        longest = self.recipe.data.cleaning.max_pieces + 1
-        source_end, target_end = int(self.corpus.source.offsets[-1]), int(self.corpus.target.offsets[-1])
-        target = -(-self.section.batch_tokens // self.section.accumulation) + longest
-        source = int(target * max(1.0, 1.1 * source_end / target_end)) + longest
-        # A filling sentence needs a token on each side; a target sentence has at least two.
-        dummies = -(-source // longest) + 2
-        return Shape(source + dummies, target + dummies, target // 2 + dummies, longest)
 
     # The end
 

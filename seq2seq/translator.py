@@ -20,7 +20,7 @@ from seq2seq.model import build_model
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.search import Hypothesis, LengthNormaliser, power_normaliser, search, wu_normaliser
-from seq2seq.segments import join_translations, split_long, split_margins
+from seq2seq.segments import DividedLine, divide
 from seq2seq.tokenizer import Tokenizers
 
 Progress = Callable[[int], None]
@@ -91,6 +91,11 @@ class Translator:
         if lacking:
             raise CheckpointError(f"{bundle.directory}: the weights {', '.join(sorted(lacking))} are missing. "
                                   "Restore model.safetensors and recipe.yaml from the same run.")
+        surplus = set(bundle.weights) - set(model.state_dict())
+        if surplus:
+            raise CheckpointError(f"{bundle.directory}: the model in its recipe.yaml has no "
+                                  f"{', '.join(sorted(surplus))}. "
+                                  "Restore model.safetensors and recipe.yaml from the same run.")
         if precision == "auto" and chosen.type == "cpu":
             # In fp32 a translation does not depend on its neighbours in the batch.
             precision = "fp32"
@@ -115,22 +120,13 @@ class Translator:
             progress: called with how many lines are done, now and then.
             decoding: keys of the recipe's `decoding` section that differ for this call, such as beam_size=1.
         """
-        options = self.decoding.model_copy(update=decoding)
-        margins = [split_margins(line) for line in lines]
-        segments: list[str] = []                                                # what the model sees
-        owners: list[range] = []                                                # segments of each line
-        for _, text, _ in margins:
-            parts = split_long(text, self._fits) if text else []
-            owners.append(range(len(segments), len(segments) + len(parts)))
-            segments += parts
-        hypotheses = self._search([segment.strip() for segment in segments], options, _per_line(owners, progress))
-        return [
-            self._assemble(line, margin, [segments[number] for number in owner],
-                           [hypotheses[number] for number in owner])
-            for line, margin, owner in zip(lines, margins, owners, strict=True)
-        ]
+        options = DecodingSection.model_validate({**self.decoding.model_dump(), **decoding})
+        divided = self._divide(lines)
+        report = _per_line([len(line.texts) for line in divided], progress)
+        hypotheses = iter(self._search([text for line in divided for text in line.texts], options, report))
+        return [self._assemble(line, [next(hypotheses) for _ in line.texts], options) for line in divided]
 
-    def translate_stream(self, lines: Iterable[str], block_lines: int = 8192,
+    def translate_stream(self, lines: Iterable[str], block_lines: int = 8192, *, progress: Progress | None = None,
                          **decoding: Any) -> Iterator[list[Translation]]:
         """`translate` for endless input, in order: blocks grow from 64 lines, so that the first come at once."""
         block: list[str] = []
@@ -138,10 +134,10 @@ class Translator:
         for line in lines:
             block.append(line)
             if len(block) >= size:
-                yield from self.translate(block, **decoding)
+                yield from self.translate(block, progress=progress, **decoding)
                 block, size = [], min(2 * size, block_lines)
         if block:
-            yield from self.translate(block, **decoding)
+            yield from self.translate(block, progress=progress, **decoding)
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: Progress | None = None) -> list[PairScore]:
@@ -166,53 +162,54 @@ class Translator:
                 progress(len(indices))
         return scores
 
-    def _fits(self, text: str) -> bool:
-        # A piece is at least a character, and at most four bytes of one: most texts need no tokenizer to tell.
-        if len(text) * 4 <= self.max_pieces:
-            return True
-        return len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
+    def _divide(self, lines: Sequence[str]) -> list[DividedLine]:
+        texts = [line.strip() for line in lines]
+        encoded = self.tokenizers.source.encode(texts, torch.get_num_threads())
+        short = {text for text, ids in zip(texts, encoded, strict=True) if len(ids) <= self.max_pieces}
+
+        def fits(text: str) -> bool:
+            return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
+
+        return [divide(line, fits) for line in lines]
 
     def _search(self, texts: list[str], options: DecodingSection, progress: Callable[[np.ndarray], None],
                 ) -> list[list[Hypothesis]]:
         sources = EncodedSide.from_lists(self.tokenizers.source.encode(texts, torch.get_num_threads()))
         found: list[list[Hypothesis]] = [[] for _ in texts]
-        positions = self.max_pieces + 1
         for indices in batches_in_order(sources.lengths, options.batch_tokens) if texts else ():
             ids, offsets, _ = sources.gather(indices)
             lengths = np.diff(offsets)
-            limits = np.minimum(lengths * options.max_length_ratio + options.max_length_offset, 2 * positions)
-            limits = np.minimum(limits.astype(int), self.model.max_positions)
-            hypotheses = search(
-                self.model,
-                torch.from_numpy(ids).to(self.device), torch.from_numpy(offsets.astype(np.int32)).to(self.device),
-                int(lengths.max()), beam_size=options.beam_size, max_lengths=limits.tolist(),
-                normaliser=normaliser(options), banned=self.tokenizers.target.control_ids, n_best=options.n_best,
-            )
+            limits = (lengths * options.max_length_ratio + options.max_length_offset).astype(int)
+            limits = limits.clip(1, self.model.max_positions)
+            try:
+                hypotheses = search(
+                    self.model, torch.from_numpy(ids).to(self.device),
+                    torch.from_numpy(offsets.astype(np.int32)).to(self.device), int(lengths.max()),
+                    beam_size=options.beam_size, max_lengths=limits.tolist(), normaliser=normaliser(options),
+                    banned=self.tokenizers.target.control_ids, n_best=options.n_best,
+                )
+            except FloatingPointError as error:
+                raise CheckpointError(f"{error}: its weights are damaged, or the training diverged. Go back to an "
+                                      "earlier checkpoint, or train with a lower learning rate.") from error
             for index, best in zip(indices, hypotheses, strict=True):
                 found[index] = best
             progress(indices)
         return found
 
-    def _assemble(self, line: str, margins: tuple[str, str, str], segments: list[str],
-                  hypotheses: list[list[Hypothesis]]) -> list[Translation]:
-        before, text, after = margins
-        if not text:
-            return [Translation(line, 0.0, 0.0, 0, parts=0)]
-        if len(segments) == 1:
-            texts = self.tokenizers.target.decode([hypothesis.tokens for hypothesis in hypotheses[0]])
-            return [
-                Translation(before + _one_line(translated) + after, hypothesis.score, hypothesis.log_probability,
-                            len(hypothesis.tokens) + 1)
-                for translated, hypothesis in zip(texts, hypotheses[0], strict=True)
-            ]
-        best = [every[0] for every in hypotheses]
-        texts = [_one_line(translated) for translated in self.tokenizers.target.decode([one.tokens for one in best])]
-        gaps = [segment[len(segment.rstrip()):] for segment in segments]
-        joined = join_translations(list(zip(texts, gaps, strict=True)), self.languages.target)
-        log_probability = sum(one.log_probability for one in best)
-        tokens = sum(len(one.tokens) + 1 for one in best)
-        score = log_probability / normaliser(self.decoding)(tokens)
-        return [Translation(before + joined + after, score, log_probability, tokens, parts=len(segments))]
+    def _assemble(self, line: DividedLine, found: list[list[Hypothesis]],
+                  options: DecodingSection) -> list[Translation]:
+        """The translations of a line: all that were found for its one part, or the best of each of its parts."""
+        ways = [[hypothesis] for hypothesis in found[0]] if len(found) == 1 else [[best for best, *_ in found]]
+        return [self._translation(line, way, options) for way in ways]
+
+    def _translation(self, line: DividedLine, way: list[Hypothesis], options: DecodingSection) -> Translation:
+        # Line feeds are banned in search; white space at the ends is the source's, not the model's.
+        texts = [text.replace("\n", " ").strip()
+                 for text in self.tokenizers.target.decode([hypothesis.tokens for hypothesis in way])]
+        log_probability = sum(hypothesis.log_probability for hypothesis in way)
+        tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in way)
+        score = log_probability / normaliser(options)(tokens) if tokens else 0.0
+        return Translation(line.joined(texts, self.languages.target), score, log_probability, tokens, len(way))
 
 
 def normaliser(options: DecodingSection) -> LengthNormaliser:
@@ -226,24 +223,17 @@ def stored_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def _one_line(text: str) -> str:
-    # Line breaks are banned in search; what remains is white space at the ends, which the source's replaces.
-    return text.replace("\n", " ").strip()
-
-
-def _per_line(owners: list[range], progress: Progress | None) -> Callable[[np.ndarray], None]:
-    """Turn "these segments are done" into "so many more lines are done"."""
+def _per_line(parts: list[int], progress: Progress | None) -> Callable[[np.ndarray], None]:
+    """Turn "these parts are done" into "so many more lines are done", for lines of so many `parts`."""
     if progress is None:
         return lambda indices: None
-    line_of = {segment: line for line, owner in enumerate(owners) for segment in owner}
-    left = [len(owner) for owner in owners]
-    progress(sum(not count for count in left))
+    line_of_part = np.repeat(np.arange(len(parts)), parts)
+    left = np.array(parts)
+    progress(int((left == 0).sum()))
 
     def done(indices: np.ndarray) -> None:
-        finished = 0
-        for index in indices.tolist():
-            left[line_of[index]] -= 1
-            finished += not left[line_of[index]]
-        progress(finished)
+        lines = line_of_part[indices]
+        np.subtract.at(left, lines, 1)
+        progress(int((left[np.unique(lines)] == 0).sum()))
 
     return done

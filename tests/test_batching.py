@@ -175,7 +175,7 @@ def test_the_decoder_reads_the_target_shifted_by_one():
 
 
 def test_a_filled_batch_has_its_shape_and_the_same_pairs():
-    fill = Shape(source_tokens=23, target_tokens=29, sentences=11, longest=7)
+    fill = Shape(source_tokens=23, target_tokens=29, sentences=11, longest_source=7, longest_target=7)
     plain, filled = gather(tiny(), np.array([2, 0, 1])), gather(tiny(), np.array([2, 0, 1]), fill)
     # 7 source tokens and 10 target tokens: the rest, 16 and 19, is three dummies; five places stay empty.
     assert filled.source_offsets.tolist()[3:] == [7, 13, 18, 23, 23, 23, 23, 23, 23]
@@ -189,9 +189,9 @@ def test_a_filled_batch_has_its_shape_and_the_same_pairs():
 
 
 @pytest.mark.parametrize("fill", [
-    Shape(source_tokens=7, target_tokens=29, sentences=11, longest=7),          # no source for the dummies' targets
-    Shape(source_tokens=23, target_tokens=29, sentences=5, longest=7),          # two places for three dummies
-    Shape(source_tokens=6, target_tokens=29, sentences=11, longest=7),          # too small
+    Shape(source_tokens=7, target_tokens=29, sentences=11, longest_source=7, longest_target=7),          # no source for the dummies' targets
+    Shape(source_tokens=23, target_tokens=29, sentences=5, longest_source=7, longest_target=7),          # two places for three dummies
+    Shape(source_tokens=6, target_tokens=29, sentences=11, longest_source=7, longest_target=7),          # too small
 ])
 def test_pairs_that_do_not_fit_a_shape_are_an_error(fill):
     with pytest.raises(ValueError, match="7 source and 10 target tokens in 3 sentences cannot be filled to"):
@@ -199,7 +199,7 @@ def test_pairs_that_do_not_fit_a_shape_are_an_error(fill):
 
 
 def test_a_batch_that_fills_its_shape_has_no_tail():
-    full = gather(tiny(), np.array([2, 0, 1]), Shape(source_tokens=7, target_tokens=10, sentences=3, longest=5))
+    full = gather(tiny(), np.array([2, 0, 1]), Shape(source_tokens=7, target_tokens=10, sentences=3, longest_source=5, longest_target=5))
     assert full.source.tolist() == gather(tiny(), np.array([2, 0, 1])).source.tolist()
 
 

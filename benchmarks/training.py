@@ -1,0 +1,92 @@
+"""Training speed: our step against MarianMTModel with the same sizes, given exactly our batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.marian import marian, padded
+from benchmarks.measuring import Contestant, Run, compete
+from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather, plan_epoch
+from seq2seq.machine import has_fast_bf16, settle_process
+from seq2seq.preparation import prepare, train_or_load_tokenizers
+from seq2seq.recipe import Recipe
+from seq2seq.trainer import Training
+
+REFERENCE = "transformers fp32"
+
+
+def measure(recipe: Recipe, run: Path, steps: int, repetitions: int) -> list[dict[str, Any]]:
+    """Tokens a second, source and target with `</s>`, without padding. `run` holds tokenizer and prepared text."""
+    precisions = ["fp32"] + ["bf16"] * has_fast_bf16(torch.device("cpu"))
+    contestants = {}
+    for name, system in (("seq2seq", ours), ("transformers", theirs)):
+        for precision in precisions:
+            contestants[f"{name} {precision}"] = Contestant(system, recipe, run, steps, precision)
+    rows, _ = compete(contestants, REFERENCE, repetitions)
+    for contestant in contestants.values():
+        contestant.close()
+    return rows
+
+
+def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
+    """The trainer's own step: gather, loss, backward, clipping, update."""
+    settle_process(recipe.training.threads)
+    section = recipe.training.model_copy(update={"precision": precision})
+    training = Training(recipe.model_copy(update={"training": section}), run)
+    plan, tokens = planned(training.corpus, recipe, steps)
+
+    def round_of_steps(_: Any) -> tuple[int, None]:
+        for parts in plan:
+            training._step(parts)
+        return tokens, None
+
+    return round_of_steps
+
+
+def theirs(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
+    """The loop that a user of transformers would write, on the same pairs; bf16 by autocast."""
+    section = recipe.training
+    if section.threads:
+        torch.set_num_threads(section.threads)
+    tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
+    corpus = prepare(recipe, tokenizers, run / "prepared", torch.get_num_threads()).corpus
+    plan, tokens = planned(corpus, recipe, steps)
+    torch.manual_seed(recipe.seed)
+    model = marian(recipe.model, tokenizers.target.vocab_size).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=section.betas, weight_decay=0.0, fused=True)
+
+    def round_of_steps(_: Any) -> tuple[int, None]:
+        for (part,) in plan:
+            batch = gather(corpus, part)
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                loss = marian_loss(model, batch, section.label_smoothing)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), section.gradient_clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return tokens, None
+
+    return round_of_steps
+
+
+def planned(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
+    """The first steps of an epoch, and their tokens."""
+    plan = plan_epoch(corpus, recipe.training.batch_tokens, 1, recipe.seed, 0)[:steps]
+    return plan, sum(int(side.lengths[part].sum()) for (part,) in plan for side in (corpus.source, corpus.target))
+
+
+def marian_loss(model: Any, batch: Batch, label_smoothing: float) -> Tensor:
+    """The mean over target tokens, padded to the longest sentence."""
+    source, mask = padded(batch.source, batch.source_offsets)
+    inputs, _ = padded(batch.target_input, batch.target_offsets)
+    labels, _ = padded(batch.target_output, batch.target_offsets, IGNORED)
+    # Padding stands after the sentences, where the causal mask hides it: the decoder needs no mask of its own.
+    logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=inputs, use_cache=False).logits
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+                           label_smoothing=label_smoothing)

@@ -1,0 +1,132 @@
+"""Splits Tatoeba's English-Chinese sentences, as manythings.org/anki distributes them, into train, valid and test.
+
+    python recipes/tatoeba_zh_en/prepare.py cmn.txt
+    python recipes/tatoeba_zh_en/prepare.py cmn.txt --valid 500 --test 500 --seed 7
+
+The file is that of cmn-eng.zip: on each line English, a tab, Chinese, a tab, and who wrote them (CC BY 2.0 FR).
+
+Many sentences have several translations. Were the pairs dealt out one by one, a test sentence would often stand in
+train with another translation. So pairs that share a sentence of either language, directly or through other pairs, stay
+together: no sentence of either language stands in two splits.
+"""
+
+import argparse
+import random
+import sys
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+
+from seq2seq.corpus import read_lines
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.textio import writing
+
+LANGUAGES = ("en", "zh")
+Pair = tuple[str, str]
+
+
+def read_pairs(path: Path) -> tuple[list[Pair], int]:
+    """The different pairs in the order of the file, and how many lines were repetitions.
+
+    Raises:
+        CorpusError: the file is missing or not UTF-8, or a line lacks one of the sentences.
+    """
+    pairs: dict[Pair, None] = {}
+    lines = 0
+    for lines, line in enumerate(read_lines(path), 1):
+        english, chinese, *_ = [field.strip() for field in line.removeprefix("\ufeff").split("\t")] + ["", ""]
+        if not (english and chinese):
+            raise CorpusError(f"{path}:{lines}: expected English, a tab and Chinese, found {line[:60]!r}. "
+                              "Mend or remove the line.")
+        pairs[english, chinese] = None
+    return list(pairs), lines - len(pairs)
+
+
+def connected(pairs: list[Pair]) -> list[list[Pair]]:
+    """Groups of pairs such that no sentence stands in two groups, each as small as it can be."""
+    parents: dict[tuple[int, str], tuple[int, str]] = {}
+
+    def root(sentence: tuple[int, str]) -> tuple[int, str]:
+        while (parent := parents.setdefault(sentence, sentence)) != sentence:
+            parents[sentence] = parents[parent]
+            sentence = parent
+        return sentence
+
+    for english, chinese in pairs:
+        parents[root((0, english))] = root((1, chinese))
+    groups = defaultdict(list)
+    for pair in pairs:
+        groups[root((0, pair[0]))].append(pair)
+    return list(groups.values())
+
+
+def split(pairs: list[Pair], sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
+    """Whole groups, drawn by `seed`, until each split of `sizes` has its pairs; the others are train.
+
+    Raises:
+        CorpusError: there are not enough pairs.
+    """
+    groups = connected(pairs)
+    random.Random(seed).shuffle(groups)
+    found: dict[str, list[Pair]] = {"train": [], **{name: [] for name in sizes}}
+    for group in groups:
+        fits = [name for name, size in sizes.items() if len(found[name]) + len(group) <= size]
+        found[fits[0] if fits else "train"] += group
+    for name, size in {**sizes, "train": 1}.items():
+        if len(found[name]) < size:
+            raise CorpusError(f"{len(pairs):,} pairs in {len(groups):,} groups without a common sentence: {name} gets "
+                              f"only {len(found[name]):,} of {size:,}. Ask for less with --valid and --test.")
+    place = {pair: number for number, pair in enumerate(pairs)}
+    return {name: sorted(chosen, key=place.__getitem__) for name, chosen in found.items()}
+
+
+def write(splits: dict[str, list[Pair]], output: Path) -> None:
+    """Write each split as two files. Raises UserError where they cannot be written."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{output} cannot be made: {error.strerror}. Name another directory with --output.") from error
+    for name, pairs in splits.items():
+        with ExitStack() as stack:
+            for side, language in enumerate(LANGUAGES):
+                file = stack.enter_context(writing(output / f"{name}.{language}"))
+                file.write("".join(f"{pair[side]}\n" for pair in pairs))
+
+
+def positive(text: str) -> int:
+    """A whole number from 1. Raises ValueError."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def main() -> int:
+    """The script; an exit code."""
+    parser = argparse.ArgumentParser(
+        description="Split Tatoeba's English-Chinese sentences into train, valid and test.",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog="examples (cmn.txt is in cmn-eng.zip of manythings.org/anki):\n"
+               "  python recipes/tatoeba_zh_en/prepare.py cmn.txt\n"
+               "  python recipes/tatoeba_zh_en/prepare.py cmn.txt --valid 500 --test 500 --seed 7")
+    parser.add_argument("file", type=Path, help="English, tab, Chinese, tab, attribution; may be .gz")
+    parser.add_argument("--valid", type=positive, default=1000, metavar="N", help="pairs in valid (default: 1000)")
+    parser.add_argument("--test", type=positive, default=1000, metavar="N", help="pairs in test (default: 1000)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="another one draws other pairs (default: 1)")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("data"), metavar="DIRECTORY",
+                        help="where the files go (default: where the recipe looks for them)")
+    arguments = parser.parse_args()
+    try:
+        pairs, repeated = read_pairs(arguments.file)
+        splits = split(pairs, {"valid": arguments.valid, "test": arguments.test}, arguments.seed)
+        write(splits, arguments.output)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{len(pairs):,} different pairs, {repeated:,} repetitions removed")
+    for name, chosen in splits.items():
+        print(f"{arguments.output / name}.{{{','.join(LANGUAGES)}}}: {len(chosen):,} pairs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

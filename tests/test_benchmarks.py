@@ -1,0 +1,145 @@
+"""The benchmarks compare like with like, and run."""
+
+import functools
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.__main__ import benchmark_recipe, main
+from benchmarks.measuring import Contestant, compete, peak_memory
+from seq2seq.errors import RecipeError
+from seq2seq.loss import smoothed_cross_entropy
+from seq2seq.recipe import ModelSection
+from seq2seq.trainer import train
+
+pytest.importorskip("transformers")
+
+ROOT = Path(__file__).parents[1]
+NUMERALS = [("eins", "one"), ("zwei", "two"), ("drei", "three"), ("vier", "four"), ("fünf", "five"), ("sechs", "six"),
+            ("sieben", "seven"), ("acht", "eight"), ("neun", "nine"), ("und", "and"), ("oder", "or")]
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Numerals in the files of Multi30k."""
+    generator = random.Random(3)
+    for name, count in (("train", 300), ("val", 5), ("test_2016_flickr", 13)):
+        pairs = [generator.choices(NUMERALS, k=generator.randint(2, 7)) for _ in range(count)]
+        for side, language in enumerate(("de", "en")):
+            lines = [" ".join(pair[side] for pair in words) + "\n" for words in pairs]
+            (tmp_path / f"{name}.{language}").write_text("".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+def run(monkeypatch, *arguments):
+    """The exit code of `python -m benchmarks`."""
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *map(str, arguments)])
+    return main()
+
+
+def scripted(rates):
+    """A contestant with these rates that tells the number of its round."""
+    rounds = iter([(rate, number, 7.0 * number) for number, rate in enumerate(rates)])
+
+    class Scripted:
+        def round(self, task):
+            assert task == "task"
+            return next(rounds)
+
+    return Scripted()
+
+
+def test_both_systems_see_the_same_loss_in_the_same_batch(make_model, make_batch):
+    from benchmarks.marian import marian, with_our_weights
+    from benchmarks.training import marian_loss
+
+    section = ModelSection(d_model=14, encoder_layers=2, decoder_layers=3, num_heads=2, feed_forward=17,
+                           max_positions=19, dropout=0.3)
+    ours = make_model(torch.float32, output_bias=True)
+    theirs = with_our_weights(marian(section, 23), ours).eval()
+    batch = make_batch()
+    sums = smoothed_cross_entropy(ours(batch), batch.target_output, batch.target_count, 0.1)
+    assert marian_loss(theirs, batch, 0.1).item() == pytest.approx(sums.total.item() / sums.tokens, rel=1e-5)
+
+
+def test_marian_has_the_weights_of_our_recipe_and_its_dropout():
+    from benchmarks.marian import marian
+
+    section = benchmark_recipe(ROOT / "recipes", "small", None, check_files=False).model
+    model = marian(section, 8000)
+    # 8,000 x 256 + 3 x 789,760 (an encoder layer) + 3 x 1,053,440 (a decoder layer).
+    assert sum(weight.numel() for name, weight in model.named_parameters() if "positions" not in name) == 7_577_600
+    assert model.config.dropout == 0.3 and model.config.attention_dropout == model.config.activation_dropout == 0
+    with pytest.raises(ValueError, match="post-norm"):
+        marian(section.model_copy(update={"norm": "pre"}), 8000)
+
+
+def test_a_ratio_is_taken_round_by_round_and_the_first_round_only_warms_up():
+    contestants = {"fast": scripted([1, 30, 60, 80]), "slow": scripted([99, 10, 30, 20])}
+    (fast, slow), told = compete(contestants, "slow", 3, "task")
+    assert fast == {"system": "fast", "rate": {"median": 60, "lowest": 30, "highest": 80},
+                    "ratio": {"median": 3, "lowest": 2, "highest": 4}, "memory": 21}
+    assert slow["rate"]["median"] == 20 and set(slow["ratio"].values()) == {1}
+    assert told == {"fast": 3, "slow": 3}
+
+
+def test_a_contestant_has_a_process_and_a_memory_of_its_own():
+    contestant = Contestant(functools.partial, divmod, 17)
+    rate, told, memory = contestant.round(5)                                    # 17 = 3 * 5 + 2
+    contestant.close()
+    assert rate > 3 and told == 2
+    assert memory < peak_memory() / 2, "the memory of whoever started it is not counted"
+
+
+def test_a_contestant_that_fails_ends_the_benchmark(capfd):
+    with pytest.raises(SystemExit, match="failed"):
+        Contestant(divmod, 1, 0)
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_wrong_arguments_are_told(monkeypatch, capsys, tmp_path):
+    assert run(monkeypatch, "--data", tmp_path / "nowhere") == 2
+    assert "nowhere" in capsys.readouterr().err
+    for arguments, message in ((("speed",), "no benchmark speed"), (("--steps", "0"), "count from 1")):
+        with pytest.raises(SystemExit) as stopped:
+            run(monkeypatch, *arguments)
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_both_benchmarks_run_and_write_what_they_found(data, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "benchmarks"
+    sizes = ("--shape", "tiny", "--steps", 2, "--sentences", 3, "--repetitions", 2, "--threads", 1)
+    assert run(monkeypatch, "--data", data, "--output", output, *sizes) == 0
+    for name, systems in (("training", {"seq2seq fp32", "transformers fp32"}),
+                          ("decoding", {"seq2seq, beam 5", "transformers, greedy"})):
+        found = json.loads((output / f"{name}.json").read_text())
+        assert systems <= {row["system"] for row in found["rows"]}
+        assert found["surroundings"].keys() >= {"machine", "torch", "transformers", "commit"}
+        for row in found["rows"]:
+            assert row["rate"]["lowest"] > 0 and row["ratio"]["median"] > 0 and row["memory"] > 50
+    shown = capsys.readouterr().out
+    assert "Training, 256 target tokens a step" in shown and "Decoding, 3 sentences" in shown
+
+
+@pytest.mark.slow
+def test_both_systems_translate_alike_with_trained_weights(data, tmp_path):
+    from benchmarks.decoding import measure
+
+    recipe = benchmark_recipe(data, "tiny", 1)
+    training = recipe.training.model_copy(update={
+        "max_steps": 300, "validate_every": 300, "warmup_steps": 30, "learning_rate": 0.01, "precision": "fp32"})
+    model = recipe.model.model_copy(update={"dropout": 0.0})
+    scores = train(recipe.model_copy(update={"training": training, "model": model}), tmp_path / "run")
+    assert scores["test_2016_flickr"]["bleu"].value > 30, "a model that never ends a sentence compares nothing"
+    sentences = (data / "test_2016_flickr.de").read_text(encoding="utf-8").splitlines()
+    rows = measure(recipe, tmp_path, tmp_path / "run", sentences, 1)
+    assert [row["same"] for row in rows] == [1, 1, 1, 1]
+    other = recipe.model_copy(update={"languages": recipe.languages.model_copy(update={"source": "zh"})})
+    with pytest.raises(RecipeError, match="translates de into en"):
+        measure(other, tmp_path, tmp_path / "run", sentences, 1)

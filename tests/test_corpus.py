@@ -1,0 +1,386 @@
+"""Parallel text in all its forms: a line ends at a line feed alone, and what cannot be read is said with its line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from seq2seq.corpus import BLOCK_BYTES, Counts, clean, read_corpus, read_lines
+from seq2seq.errors import CorpusError
+from seq2seq.recipe import Corpus
+from seq2seq.recipe.data import Cleaning
+
+FIRST_PAIRS = [(1, "ein Hund", "a dog"), (2, "eine Katze", "a cat")]
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def pairs_of(directory: Path, counts: Counts | None = None, **spec) -> list[tuple[int, str, str]]:
+    return list(read_corpus(Corpus(**spec), directory, counts))
+
+
+# Lines
+
+
+@pytest.mark.parametrize("text, lines", [
+    ("", []),
+    ("a", ["a"]),
+    ("a\n", ["a"]),
+    ("a\nb", ["a", "b"]),
+    ("a\n\n", ["a", ""]),
+    ("\n", [""]),
+    ("\n\na", ["", "", "a"]),
+    ("a\r\nb\r", ["a\r", "b\r"]),
+    ("a\rb\n", ["a\rb"]),
+    ("a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\x1dh\x1ei\nj", ["a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\x1dh\x1ei", "j"]),
+    ("a\x00b\n", ["a\x00b"]),
+    ("\ufeffa\n", ["\ufeffa"]),
+    (" a \t\n", [" a \t"]),
+], ids=ascii)
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+def test_a_line_feed_alone_ends_a_line(tmp_path, name, text, lines):
+    assert list(read_lines(write(tmp_path / name, text))) == lines
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+def test_lines_may_be_longer_than_what_is_read_at_once(tmp_path, name):
+    """Lengths that put a line feed right before, at and behind the border of a block, and lines of several blocks."""
+    lines = ["ä" * (BLOCK_BYTES // 2), "x" * (BLOCK_BYTES - 3), "", "y" * (3 * BLOCK_BYTES + 5), "z"]
+    assert list(read_lines(write(tmp_path / name, "\n".join(lines)))) == lines
+
+
+def test_a_file_is_not_read_before_it_is_needed(tmp_path):
+    lines = read_lines(write(tmp_path / "text", b"a\n\xff\n"))
+    assert next(lines) == "a"
+    with pytest.raises(CorpusError):
+        next(lines)
+
+
+def test_bytes_that_are_not_utf8_are_named_by_line_and_place(tmp_path):
+    path = write(tmp_path / "latin1", "eins\nzwei\nläuft\n".encode("latin1"))
+    with pytest.raises(CorpusError, match=r"latin1:3: byte 0xe4 at position 2 is not UTF-8\. .*iconv -f") as error:
+        list(read_lines(path))
+    assert str(error.value).startswith(str(path))
+    with pytest.raises(CorpusError, match="surrogate:1: byte 0xed at position 1"):
+        list(read_lines(write(tmp_path / "surrogate", b"\xed\xa0\x80")))
+    with pytest.raises(CorpusError, match=r"cut\.gz:2: byte 0xc3"):
+        list(read_lines(write(tmp_path / "cut.gz", b"a\n\xc3\n")))
+
+
+def test_a_file_that_cannot_be_read_is_said(tmp_path):
+    for name in ("no.txt", "no.txt.gz"):
+        with pytest.raises(CorpusError, match=rf"{name} cannot be read: No such file or directory\."):
+            list(read_lines(tmp_path / name))
+    with pytest.raises(CorpusError, match=r"cannot be read: Is a directory\."):
+        list(read_lines(tmp_path))
+
+
+def test_a_gzip_file_that_is_not_intact_is_said(tmp_path):
+    whole = gzip.compress("".join(f"{number}\n" for number in range(10_000)).encode())
+    flipped = whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:]
+    for data in (whole[:-300], whole[:-5], flipped, b"no gzip at all", whole + b"rubbish"):
+        (tmp_path / "a.gz").write_bytes(data)
+        with pytest.raises(CorpusError, match=r"a\.gz is no intact gzip file \(.+\)\. Copy or compress it again"):
+            list(read_lines(tmp_path / "a.gz"))
+
+
+def test_members_of_a_gzip_file_are_one_text(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\nd\n"))
+    assert list(read_lines(tmp_path / "a.gz")) == ["a", "bc", "d"]
+
+
+# Two files
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_two_files_are_read_line_by_line(tmp_path, ending):
+    write(tmp_path / f"a.de{ending}", "ein Hund\neine Katze\n")
+    write(tmp_path / "a.en", "a dog\na cat")
+    counts = Counts()
+    assert pairs_of(tmp_path, counts, source=f"a.de{ending}", target="a.en") == FIRST_PAIRS
+    assert (counts.lines, counts.kept, counts.dropped) == (2, 2, {})
+
+
+@pytest.mark.parametrize("german, english", [(7, 5), (5, 7), (3, 0), (0, 3), (1, 2), (2, 1)])
+def test_files_of_different_length_are_both_counted(tmp_path, german, english):
+    write(tmp_path / "a.de", "x\n" * german)
+    write(tmp_path / "a.en", "x\n" * english)
+    with pytest.raises(CorpusError) as error:
+        pairs_of(tmp_path, source="a.de", target="a.en")
+    assert f"a.de has {german} lines, {tmp_path / 'a.en'} has {english}. " in str(error.value)
+    assert f"or cut both to {min(german, english)} lines." in str(error.value)
+
+
+def test_two_empty_files_are_no_pairs(tmp_path):
+    write(tmp_path / "a.de", "")
+    write(tmp_path / "a.en", "")
+    assert pairs_of(tmp_path, source="a.de", target="a.en") == []
+
+
+def test_paths_are_relative_to_the_directory_or_absolute(tmp_path):
+    (tmp_path / "deep").mkdir()
+    write(tmp_path / "deep" / "a.de", "x")
+    write(tmp_path / "a.en", "y")
+    assert pairs_of(tmp_path, source="deep/a.de", target="a.en") == [(1, "x", "y")]
+    assert pairs_of(Path("/nowhere"), source=str(tmp_path / "deep/a.de"), target=str(tmp_path / "a.en")) == [
+        (1, "x", "y")]
+
+
+def test_carriage_returns_are_removed_and_counted(tmp_path):
+    write(tmp_path / "a.de", "ein\rHund\r\neine Katze\r\r\nHaus")
+    write(tmp_path / "a.en", "a dog\r\na cat\nhouse\r\n")
+    counts = Counts()
+    assert pairs_of(tmp_path, counts, source="a.de", target="a.en") == [
+        (1, "ein\rHund", "a dog"), (2, "eine Katze\r", "a cat"), (3, "Haus", "house")]
+    assert counts.carriage_returns == 4
+    assert "4 carriage returns removed" in counts.summary()
+
+
+def test_a_byte_order_mark_is_removed_and_counted(tmp_path):
+    write(tmp_path / "a.de", "\ufeffein Hund\n\ufeffeine Katze\n")
+    write(tmp_path / "a.en", "\ufeffa dog\na cat\n")
+    counts = Counts()
+    assert pairs_of(tmp_path, counts, source="a.de", target="a.en") == [
+        (1, "ein Hund", "a dog"), (2, "\ufeffeine Katze", "a cat")]
+    assert counts.byte_order_marks == 2
+    assert "2 byte order marks removed" in counts.summary()
+
+
+def test_the_limit_is_the_first_pairs_and_no_more_is_read(tmp_path):
+    write(tmp_path / "a.de", b"ein Hund\neine Katze\n\xff\n")
+    write(tmp_path / "a.en", "a dog\na cat\n")
+    counts = Counts()
+    assert pairs_of(tmp_path, counts, source="a.de", target="a.en", limit=2) == FIRST_PAIRS
+    assert counts.lines == 2
+
+
+# TSV
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
+def test_tsv_columns_count_from_one(tmp_path, name):
+    write(tmp_path / name, "7\tein Hund\ta dog\teuroparl\n7\teine Katze\ta cat\n")
+    assert pairs_of(tmp_path, file=name, source=2, target=3) == FIRST_PAIRS
+    assert pairs_of(tmp_path, file=name, source=3, target=2)[0] == (1, "a dog", "ein Hund")
+    assert pairs_of(tmp_path, file=name)[0] == (1, "7", "ein Hund")
+
+
+def test_tsv_columns_may_have_names(tmp_path):
+    write(tmp_path / "a.tsv", "\ufeffen\tid\tde\r\na dog\t7\tein Hund\r\na cat\t8\teine Katze\r\n")
+    counts = Counts()
+    found = pairs_of(tmp_path, counts, file="a.tsv", header=True, source="de", target="en")
+    assert found == [(2, "ein Hund", "a dog"), (3, "eine Katze", "a cat")]
+    assert (counts.lines, counts.carriage_returns) == (2, 2)
+
+
+def test_what_a_tsv_file_lacks_is_named(tmp_path):
+    write(tmp_path / "a.tsv", "de\ten\nein Hund\ta dog\nKatze\n")
+    with pytest.raises(CorpusError, match=r"a\.tsv:3: 1 columns, but column 2 is asked for"):
+        pairs_of(tmp_path, file="a.tsv")
+    with pytest.raises(CorpusError, match=r"a\.tsv:1: 2 columns, but column 5 is asked for"):
+        pairs_of(tmp_path, file="a.tsv", source=5, target=1)
+    with pytest.raises(CorpusError, match=r"a\.tsv:1: no column 'fr'; the header has de, en\."):
+        pairs_of(tmp_path, file="a.tsv", header=True, source="de", target="fr")
+    write(tmp_path / "empty.tsv", "")
+    with pytest.raises(CorpusError, match=r"empty\.tsv:1: no column 'de'"):
+        pairs_of(tmp_path, file="empty.tsv", header=True, source="de", target="en")
+
+
+def test_quotes_in_a_tsv_file_are_text(tmp_path):
+    write(tmp_path / "a.tsv", '"Hund\t"dog" he said\n')
+    assert pairs_of(tmp_path, file="a.tsv") == [(1, '"Hund', '"dog" he said')]
+
+
+# JSONL
+
+KEYS = {"source": "de", "target": "en"}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_jsonl_has_a_pair_in_each_line(tmp_path, name):
+    records = [{"de": "ein Hund", "en": "a dog", "id": 7}, {"translation": {"en": "a cat", "de": "eine Katze"}}]
+    write(tmp_path / name, "\r\n".join(json.dumps(record) for record in records))
+    assert pairs_of(tmp_path, file=name, **KEYS) == FIRST_PAIRS
+
+
+def test_line_ends_inside_a_field_become_spaces_and_are_counted(tmp_path):
+    record = {"de": "ein\nHund\r\nbellt\u2028laut", "en": "a dog\n"}
+    write(tmp_path / "a.jsonl", json.dumps(record))
+    counts = Counts()
+    assert pairs_of(tmp_path, counts, file="a.jsonl", **KEYS) == [(1, "ein Hund bellt\u2028laut", "a dog ")]
+    assert counts.inner_newlines == 3
+    assert "3 inner line ends replaced" in counts.summary()
+
+
+@pytest.mark.parametrize("line, message", [
+    ('{"de": "x"', r"not a JSON object \(Expecting ',' delimiter.*\)\. Mend or remove the line"),
+    ("", "not a JSON object"),
+    ("[" * 100_000, "not a JSON object"),
+    ('["x", "y"]', "expected an object with the keys de and en"),
+    ("null", "expected an object with the keys de and en"),
+    ('{"de": "x", "fr": "y"}', r"no column 'en'; there are de, fr\."),
+    ('{"translation": {"de": "x", "fr": "y"}}', r"no column 'en'; there are de, fr\."),
+    ('{"translation": "x"}', r"no column 'de'; there are translation\."),
+    ('{"de": "x", "en": 7}', "column 'en' holds int, not text"),
+    ('{"de": ["x"], "en": "y"}', "column 'de' holds list, not text"),
+    (r'{"de": "x", "en": "y \ud83d"}', "character 3 is half a surrogate pair"),
+], ids=lambda value: value[:30])
+def test_mistakes_in_jsonl_are_named_by_line(tmp_path, line, message):
+    write(tmp_path / "a.jsonl", f'{json.dumps({"de": "x", "en": "y"})}\n{line}\n')
+    with pytest.raises(CorpusError, match=rf"a\.jsonl:2: {message}"):
+        pairs_of(tmp_path, file="a.jsonl", **KEYS)
+
+
+def test_null_is_an_empty_text_and_both_halves_of_a_pair_are_a_character(tmp_path):
+    write(tmp_path / "a.jsonl", r'{"de": null, "en": "\ud83d\ude00"}')
+    assert pairs_of(tmp_path, file="a.jsonl", **KEYS) == [(1, "", "\U0001f600")]
+
+
+# Parquet and the hub
+
+
+@pytest.fixture
+def parquet(tmp_path, monkeypatch):
+    """Writes columns as <name>.parquet; nothing is cached outside."""
+    import datasets
+    import pyarrow
+    from pyarrow.parquet import write_table
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+    def make(name: str, **columns: list) -> Path:
+        path = tmp_path / f"{name}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        write_table(pyarrow.table(columns), path)
+        return path
+
+    return make
+
+
+TRANSLATIONS = [{"de": "ein Hund", "en": "a dog"}, {"de": "eine Katze", "en": "a cat"}]
+
+
+def test_parquet_has_columns_or_translations(tmp_path, parquet):
+    parquet("a", de=["ein Hund", "eine Katze", None], en=["a dog", "a cat", "x\ny"])
+    counts = Counts()
+    assert pairs_of(tmp_path, counts, file="a.parquet", **KEYS) == [*FIRST_PAIRS, (3, "", "x y")]
+    assert counts.inner_newlines == 1
+    parquet("b", translation=TRANSLATIONS)
+    assert pairs_of(tmp_path, file="b.parquet", **KEYS) == FIRST_PAIRS
+    assert pairs_of(tmp_path, file="b.parquet", limit=1, **KEYS) == FIRST_PAIRS[:1]
+
+
+def test_what_a_parquet_file_lacks_is_named(tmp_path, parquet):
+    parquet("a", de=["ein Hund"], fr=["un chien"])
+    with pytest.raises(CorpusError, match=r"a\.parquet: row 1: no column 'en'; there are de, fr\."):
+        pairs_of(tmp_path, file="a.parquet", **KEYS)
+    write(tmp_path / "b.parquet", "no parquet")
+    for name in ("b.parquet", "no.parquet"):
+        with pytest.raises(CorpusError, match=rf"{name} cannot be read as Parquet: ."):
+            pairs_of(tmp_path, file=name, **KEYS)
+
+
+def test_a_data_set_of_the_hub_may_lie_on_disk(tmp_path, parquet):
+    parquet("set/train", translation=TRANSLATIONS)
+    hub = {"hub": str(tmp_path / "set"), "split": "train", **KEYS}
+    assert pairs_of(tmp_path, **hub) == FIRST_PAIRS
+    assert pairs_of(tmp_path, limit=1, **hub) == FIRST_PAIRS[:1]
+    with pytest.raises(CorpusError, match=r"set train: row 1: no column 'fr'; there are de, en\."):
+        pairs_of(tmp_path, **hub | {"target": "fr"})
+
+
+def test_a_data_set_that_cannot_be_loaded_is_said(tmp_path, parquet):
+    parquet("set/train", de=["x"], en=["y"])
+    (tmp_path / "nothing").mkdir()
+    for spec, reason in (({"hub": str(tmp_path / "nothing"), "split": "train"}, r"\w+Error: "),
+                         ({"hub": str(tmp_path / "set"), "split": "tst"}, 'ValueError: Unknown split "tst"')):
+        with pytest.raises(CorpusError, match=rf"data set .* cannot be loaded: {reason}.*config and split"):
+            pairs_of(tmp_path, **spec, **KEYS)
+
+
+def test_an_error_without_a_message_is_an_error_too(monkeypatch):
+    import datasets
+
+    def failing(*arguments, **options):
+        raise ConnectionError
+
+    monkeypatch.setattr(datasets, "load_dataset", failing)
+    with pytest.raises(CorpusError, match="data set wmt/wmt14 de-en train cannot be loaded: ConnectionError"):
+        pairs_of(Path(), hub="wmt/wmt14", config="de-en", split="train", **KEYS)
+
+
+# Cleaning
+
+
+def cleaned(pairs: list[tuple[str, str]], **options) -> tuple[list[int], Counts]:
+    """Numbers of the pairs that are kept, counted from 1."""
+    counts = Counts(lines=len(pairs))
+    numbered = [(number, source, target) for number, (source, target) in enumerate(pairs, 1)]
+    kept = list(clean(numbered, Cleaning(**options), counts))
+    assert kept == [numbered[number - 1] for number, _, _ in kept]              # unchanged and in their order
+    assert counts.kept == len(kept)
+    return [number for number, _, _ in kept], counts
+
+
+def test_each_reason_is_counted_with_its_first_line():
+    pairs = [
+        ("ein Hund", "a dog"),
+        ("", "a dog"), ("ein Hund", ""), (" \t\u3000", "a dog"),
+        ("x" * 21, "a dog"), ("ein Hund", "x" * 21),
+        ("x" * 11, "x" * 20), ("x" * 20, "x" * 11),
+        ("taxi", "taxi"),
+        ("ein Hund", "a dog"), ("ein Hund", "a hound"), ("ein Hund", "a dog"),
+    ]
+    kept, counts = cleaned(pairs, max_characters=20, max_length_ratio=1.5, remove_identical=True,
+                           remove_duplicates=True)
+    assert kept == [1, 11]
+    assert counts.dropped == {"empty": 3, "too_long": 2, "length_ratio": 2, "identical": 1, "duplicate": 2}
+    assert counts.examples == {"empty": 2, "too_long": 5, "length_ratio": 7, "identical": 9, "duplicate": 10}
+    assert counts.summary() == (
+        "12 lines, 2 kept; 3 empty (first: line 2); 2 too long (first: line 5); 2 length ratio (first: line 7); "
+        "1 identical (first: line 9); 2 duplicate (first: line 10)")
+    assert counts.to_dict()["dropped"] == counts.dropped
+    assert json.loads(json.dumps(counts.to_dict())) == counts.to_dict()
+
+
+def test_only_empty_and_very_long_pairs_are_dropped_by_default():
+    pairs = [("taxi", "taxi"), ("taxi", "taxi"), ("x" * 11, "x" * 5000), ("", ""), ("x", "x" * 5001)]
+    kept, counts = cleaned(pairs)
+    assert kept == [1, 2, 3]
+    assert counts.dropped == {"empty": 1, "too_long": 1}
+
+
+def test_the_length_ratio_says_nothing_of_short_texts():
+    pairs = [("x" * short, "x" * long) for short, long in ((10, 100), (1, 50), (11, 22), (11, 23), (12, 24))]
+    pairs += [(target, source) for source, target in pairs]
+    kept, _ = cleaned(pairs, max_length_ratio=2.0)
+    assert kept == [1, 2, 3, 5, 6, 7, 8, 10]
+
+
+def test_white_space_around_a_text_has_no_length():
+    kept, _ = cleaned([(" " * 50 + "x" * 11, "x" * 11 + "\t" * 50)], max_characters=11, max_length_ratio=1.5)
+    assert kept == [1]
+
+
+def test_duplicates_are_equal_on_both_sides():
+    pairs = [("a", "b"), ("b", "a"), ("a", "c"), ("c", "b"), ("ab", "c"), ("a", "bc"), ("a", "b"), ("a ", "b")]
+    assert cleaned(pairs, remove_duplicates=True)[0] == [1, 2, 3, 4, 5, 6, 8]
+
+
+def test_cleaning_reads_no_further_than_it_gives():
+    def endless():
+        number = 0
+        while True:
+            number += 1
+            yield number, "ein Hund" if number % 3 == 0 else "", "a dog"
+
+    pairs = clean(endless(), Cleaning(), Counts())
+    assert [next(pairs)[0] for _ in range(3)] == [3, 6, 9]

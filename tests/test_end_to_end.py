@@ -1,0 +1,96 @@
+"""The whole road: text, recipe, training, bundle, translation, score."""
+
+import random
+import shutil
+
+import pytest
+
+from seq2seq.recipe import load_recipe
+from seq2seq.trainer import train
+from seq2seq.translator import Translator
+
+RECIPE = """
+name: {name}
+languages: {{source: en, target: de}}
+data:
+  train: [{{source: train.en, target: train.de}}]
+  valid: {{source: valid.en, target: valid.de}}
+  test: {{same: {{source: valid.en, target: valid.de}}}}
+tokenizer: {{vocab_size: {vocab_size}}}
+model: {{d_model: 64, encoder_layers: {layers}, decoder_layers: {layers}, num_heads: 4, feed_forward: 128, dropout: 0.0}}
+training:
+  batch_tokens: {batch_tokens}
+  learning_rate: 0.005
+  warmup_steps: {warmup_steps}
+  schedule: linear
+  max_steps: {steps}
+  validate_every: {steps}
+  label_smoothing: 0.0
+  precision: fp32
+"""
+
+PAIRS = """
+The dog sleeps.|Der Hund schläft.
+The cat drinks milk.|Die Katze trinkt Milch.
+I do not know.|Ich weiß es nicht.
+Where is the station?|Wo ist der Bahnhof?
+It is raining again.|Es regnet schon wieder.
+She reads a long letter.|Sie liest einen langen Brief.
+We have 12 apples.|Wir haben 12 Äpfel.
+“Come in!” he said.|„Komm herein!“, sagte er.
+The train leaves at 7:45.|Der Zug fährt um 7.45 Uhr.
+Nobody was at home.|Niemand war zu Hause.
+My brother plays chess.|Mein Bruder spielt Schach.
+That costs too much.|Das kostet zu viel.
+The children are singing.|Die Kinder singen.
+Please close the window.|Bitte schließ das Fenster.
+He works in a factory.|Er arbeitet in einer Fabrik.
+The soup is cold.|Die Suppe ist kalt.
+Can you help me?|Kannst du mir helfen?
+They live by the sea.|Sie wohnen am Meer.
+Birds fly south in autumn.|Vögel fliegen im Herbst nach Süden.
+Tomorrow is Sunday.|Morgen ist Sonntag.
+"""
+
+
+def write(folder, name, pairs):
+    for side, language in enumerate(("en", "de")):
+        (folder / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+
+
+def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundle(tmp_path):
+    pairs = [line.split("|") for line in PAIRS.strip().splitlines()]
+    for name in ("train", "valid"):
+        write(tmp_path, name, pairs)
+    (tmp_path / "recipe.yaml").write_text(
+        RECIPE.format(name="memory", vocab_size=350, layers=1, batch_tokens=400, warmup_steps=20, steps=120))
+    scores = train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
+    assert scores["same"]["bleu"].value == pytest.approx(100)
+    # A bundle is all that is needed, wherever it is.
+    shutil.move(tmp_path / "run" / "best", tmp_path / "elsewhere")
+    for path in [*tmp_path.glob("*.en"), *tmp_path.glob("*.de")]:
+        path.unlink()
+    translator = Translator.load(tmp_path / "elsewhere")
+    found = translator.translate([source for source, _ in pairs])
+    assert [best.text for best, *_ in found] == [target for _, target in pairs]
+    scored = translator.score([(source, target) for source, target in pairs])
+    assert [score.log_probability for score in scored] == pytest.approx(
+        [best.log_probability for best, *_ in found], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_model_learns_to_copy_words_it_has_never_seen_together(tmp_path):
+    rng = random.Random(11)
+    words = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
+    sentences = {" ".join(rng.choices(words, k=rng.randint(3, 11))) for _ in range(6200)}
+    lines = sorted(sentences)
+    rng.shuffle(lines)
+    write(tmp_path, "train", [(line, line) for line in lines[:-200]])
+    write(tmp_path, "valid", [(line, line) for line in lines[-200:]])
+    (tmp_path / "recipe.yaml").write_text(
+        RECIPE.format(name="copy", vocab_size=330, layers=2, batch_tokens=1500, warmup_steps=100, steps=900))
+    train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
+    found = Translator.load(tmp_path / "run").translate(lines[-200:])
+    right = sum(got == wanted for line, (best, *_) in zip(lines[-200:], found, strict=True)
+                for got, wanted in zip(best.text.split(), line.split(), strict=False))
+    assert right / sum(len(line.split()) for line in lines[-200:]) >= 0.99

@@ -1,0 +1,256 @@
+"""The recipes that come with the toolkit: that they can be read, what prepares their data, and the paper's model."""
+
+import importlib.util
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from seq2seq.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.errors import CorpusError
+from seq2seq.loss import smoothed_cross_entropy
+from seq2seq.model import build_model
+from seq2seq.recipe import load_recipe
+from seq2seq.tokenizer import END_ID
+from seq2seq.trainer import Training
+
+ROOT = Path(__file__).parents[1]
+RECIPES = sorted((ROOT / "recipes").glob("*/*.yaml"))
+BASE = ROOT / "recipes" / "wmt14_en_de" / "base.yaml"
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+
+
+def script(task):
+    """The module recipes/<task>/prepare.py."""
+    spec = importlib.util.spec_from_file_location(f"prepare_{task}", ROOT / "recipes" / task / "prepare.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(module, monkeypatch, *arguments):
+    """The script's exit code, called as from the command line."""
+    monkeypatch.setattr("sys.argv", ["prepare.py", *map(str, arguments)])
+    return module.main()
+
+
+def read(directory, name, *languages):
+    """The pairs of a split."""
+    columns = [(directory / f"{name}.{language}").read_text(encoding="utf-8").split("\n") for language in languages]
+    assert all(column.pop() == "" for column in columns), "the last line is closed"
+    return list(zip(*columns, strict=True))
+
+
+# Recipes
+
+
+def test_there_are_recipes():
+    assert {path.parent.name for path in RECIPES} >= {"multi30k", "phrasebook", "tatoeba_zh_en", "wmt14_en_de"}
+
+
+@every_recipe
+def test_a_recipe_is_valid_and_says_what_a_reader_looks_for(path):
+    recipe = load_recipe(path, check_files=False)
+    text = path.read_text(encoding="utf-8")
+    written = YAML(typ="safe").load(text)
+    assert text.startswith("# "), "the first line says what it is"
+    assert written.keys() >= {"name", "languages", "data", "tokenizer", "model", "training", "decoding"}
+    assert recipe.data.test, "a model without a test set has no result"
+    assert recipe.languages.source != recipe.languages.target
+
+
+@every_recipe
+def test_a_recipe_builds_on_a_size_in_configs(path):
+    base = YAML(typ="safe").load(path.read_text(encoding="utf-8"))["model"]["base"]
+    assert (path.parent / base).resolve().parent == ROOT / "configs"
+    assert (path.parent / base).is_file()
+
+
+def test_no_two_recipes_share_a_run():
+    names = [load_recipe(path, check_files=False).name for path in RECIPES]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_size_serves_a_recipe(path):
+    model = load_recipe(BASE, [f"model.base={path}"], check_files=False).model
+    assert model.d_model == {"tiny": 128, "small": 256, "base": 512, "big": 1024}[path.stem.split("_")[1]]
+
+
+# The base model of Vaswani et al. 2017
+
+
+def parameters(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_wmt14_recipe_has_the_papers_number_of_parameters():
+    recipe = load_recipe(BASE, check_files=False)
+    with torch.device("meta"):
+        model = build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size)
+    # Vaswani et al. 2017, table 3: 65 million, in which TensorFlow's vocabulary was somewhat larger than 37,000.
+    # 37,000 x 512 + 6 x 3,152,384 (an encoder layer) + 6 x 4,204,032 (a decoder layer), with all biases.
+    assert parameters(model) == 63_082_496
+
+
+@pytest.fixture
+def base_recipe(tmp_path):
+    """The WMT14 recipe with a few numerals for data, in steps small enough for one thread."""
+    ones = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    einer = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+    pairs = [(f"{ones[i]} and {ones[j]}", f"{einer[i]} und {einer[j]}") for i in range(9) for j in range(9)]
+    for side, language in enumerate(("en", "de")):
+        (tmp_path / f"text.{language}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+    files = f"{{source: {tmp_path}/text.en, target: {tmp_path}/text.de}}"
+    return load_recipe(BASE, [
+        f"data.train=[{files}]", f"data.valid={files}", f"data.test={{numerals: {files}}}", "expected={}",
+        "tokenizer.vocab_size=300", "training.batch_tokens=256", "training.accumulation=2", "training.precision=fp32",
+        "training.learning_rate=0.001", "training.warmup_steps=1", "training.threads=1",
+    ])
+
+
+def test_the_base_model_learns_and_translates_on_a_cpu(base_recipe, tmp_path):
+    training = Training(base_recipe, tmp_path / "run")
+    (section,) = {type(layer).__name__ for layer in training.model.encoder}
+    assert (section, len(training.model.encoder), training.model.d_model) == ("EncoderLayer", 6, 512)
+    losses, steps = [], training._steps()
+    for _ in range(2):
+        training._step(next(steps))
+        window = training.progress.window
+        losses.append(window.pop("loss") / window.pop("target_tokens"))
+        assert window.pop("gradient_norm") > 0
+    assert losses[1] < losses[0], "the second step has learnt from the first"
+    training.model.eval()
+    (best, *_), _ = training.translator.translate(["one and two", "nine and nine"], beam_size=2, max_length_offset=5)
+    assert best.tokens > 0 and np.isfinite(best.log_probability)
+
+
+def test_the_base_model_with_a_vocabulary_of_32000_has_a_gradient_everywhere(base_recipe):
+    torch.manual_seed(3)
+    model = build_model(base_recipe.model, 32_000, 32_000)
+    # The size of the paper's model with this vocabulary: 32,000 x 512 in place of 37,000 x 512.
+    assert parameters(model) == 60_522_496
+    random = np.random.default_rng(5)
+    sides = [EncodedSide.from_lists([random.integers(END_ID + 1, 32_000, length).tolist() for length in lengths])
+             for lengths in ((7, 2, 5), (3, 11, 1))]
+    batch = gather(EncodedCorpus(*sides), np.arange(3))
+    loss = smoothed_cross_entropy(model(batch), batch.target_output, batch.target_count, 0.1)
+    # Fresh logits are small: the model knows no more than that there are 32,000 pieces.
+    assert loss.total.item() / loss.tokens == pytest.approx(np.log(32_000), rel=0.1)
+    loss.total.backward()
+    for name, parameter in model.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().sum() > 0 or name.endswith("key_value.bias"), name
+
+
+# Multi30k
+
+PAIRS = {"train": [("Ein Hund läuft.", "A dog runs."), ("Zwei Katzen.", "Two cats."), ("Ein Mann.", "A man.")],
+         "validation": [("Eine Frau\nsingt.", "A woman sings.")], "test": [("Kinder.", "Children."), ("Ja.", "Yes.")]}
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A directory in the layout of the hub's data set."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    directory = tmp_path / "hub"
+    directory.mkdir()
+    for split, pairs in PAIRS.items():
+        lines = [json.dumps({"en": english, "de": german}) + "\n" for german, english in pairs]
+        (directory / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    yield directory
+    datasets.enable_progress_bars()
+
+
+def test_multi30k_is_written_where_its_recipes_look_for_it(hub, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "data"
+    assert run(script("multi30k"), monkeypatch, "--hub", hub, "--output", output) == 0
+    assert read(output, "train", "de", "en") == PAIRS["train"]
+    assert read(output, "val", "de", "en") == [("Eine Frau singt.", "A woman sings.")]
+    assert read(output, "test_2016_flickr", "de", "en") == PAIRS["test"]
+    assert "train.{de,en}: 3 lines" in capsys.readouterr().out
+    for path in (ROOT / "recipes" / "multi30k").glob("*.yaml"):
+        load_recipe(path, [f"data.root={output}"], check_files=True)
+
+
+@pytest.mark.parametrize(("spoil", "message"), [
+    (lambda hub: (hub / "test.jsonl").unlink(), "test cannot be loaded: ValueError: Unknown split"),
+    (lambda hub: [file.write_text('{"en": "Yes.", "fr": "Oui."}\n') for file in hub.iterdir()], "no column 'de'"),
+])
+def test_a_multi30k_that_is_not_whole_is_refused_and_nothing_is_written(hub, tmp_path, monkeypatch, capsys, spoil,
+                                                                        message):
+    spoil(hub)
+    assert run(script("multi30k"), monkeypatch, "--hub", hub, "--output", tmp_path / "data") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+# Tatoeba
+
+tatoeba = script("tatoeba_zh_en")
+
+
+@pytest.fixture
+def anki(tmp_path):
+    """A file as manythings.org has it: 300 sentences, of which many have several translations and some come twice."""
+    random = np.random.default_rng(7)
+    lines = [f"English {number % 211}.\t中文{random.integers(173)}。\tCC-BY 2.0 (France)\n" for number in range(300)]
+    path = tmp_path / "cmn.txt"
+    path.write_text("".join([*lines, *lines[:13]]), encoding="utf-8")
+    return path
+
+
+def test_no_tatoeba_sentence_of_either_language_stands_in_two_splits(anki, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "data"
+    assert run(tatoeba, monkeypatch, anki, "--valid", 11, "--test", 17, "--output", output) == 0
+    splits = {name: read(output, name, "en", "zh") for name in ("train", "valid", "test")}
+    assert (len(splits["valid"]), len(splits["test"])) == (11, 17)
+    for one, other in combinations(splits.values(), 2):
+        for side in (0, 1):
+            assert not {pair[side] for pair in one} & {pair[side] for pair in other}
+    pairs = [tuple(line.split("\t")[:2]) for line in anki.read_text(encoding="utf-8").splitlines()]
+    assert sorted(pair for split in splits.values() for pair in split) == sorted(set(pairs))
+    assert f"{len(set(pairs))} different pairs, {len(pairs) - len(set(pairs))} repetitions" in capsys.readouterr().out
+    load_recipe(ROOT / "recipes" / "tatoeba_zh_en" / "zh_en.yaml", [f"data.root={output}"], check_files=True)
+
+
+def test_the_seed_alone_decides_which_tatoeba_pairs_are_tested(anki):
+    pairs, _ = tatoeba.read_pairs(anki)
+    sizes = {"valid": 11, "test": 17}
+    first, second, other = (tatoeba.split(pairs, sizes, seed)["test"] for seed in (1, 1, 2))
+    assert first == second != other
+
+
+def test_pairs_that_hang_together_over_others_form_one_group():
+    pairs = [("a", "甲"), ("b", "乙"), ("c", "丙"), ("b", "甲"), ("d", "丙"), ("e", "戊"), ("甲", "e")]
+    assert sorted(sorted(group) for group in tatoeba.connected(pairs)) == [
+        [("a", "甲"), ("b", "乙"), ("b", "甲")], [("c", "丙"), ("d", "丙")], [("e", "戊")], [("甲", "e")]]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("Hi.\t嗨。\tx\nHello\n", r"cmn.txt:2: expected English, a tab and Chinese, found 'Hello'"),
+    ("Hi.\t \tx\n", r"cmn.txt:1: expected English"),
+    ("Hi.\t嗨。\tx\nRun!\t跑！\tx\nBye.\t再见。\tx\n", r"test gets only 2 of 3"),
+    ("Hi.\t嗨。\tx\nHello.\t嗨。\tx\nRun!\t跑！\tx\nBye.\t再见。\tx\nNo.\t不。\tx\n", None),
+    ("", r"valid gets only 0 of 1"),
+])
+def test_a_tatoeba_file_that_cannot_be_split_is_refused(tmp_path, monkeypatch, capsys, text, message):
+    (tmp_path / "cmn.txt").write_text(text, encoding="utf-8")
+    output = tmp_path / "data"
+    arguments = (tmp_path / "cmn.txt", "--valid", 1, "--test", 3 if message else 2, "--output", output)
+    assert run(tatoeba, monkeypatch, *arguments) == (2 if message else 0)
+    assert output.exists() == (message is None)
+    if message:
+        assert message in capsys.readouterr().err
+
+
+def test_a_missing_tatoeba_file_is_named(tmp_path):
+    with pytest.raises(CorpusError, match=r"nowhere\.txt"):
+        tatoeba.read_pairs(tmp_path / "nowhere.txt")

@@ -1,0 +1,445 @@
+"""Text to pieces and back without loss, models that are the same wherever they are trained, and errors that help."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import hypothesis
+import pytest
+import sentencepiece
+from hypothesis import strategies
+
+from seq2seq.errors import TokenizerError
+from seq2seq.recipe.schema import TokenizerSection
+from seq2seq.tokenizer import (
+    CONTROL_BYTES,
+    END_ID,
+    START_ID,
+    UNKNOWN_ID,
+    Tokenizer,
+    Tokenizers,
+    _draw,
+    train_tokenizers,
+)
+
+GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus",
+          "die Kinder laufen im Garten und lachen laut"]
+ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house",
+           "the children are running through the garden and laughing loudly"]
+PAIRS = list(zip(GERMAN, ENGLISH, strict=True))
+
+# Of the 256 bytes, 3 symbols, and the characters of the text; 290 leaves some pieces of several characters.
+SIZES = {True: 290, False: 281}
+KINDS = [(kind, joint) for kind in ("unigram", "bpe") for joint in (True, False)]
+
+ODD_TEXTS = [
+    "", " ", "   ", " a", "a ", "  a  b  ", "\t", "a\tb", "\x00", "a\x00b", "\r", "a\r", "\n", "a\nb\n", "\u0085",
+    "\u2028", "a\u2028b\u2029c", "\x0b\x0c\x1c\x1d\x1e\x1f\x7f", "\ufeffa", "\u00a0a\u3000", "<s>", "</s>", "<unk>",
+    "<0x41>", "<pad>", "<s> a </s>", "你好，世界", "مرحبا", "हिन्दी", "ﷺ", "e\u0301", "\u00e9", "ﬁ",
+    "👩\u200d👩\u200d👧", "\U000f0000\U0010ffff", "\ufffe\uffff", "\ufffd", "𝔘𝔫𝔦", "12345", "ein Hund läuft",
+    "\u0300", "\u200b",
+]
+LONG_TEXT = "x" * 5000
+
+
+def train(kind: str = "unigram", joint: bool = True, pairs=PAIRS, seed: int = 1, **options) -> Tokenizers:
+    section = TokenizerSection(**{"type": kind, "joint": joint, "vocab_size": SIZES[joint], **options})
+    return train_tokenizers(pairs, section, seed)
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[tuple[str, bool], Tokenizers]:
+    return {(kind, joint): train(kind, joint) for kind, joint in KINDS}
+
+
+@pytest.fixture(scope="module")
+def every(trained) -> list[Tokenizer]:
+    return [tokenizer for both in trained.values() for tokenizer in (both.source, both.target)]
+
+
+@pytest.fixture(scope="module")
+def unigram(trained) -> Tokenizer:
+    return trained["unigram", True].source
+
+
+@pytest.fixture(scope="module")
+def bpe(trained) -> Tokenizer:
+    return trained["bpe", True].source
+
+
+# There and back
+
+
+@pytest.mark.parametrize("text", [*ODD_TEXTS, pytest.param(LONG_TEXT, id="long")], ids=ascii)
+def test_odd_text_comes_back_as_it_was(every, text):
+    for tokenizer in every:
+        assert tokenizer.decode(tokenizer.encode([text])) == [text]
+
+
+# Half of a surrogate pair is no character, U+2581 is how sentencepiece writes a space.
+CHARACTERS = strategies.characters(exclude_categories=["Cs"], exclude_characters="\u2581")
+TEXTS = strategies.text(CHARACTERS) | strategies.text("ein Hdläuft<>s/0x41\t\n\r\x00\u0085\u2028", max_size=40)
+
+
+@hypothesis.settings(deadline=None, max_examples=150)
+@hypothesis.given(strategies.lists(TEXTS, max_size=5))
+def test_every_text_comes_back_as_it_was(every, lines):
+    for tokenizer in every:
+        encoded = tokenizer.encode(lines)
+        assert tokenizer.decode(encoded) == lines
+        assert not {UNKNOWN_ID, START_ID, END_ID}.intersection(chain.from_iterable(encoded))
+
+
+@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.given(TEXTS, strategies.integers(0, 2**63 - 1))
+def test_sampled_pieces_are_of_the_same_text(every, text, seed):
+    for tokenizer in every:
+        sampled = tokenizer.sample([text], 0.3, seed)
+        assert tokenizer.decode(sampled) == [text]
+        assert not {UNKNOWN_ID, START_ID, END_ID}.intersection(sampled[0])
+
+
+def test_a_lower_one_eighth_block_is_the_only_character_that_is_lost(unigram):
+    assert unigram.decode(unigram.encode(["a\u2581b"])) == ["a b"]
+
+
+def test_the_symbols_written_as_text_are_text(every):
+    for tokenizer in every:
+        for text in ("<s>", "</s>", "<unk>", "<0x41>"):
+            ids, = tokenizer.encode([text])
+            assert len(ids) >= 3 and min(ids) > END_ID
+            assert tokenizer.encode([text + text])[0].count(ids[-1]) >= 2
+
+
+def test_an_empty_line_has_no_pieces(every):
+    for tokenizer in every:
+        assert tokenizer.encode(["", "ein", ""])[::2] == [[], []]
+        assert tokenizer.encode([]) == [] == tokenizer.decode([])
+        assert tokenizer.decode([[], []]) == ["", ""]
+
+
+def test_start_and_end_vanish_and_broken_bytes_become_replacement_characters(unigram):
+    ids, = unigram.encode(["Hund"])
+    assert unigram.decode([[START_ID, *ids, END_ID]]) == ["Hund"]
+    euro, = unigram.encode(["€"])
+    assert "\ufffd" in unigram.decode([euro[:-1]])[0]
+    assert "\n" not in unigram.decode([euro[:-1]])[0]
+
+
+def test_pieces_join_to_the_text(unigram):
+    ids, = unigram.encode(["ein Hund"])
+    assert "".join(unigram.pieces(ids)) == "\u2581ein\u2581Hund"
+
+
+def test_half_a_surrogate_pair_is_refused_by_the_number_of_its_text(unigram):
+    for encode in (unigram.encode, unigram.encode_flat, lambda lines: unigram.sample(lines, 0.1, 1)):
+        with pytest.raises(TokenizerError, match=r"text 2 holds half a surrogate pair.*errors='replace'"):
+            encode(["ein Hund", "\ud800", "Haus"])
+
+
+# Other ways to encode
+
+
+def test_threads_change_nothing(every):
+    lines = [f"{text} {number}" for number, text in enumerate(ODD_TEXTS * 3)]
+    for tokenizer in every:
+        assert tokenizer.encode(lines, threads=3) == tokenizer.encode(lines)
+
+
+def test_flat_ids_are_the_same_ids(every):
+    for tokenizer in every:
+        flat, offsets = tokenizer.encode_flat(ODD_TEXTS, threads=2)
+        assert (flat.dtype, offsets.dtype) == ("int64", "int64")
+        cut = [flat[begin:end].tolist() for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        assert cut == tokenizer.encode(ODD_TEXTS)
+    flat, offsets = every[0].encode_flat([])
+    assert (flat.tolist(), offsets.tolist()) == ([], [0])
+
+
+# Subword sampling
+
+LINES = GERMAN * 5
+
+
+def test_sampling_depends_on_its_arguments_alone(every):
+    for tokenizer in every:
+        first = tokenizer.sample(LINES, 0.3, 7)
+        others = [tokenizer.sample(LINES, 0.3, seed) for seed in range(5)]
+        tokenizer.encode(LINES)
+        assert tokenizer.sample(LINES, 0.3, 7) == first
+        assert first not in others
+        assert len({str(sampled) for sampled in [first, *others]}) == 6
+
+
+def test_the_seed_that_sentencepiece_ignores_is_a_seed_like_any_other(unigram):
+    for seed in (2**32 - 1, 2**63 - 1, 2**64 - 1):
+        unigram.sample(LINES, 0.3, 1)
+        first = unigram.sample(LINES, 0.3, seed)
+        unigram.sample(LINES, 0.3, 2)
+        assert unigram.sample(LINES, 0.3, seed) == first
+
+
+def test_sampling_varies_within_a_call(unigram):
+    assert len({tuple(ids) for ids in unigram.sample(["die Katze läuft im Haus"] * 100, 0.0, 1)}) >= 4
+
+
+def test_alpha_sharpens_unigram_sampling(unigram):
+    """Kudo 2018: segmentations are drawn with P(x)^alpha, so that a large alpha leaves only the best."""
+    lengths = {alpha: sum(map(len, unigram.sample(LINES, alpha, 1))) for alpha in (0.01, 0.5, 50.0)}
+    assert lengths[0.01] > lengths[0.5] > lengths[50.0]
+    assert lengths[50.0] == sum(map(len, unigram.encode(LINES)))
+
+
+def test_alpha_is_the_share_of_merges_that_bpe_leaves_out(bpe):
+    """Provilkov et al. 2020: with none left out it is BPE, with all of them one piece a character."""
+    assert bpe.sample(LINES, 0.0, 1) == bpe.encode(LINES)
+    lengths = [sum(map(len, bpe.sample(LINES, alpha, 1))) for alpha in (0.0, 0.2, 0.6, 1.0)]
+    assert lengths == sorted(set(lengths))
+    assert all(len(piece) == 1 for piece in bpe.pieces(bpe.sample(["ein Hund"], 1.0, 1)[0]))
+
+
+def test_samplers_in_several_threads_do_not_disturb_each_other(unigram, bpe):
+    tasks = [(tokenizer, seed) for seed in range(50) for tokenizer in (unigram, bpe)]
+    alone = [tokenizer.sample(GERMAN, 0.3, seed) for tokenizer, seed in tasks]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(5) as pool:
+            together = list(pool.map(lambda task: task[0].sample(GERMAN, 0.3, task[1]), tasks))
+    finally:
+        sys.setswitchinterval(interval)
+    assert together == alone
+
+
+# Training
+
+
+def in_a_fresh_process(program: str) -> str:
+    """What a program prints; standard error must stay empty."""
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
+                            timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+@pytest.mark.parametrize("kind, joint", [("unigram", True), ("bpe", False)])
+def test_another_process_makes_the_same_model(trained, tmp_path, kind, joint):
+    in_a_fresh_process(f"""
+        from seq2seq.recipe.schema import TokenizerSection
+        from seq2seq.tokenizer import train_tokenizers
+        section = TokenizerSection(type={kind!r}, joint={joint!r}, vocab_size={SIZES[joint]})
+        train_tokenizers({PAIRS!r}, section, 1).save({str(tmp_path)!r})
+    """)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == trained[kind, joint].files()
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_another_process_draws_the_same_samples(trained, tmp_path, kind):
+    tokenizer = trained[kind, True].source
+    tokenizer.save(tmp_path / "model")
+    printed = in_a_fresh_process(f"""
+        from seq2seq.tokenizer import Tokenizer
+        print(Tokenizer.load({str(tmp_path / "model")!r}).sample({LINES!r}, 0.3, 7))
+    """)
+    assert printed.strip() == str(tokenizer.sample(LINES, 0.3, 7))
+
+
+def test_the_seed_decides_what_is_drawn_and_so_the_model():
+    pairs = [(f"wort{number} {'abcdefg'[number % 7] * 3}", f"word{number}") for number in range(300)]
+    models = [train(pairs=pairs, seed=seed, sample_lines=100).source.model for seed in (1, 1, 2)]
+    assert models[0] == models[1] != models[2]
+
+
+def test_separate_tokenizers_learn_from_their_own_language(trained):
+    both = trained["bpe", False]
+    assert not both.joint and both.source.fingerprint != both.target.fingerprint
+    assert len(both.source.encode(["Katze schläft"])[0]) < len(both.target.encode(["Katze schläft"])[0])
+    assert trained["bpe", True].joint
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_vocabulary_too_large_is_told_the_largest_which_works(kind):
+    with pytest.raises(TokenizerError, match="vocab_size: 9,999 pieces are more than the training text gives") as error:
+        train(kind, vocab_size=9999)
+    largest = int(re.search(r"the largest possible vocabulary has ([\d,]+)", str(error.value))[1].replace(",", ""))
+    assert train(kind, vocab_size=largest).source.vocab_size == largest
+    with pytest.raises(TokenizerError, match=f"possible vocabulary has {largest}"):
+        train(kind, vocab_size=largest + 1)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_vocabulary_too_small_is_told_the_smallest_which_works(kind):
+    with pytest.raises(TokenizerError, match="vocab_size: 261 pieces do not even hold all characters") as error:
+        train(kind, vocab_size=261)
+    smallest = int(re.search(r"([\d,]+) are needed", str(error.value))[1].replace(",", ""))
+    assert train(kind, vocab_size=smallest).source.vocab_size == smallest
+    with pytest.raises(TokenizerError, match=f"{smallest} are needed"):
+        train(kind, vocab_size=smallest - 1)
+
+
+@pytest.mark.parametrize("pairs", [[], [("", "")]], ids=["none", "empty"])
+def test_nothing_to_train_on_is_an_error(pairs):
+    with pytest.raises(TokenizerError, match="no text to train the tokenizer on"):
+        train(pairs=pairs)
+
+
+def test_what_looks_like_a_line_end_is_never_a_piece():
+    wild = "\u2028\u2029\u0085\x0b\x0c\x00\x1c\x7f\t"
+    pairs = [(f"{character}ab{character}cd{character}", "ab") for character in wild] * 11
+    for kind in ("unigram", "bpe"):
+        tokenizer = train(kind, pairs=pairs, vocab_size=265).source
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        assert not set(wild).intersection("".join(pieces))
+        for character in wild:
+            assert all(piece.startswith("<0x") for piece in tokenizer.pieces(tokenizer.encode([f"{character}"])[0][1:]))
+
+
+def test_digits_stand_alone():
+    pairs = [("im Jahr 1999 und 1998", "in 1999 and 1998")] * 11
+    pieces = train("bpe", pairs=pairs, vocab_size=280).source.pieces(range(280))
+    assert not [piece for piece in pieces if re.search(r"\d.|.\d", piece) and not piece.startswith("<0x")]
+
+
+def test_a_long_line_is_trained_on_like_any_other():
+    """By default sentencepiece drops lines of more than 4,192 bytes without a word."""
+    long = "Dampfschiff " * 1000
+    assert "\u2581Dampfschiff" in train("bpe", pairs=[(long, "a")], vocab_size=285).source.pieces(range(285))
+
+
+def test_nmt_nfkc_folds_what_identity_keeps(unigram):
+    folding = train(normalization="nmt_nfkc").source
+    assert folding.decode(folding.encode(["Hund，  Katze "])) == ["Hund, Katze"]
+    assert unigram.decode(unigram.encode(["Hund，  Katze "])) == ["Hund，  Katze "]
+
+
+# Symbols
+
+
+def test_control_ids_are_what_a_translation_never_holds(every):
+    for tokenizer in every:
+        ids = tokenizer.control_ids
+        names = [f"<0x{byte:02X}>" for byte in range(0x20)] + ["<0x7F>"]
+        assert sorted(tokenizer.pieces(ids)) == sorted(["<unk>", "<s>", *names])
+        assert UNKNOWN_ID in ids and START_ID in ids
+        assert END_ID not in ids
+        assert set(chain.from_iterable(tokenizer.encode([chr(byte) for byte in CONTROL_BYTES]))) - set(ids) == set(
+            tokenizer.encode([" "])[0])
+
+
+def foreign_model(**options) -> bytes:
+    writer = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(GERMAN + ENGLISH), model_writer=writer, minloglevel=2, vocab_size=40, model_type="bpe",
+        **options)
+    return writer.getvalue()
+
+
+def test_a_piece_of_other_peoples_models_with_a_control_character_is_banned():
+    tokenizer = Tokenizer(foreign_model(user_defined_symbols=["a\tb", "\n"]))
+    assert tokenizer.pieces(tokenizer.control_ids) == ["<unk>", "<s>", "a\tb", "\n"]
+
+
+def test_a_model_that_numbers_its_symbols_otherwise_is_refused():
+    with pytest.raises(TokenizerError, match=r"<unk>, <s>, </s> as \(1, 2, 3\), here they are \(0, 1, 2\)"):
+        Tokenizer(foreign_model(pad_id=0, unk_id=1, bos_id=2, eos_id=3))
+    with pytest.raises(TokenizerError, match=r"\(0, -1, 1\)"):
+        Tokenizer(foreign_model(unk_id=0, bos_id=-1, eos_id=1))
+
+
+# Files
+
+
+@pytest.mark.parametrize("kind, joint", KINDS)
+def test_tokenizers_survive_the_disk(trained, tmp_path, kind, joint):
+    both = trained[kind, joint]
+    assert set(both.files()) == ({"tokenizer.model"} if joint else {"source.model", "target.model"})
+    both.save(tmp_path)
+    for again in (Tokenizers.load(tmp_path), Tokenizers.from_files(both.files())):
+        assert again.joint == joint
+        assert again.files() == both.files()
+        assert (again.source is again.target) == joint
+        assert again.target.encode(ENGLISH) == both.target.encode(ENGLISH)
+
+
+def test_a_tokenizer_survives_the_disk(unigram, tmp_path):
+    unigram.save(tmp_path / "my.model")
+    again = Tokenizer.load(tmp_path / "my.model")
+    assert again.model == unigram.model == Tokenizer.from_bytes(unigram.model).model
+    assert again.fingerprint == unigram.fingerprint
+
+
+def test_a_damaged_model_is_named(unigram, tmp_path):
+    path = tmp_path / "tokenizer.model"
+    for damaged in (unigram.model[:-100], b"no model at all", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(TokenizerError, match=r"tokenizer\.model"):
+            Tokenizer.load(path)
+        with pytest.raises(TokenizerError, match=r"tokenizer\.model"):
+            Tokenizers.load(tmp_path)
+    with pytest.raises(TokenizerError, match="runs/x/target.model is not a sentencepiece model"):
+        Tokenizers.from_files({"source.model": unigram.model, "target.model": b"?"}, "runs/x")
+
+
+def test_a_tokenizer_that_is_not_there_is_said(unigram, tmp_path):
+    with pytest.raises(TokenizerError, match=r"no\.model: the tokenizer cannot be read: No such file"):
+        Tokenizer.load(tmp_path / "no.model")
+    (tmp_path / "source.model").write_bytes(unigram.model)
+    with pytest.raises(TokenizerError, match=r"has no tokenizer: expected tokenizer\.model, or source\.model and"):
+        Tokenizers.load(tmp_path)
+
+
+# The sample that a tokenizer is trained on
+
+
+def pairs_to(count: int) -> list[tuple[str, str]]:
+    return [(f"{number:03}", "") for number in range(count)]
+
+
+def test_a_text_smaller_than_the_sample_is_taken_whole():
+    assert _draw(pairs_to(7), 7, random.Random(1)) == _draw(iter(pairs_to(7)), 11, random.Random(1)) == pairs_to(7)
+    assert _draw([], 11, random.Random(1)) == []
+
+
+def test_the_sample_is_in_the_order_of_the_text_and_follows_the_seed():
+    drawn = _draw(pairs_to(500), 23, random.Random(1))
+    assert len(set(drawn)) == 23 and drawn == sorted(drawn)
+    assert _draw(pairs_to(500), 23, random.Random(1)) == drawn != _draw(pairs_to(500), 23, random.Random(2))
+
+
+def test_every_line_is_drawn_equally_often():
+    """Of 29 lines 5 are drawn 2,000 times: 345 hits each, standard deviation (2000 * 5/29 * 24/29)^0.5 = 17."""
+    hits = Counter(chain.from_iterable(_draw(pairs_to(29), 5, random.Random(seed)) for seed in range(2000)))
+    assert len(hits) == 29
+    assert all(abs(count - 345) < 5 * 17 for count in hits.values())
+
+
+def test_the_text_is_read_once_and_not_kept():
+    def endless():
+        for number in range(10_000):
+            yield Counted(str(number), "")
+            alive.append(Counted.alive)
+
+    alive: list[int] = []
+    _draw(endless(), 13, random.Random(1))
+    assert max(alive) <= 13 + 1
+
+
+class Counted(tuple):
+    """A pair that knows how many of it there are."""
+
+    alive = 0
+
+    def __new__(cls, *texts):
+        cls.alive += 1
+        return super().__new__(cls, texts)
+
+    def __del__(self):
+        type(self).alive -= 1

@@ -1,0 +1,314 @@
+"""Training: what it computes, how it stops, goes on and ends."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
+from seq2seq.errors import CheckpointError, RecipeError, UserError
+from seq2seq.machine import has_fast_bf16
+from seq2seq.recipe import load_recipe
+from seq2seq.run import Stopped
+from seq2seq.trainer import Training, train
+
+WORDS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("red", "rot"), ("blue", "blau"), ("cat", "Katze"),
+         ("dog", "Hund"), ("sees", "sieht"), ("hears", "hört"), ("and", "und"), ("not", "nicht")]
+
+RECIPE = """
+name: tiny
+languages: {source: en, target: de}
+data:
+  train: [{source: train.en, target: train.de}]
+  valid: {source: valid.en, target: valid.de}
+  test: {small: {source: valid.en, target: valid.de}}
+tokenizer: {vocab_size: 300}
+model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 32, dropout: 0.1}
+training:
+  batch_tokens: 64
+  learning_rate: 0.01
+  warmup_steps: 3
+  max_steps: 11
+  validate_every: 5
+  log_every: 2
+  ema_decay: 0.9
+  precision: fp32
+  threads: 1
+decoding: {beam_size: 2, max_length_offset: 3}
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick_tensorboard(monkeypatch):
+    """TensorBoard's files cost a second a run and are not what these tests are about."""
+    import torch.utils.tensorboard.writer as writer
+
+    class Nothing:
+        def __init__(self, *arguments, **options): ...
+        def add_scalar(self, *arguments): ...
+        def flush(self): ...
+        def close(self): ...
+
+    monkeypatch.setattr(writer, "SummaryWriter", Nothing)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A recipe with 60 sentences of 3 to 7 words, translated word by word."""
+    generator = torch.Generator().manual_seed(5)
+    for name, count in (("train", 60), ("valid", 7)):
+        pairs = []
+        for _ in range(count):
+            length = int(torch.randint(3, 8, (1,), generator=generator))
+            chosen = [WORDS[index] for index in torch.randint(len(WORDS), (length,), generator=generator)]
+            pairs.append([" ".join(word[side] for word in chosen) for side in (0, 1)])
+        for side, language in enumerate(("en", "de")):
+            (tmp_path / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs))
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+@pytest.fixture
+def recipe(folder):
+    def load(*settings):
+        return load_recipe(folder / "recipe.yaml", settings)
+
+    return load
+
+
+def final_weights(run):
+    return newest_checkpoint(run).model
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def logged(run):
+    """The log without what depends on the clock."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
+            for record in records]
+
+
+def interrupting(monkeypatch, step, interrupt):
+    """Let `interrupt` happen in the middle of the step."""
+    done = Training._step
+
+    def interrupted(self, parts):
+        done(self, parts)
+        if self.progress.step == step:
+            monkeypatch.setattr(Training, "_step", done)
+            interrupt()
+
+    monkeypatch.setattr(Training, "_step", interrupted)
+
+
+def die():
+    raise MemoryError("a process that dies here has saved nothing since the last checkpoint")
+
+
+# Going on
+
+
+@pytest.mark.parametrize("settings", [(), ("tokenizer.subword_sampling=0.2",), ("training.accumulation=3",)])
+@pytest.mark.parametrize("step", [1, 5, 7])
+def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_weights_and_log(recipe, tmp_path, monkeypatch, step,
+                                                                          settings):
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    train(recipe(*settings), whole)
+    interrupting(monkeypatch, step, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Stopped, match=f"saved at step {step}") as stopped:
+        train(recipe(*settings), parted)
+    assert stopped.value.exit_code == 130
+    train(recipe(*settings), parted)
+    assert same(final_weights(parted), final_weights(whole))
+    assert same(load_bundle(parted / "best").weights, load_bundle(whole / "best").weights)
+    assert logged(parted) == logged(whole)
+
+
+def test_sigterm_stops_with_143(recipe, tmp_path, monkeypatch):
+    interrupting(monkeypatch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped) as stopped:
+        train(recipe(), tmp_path / "run")
+    assert stopped.value.exit_code == 143
+
+
+@pytest.mark.parametrize("step", [3, 8])
+def test_a_training_that_dies_between_checkpoints_repeats_what_it_lost(recipe, tmp_path, monkeypatch, step):
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    train(recipe(), whole)
+    interrupting(monkeypatch, step, die)
+    with pytest.raises(MemoryError):
+        train(recipe(), parted)
+    train(recipe(), parted)
+    assert same(final_weights(parted), final_weights(whole))
+    assert logged(parted) == logged(whole)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(recipe, tmp_path):
+    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+        train(recipe(f"seed={seed}", "training.max_steps=3"), tmp_path / name)
+    assert same(final_weights(tmp_path / "first"), final_weights(tmp_path / "again"))
+    assert not same(final_weights(tmp_path / "first"), final_weights(tmp_path / "other"))
+
+
+def test_a_finished_run_says_so_and_measures_again(recipe, tmp_path, capsys):
+    first = train(recipe(), tmp_path / "run")
+    weights = final_weights(tmp_path / "run")
+    again = train(recipe(), tmp_path / "run")
+    assert "has finished: 11 steps" in capsys.readouterr().err
+    assert again == first
+    assert same(final_weights(tmp_path / "run"), weights)
+
+
+def test_a_prolonged_run_goes_on_and_names_what_changed(recipe, tmp_path, capsys):
+    run = tmp_path / "run"
+    train(recipe(), run)
+    train(recipe("training.max_steps=13"), run)
+    assert newest_checkpoint(run).step == 13
+    assert "training.max_steps: 11 -> 13" in capsys.readouterr().err
+
+
+def test_another_recipe_is_refused_with_every_difference(recipe, tmp_path):
+    run = tmp_path / "run"
+    train(recipe("training.max_steps=2"), run)
+    weights = final_weights(run)
+    with pytest.raises(RecipeError) as refusal:
+        train(recipe("training.max_steps=2", "model.dropout=0.2", "training.learning_rate=0.02"), run)
+    assert "model.dropout: 0.1 -> 0.2" in str(refusal.value)
+    assert "training.learning_rate: 0.01 -> 0.02" in str(refusal.value)
+    assert "--restart" in str(refusal.value)
+    assert same(final_weights(run), weights)
+
+
+def test_restart_moves_the_old_run_aside_and_deletes_nothing(recipe, tmp_path):
+    run = tmp_path / "run"
+    train(recipe("training.max_steps=2"), run)
+    weights = final_weights(run)
+    train(recipe("training.max_steps=2", "seed=2"), run, restart=True)
+    assert same(final_weights(tmp_path / "run.1"), weights)
+    assert not same(final_weights(run), weights)
+
+
+def test_a_run_does_not_go_on_with_other_text(recipe, folder):
+    run = folder / "run"
+    train(recipe("training.max_steps=2"), run)
+    lines = (folder / "train.en").read_text().splitlines()
+    (folder / "train.en").write_text("\n".join(["cat cat cat", *lines[1:]]) + "\n")
+    with pytest.raises(CheckpointError, match="was trained on other text"):
+        train(recipe("training.max_steps=4"), run)
+
+
+# Computing
+
+
+def test_parts_of_a_step_change_nothing(recipe, tmp_path):
+    for accumulation in (1, 3):
+        settings = ("model.dropout=0.0", f"training.accumulation={accumulation}", "training.max_steps=5")
+        train(recipe(*settings), tmp_path / str(accumulation))
+    one, three = final_weights(tmp_path / "1"), final_weights(tmp_path / "3")
+    # Adam divides by the gradient's own size: rounding decides what it makes of a gradient that is truly zero, which
+    # that of a key's bias is.
+    keys = [name for name in one if name.endswith("bias") and ("query_key_value" in name or "key_value" in name)]
+    for name in one.keys() - set(keys):
+        torch.testing.assert_close(one[name], three[name], rtol=0, atol=1e-4)
+
+
+@pytest.mark.skipif(not has_fast_bf16(torch.device("cpu")), reason="this CPU computes bf16 by emulation only")
+def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path):
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        run = tmp_path / precision
+        train(recipe(f"training.precision={precision}", "training.max_steps=40", "training.validate_every=40"), run)
+        losses[precision] = logged(run)[-1]["loss"]
+        assert {weight.dtype for weight in final_weights(run).values()} == {torch.float32}
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)
+
+
+def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, tmp_path, monkeypatch, capsys):
+    from seq2seq import trainer
+
+    real = trainer.scale_gradients
+    calls = iter(range(100))
+    monkeypatch.setattr(trainer, "scale_gradients",
+                        lambda *arguments: float("nan") if next(calls) == 3 else real(*arguments))
+    train(recipe(), tmp_path / "run")
+    progress = newest_checkpoint(tmp_path / "run").info["progress"]
+    assert (progress["step"], progress["skipped"]) == (11, 1)
+    assert "step 4 has no finite gradient and is skipped; its pairs are on the lines" in capsys.readouterr().err
+
+
+def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, monkeypatch):
+    from seq2seq import trainer
+
+    real = trainer.scale_gradients
+    calls = iter(range(100))
+    monkeypatch.setattr(trainer, "scale_gradients",
+                        lambda *arguments: float("inf") if next(calls) >= 5 else real(*arguments))
+    with pytest.raises(UserError, match="diverged"):
+        train(recipe("training.max_steps=50"), tmp_path / "run")
+    assert newest_checkpoint(tmp_path / "run").step >= 5
+    assert all(weight.isfinite().all() for weight in final_weights(tmp_path / "run").values())
+
+
+# Validating, averaging, ending
+
+
+def test_the_moving_average_is_what_is_validated_and_kept(recipe, tmp_path):
+    train(recipe("training.max_steps=5"), tmp_path / "run")
+    checkpoint, best = newest_checkpoint(tmp_path / "run"), load_bundle(tmp_path / "run" / "best")
+    assert same(best.weights, {name: checkpoint.state[f"average.{name}"] for name in checkpoint.model})
+    assert not same(best.weights, checkpoint.model)
+
+
+def test_a_training_that_no_longer_improves_stops_early(recipe, tmp_path, monkeypatch):
+    from seq2seq.progress import Progress
+
+    monkeypatch.setattr(Progress, "is_better", lambda self, score, metric: self.best_score is None)
+    train(recipe("training.max_steps=100", "training.early_stopping=2"), tmp_path / "run")
+    assert newest_checkpoint(tmp_path / "run").step == 15                       # best at 5, then two without gain
+
+
+@pytest.mark.parametrize("kind", ["last", "best"])
+def test_checkpoints_are_averaged_at_the_end_and_kept_until_then(recipe, tmp_path, kind):
+    run = tmp_path / "run"
+    train(recipe(f"training.average.kind={kind}", "training.average.count=3", "training.keep_checkpoints=1",
+                 "training.max_steps=15"), run)
+    assert [path.name for path in list_checkpoints(run)] == ["step-00000005", "step-00000010", "step-00000015"]
+    assert [record["kind"] for record in logged(run)].count("average") == 1
+    assert newest_checkpoint(run).info["progress"]["averaged"]
+
+
+def test_only_the_newest_checkpoints_stay(recipe, tmp_path):
+    train(recipe("training.keep_checkpoints=2", "training.checkpoint_minutes=0"), tmp_path / "run")
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["step-00000010", "step-00000011"]
+
+
+def test_a_score_outside_the_expected_range_is_a_warning(recipe, folder, capsys):
+    with open(folder / "recipe.yaml", "a") as file:
+        file.write("expected: {small: {bleu: [99, 100]}}\n")
+    scores = train(recipe("training.max_steps=2"), folder / "run")
+    assert scores["small"]["bleu"].value < 99
+    assert "below the expected 99 to 100" in capsys.readouterr().err
+
+
+def test_the_bundle_tells_scores_counts_and_the_recipe_as_it_was_written(recipe, tmp_path):
+    train(recipe("training.max_steps=2"), tmp_path / "run")
+    best = load_bundle(tmp_path / "run" / "best")
+    assert best.metadata["corpora"]["train.en"]["lines"] == 60
+    assert best.metadata["test"]["small"]["bleu"]["signature"].startswith("nrefs:1|case:mixed")
+    assert "source: train.en" in best.recipe_text
+    assert str(tmp_path) in (tmp_path / "run" / "recipe.yaml").read_text()
+
+
+def test_the_log_has_every_interval_once_with_true_perplexity(recipe, tmp_path):
+    train(recipe(), tmp_path / "run")
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "training"] == [2, 4, 6, 8, 10]
+    assert [record["step"] for record in records if record["kind"] == "validation"] == [5, 10, 11]
+    for record in records:
+        if record["kind"] == "validation":
+            assert record["perplexity"] == pytest.approx(torch.tensor(record["loss"]).exp().item(), rel=1e-5)

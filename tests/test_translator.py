@@ -1,0 +1,444 @@
+"""One list of translations a line, whatever the line is; scores that are the model's; models that do not fit."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq import translator as module
+from seq2seq.checkpoint import MODEL, RECIPE, load_bundle, save_bundle
+from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
+from seq2seq.machine import has_fast_bf16
+from seq2seq.model import build_model
+from seq2seq.recipe import Recipe, parse_recipe
+from seq2seq.search import search, wu_normaliser
+from seq2seq.storage import read_tensors
+from seq2seq.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers, train_tokenizers
+from seq2seq.translator import Translation, Translator, stored_weights
+
+# The model is random: it says nothing, but says it reproducibly.
+RECIPE_TEXT = """\
+name: tiny
+languages: {source: de, target: en}
+data:
+  train: [{source: train.de, target: train.en}]
+  valid: {source: test.de, target: test.en}
+  cleaning: {max_pieces: 29}
+tokenizer: {vocab_size: 283}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31}
+decoding: {beam_size: 3, max_length_ratio: 1.0, max_length_offset: 5}
+"""
+GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
+ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
+LONG = "Der Hund läuft. " * 11 + "Die Katze schläft."
+BLANK = ["", " ", "\t\t", "\u3000\u2028", "\x0b\x0c\x1c", "\u0085", "\r"]
+MIXED = ["ein Hund läuft", "", "Katze", LONG, " \t", "die Katze läuft im Haus", "\u2028der Hund  ", "a", "\x00",
+         "\U0001f600", "<s> </s> <unk>", "der Hund schläft"]
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return parse_recipe(RECIPE_TEXT, "recipe.yaml")
+
+
+@pytest.fixture(scope="module")
+def tokenizers(recipe) -> Tokenizers:
+    return train_tokenizers(zip(GERMAN, ENGLISH, strict=True), recipe.tokenizer, seed=1)
+
+
+def random_weights(recipe: Recipe) -> dict[str, torch.Tensor]:
+    """All of them random: a fresh model has biases of 0 and gains of 1."""
+    torch.manual_seed(5)
+    model = build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return stored_weights(model)
+
+
+@pytest.fixture(scope="module")
+def weights(recipe) -> dict[str, torch.Tensor]:
+    return random_weights(recipe)
+
+
+@pytest.fixture(scope="module")
+def bundle(weights, tokenizers, tmp_path_factory) -> Path:
+    return save_bundle(tmp_path_factory.mktemp("models") / "model", weights, RECIPE_TEXT, tokenizers.files(), {})
+
+
+@pytest.fixture(scope="module")
+def translator(bundle) -> Translator:
+    return Translator.load(bundle, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def exact(translator) -> Translator:
+    """The same model in float64."""
+    found = copy.copy(translator)
+    found.model = copy.deepcopy(translator.model).double()
+    return found
+
+
+def texts(translations: list[list[Translation]]) -> list[list[str]]:
+    return [[translation.text for translation in found] for found in translations]
+
+
+# Lines
+
+
+def test_every_line_has_its_translations(translator):
+    found = translator.translate(MIXED)
+    assert len(found) == len(MIXED)
+    assert all(len(one) == 1 for one in found)
+    assert not any("\n" in one.text for one, in found)
+    assert [one.parts for one, in found] == [1, 0, 1, found[3][0].parts, 0, 1, 1, 1, 1, 1, 1, 1]
+    assert translator.translate([]) == []
+
+
+def test_white_space_comes_back_as_it_is(translator):
+    assert translator.translate(BLANK) == [[Translation(line, 0.0, 0.0, 0, 0)] for line in BLANK]
+    assert translator.translate(BLANK, n_best=2) == translator.translate(BLANK)
+
+
+def test_white_space_around_a_line_is_carried_round_the_model(translator):
+    (plain,), = translator.translate(["ein Hund"])
+    for before, after in itertools.product(["", " ", "\t \u3000"], ["", "  ", "\u2028\r"]):
+        (found,), = translator.translate([f"{before}ein Hund{after}"])
+        assert found == Translation(before + plain.text + after, plain.score, plain.log_probability, plain.tokens)
+    assert plain.text == plain.text.strip() != ""
+
+
+def test_a_line_too_long_is_translated_in_parts(translator):
+    (found,), = translator.translate([LONG], n_best=2)
+    pieces = len(translator.tokenizers.source.encode([LONG])[0])
+    assert found.parts >= pieces / translator.max_pieces > 3
+    (first,), = translator.translate(["Der Hund läuft."])
+    assert found.text.startswith(f"{first.text} ")
+    assert found.tokens > found.parts
+    assert found.score == pytest.approx(found.log_probability / found.tokens)
+
+
+def test_the_parts_of_a_line_are_translated_as_lines_are(exact):
+    parts = ["Der Hund läuft im Haus und schläft.", "Die Katze auch."]
+    assert len(exact.tokenizers.source.encode([" ".join(parts)])[0]) > exact.max_pieces
+    (whole,), = exact.translate(["  ".join(parts)])
+    alone = [best for best, in exact.translate(parts)]
+    assert whole.text == "  ".join(best.text for best in alone)
+    assert whole.parts == sum(best.parts for best in alone) >= 2
+    assert whole.log_probability == pytest.approx(sum(best.log_probability for best in alone), abs=1e-9)
+    assert whole.tokens == sum(best.tokens for best in alone)
+
+
+def test_blank_parts_are_no_parts(exact):
+    (found,), = exact.translate(["Hund." + " " * 100 + "Katze."])
+    (first,), (second,) = exact.translate(["Hund.", "Katze."])
+    assert (found.parts, found.text) == (2, first.text + " " * 100 + second.text)
+
+
+def test_the_longest_line_that_fits_stays_whole(translator):
+    for length, parts in ((29, 1), (30, 2)):
+        line = "".join("äx"[number % 2] for number in range(length))
+        while len(translator.tokenizers.source.encode([line])[0]) > length:
+            line = line[:-1]
+        assert len(translator.tokenizers.source.encode([line])[0]) == length
+        assert translator.translate([line])[0][0].parts == parts
+
+
+def test_no_translation_holds_what_is_banned(translator):
+    found = translator.translate(GERMAN, beam_size=11, n_best=11)
+    for one in itertools.chain(*found):
+        assert not set(map(chr, range(32))).intersection(one.text)
+
+
+# Neighbours
+
+
+def test_lines_translated_alone_and_together_are_the_same(exact):
+    together = exact.translate(MIXED, n_best=2)
+    alone = [exact.translate([line], n_best=2)[0] for line in MIXED]
+    assert texts(together) == texts(alone)
+    for first, second in zip(itertools.chain(*together), itertools.chain(*alone), strict=True):
+        assert first.log_probability == pytest.approx(second.log_probability, abs=1e-9)
+        assert (first.tokens, first.parts) == (second.tokens, second.parts)
+    assert texts(exact.translate(MIXED, n_best=2, batch_tokens=37)) == texts(together)
+    assert texts(exact.translate(MIXED[::-1], n_best=2))[::-1] == texts(together)
+
+
+def test_in_fp32_the_scores_of_a_line_are_its_own_to_rounding(translator):
+    together = translator.translate(MIXED)
+    for line, (first,) in zip(MIXED, together, strict=True):
+        (second,), = translator.translate([line])
+        assert first.score == pytest.approx(second.score, abs=1e-4)
+
+
+def test_a_stream_is_translated_as_a_list_is(exact):
+    lines = [*GERMAN, *BLANK[:2]] * 13                                          # more than the first block of 64
+    expected = texts(exact.translate(lines, beam_size=1))
+    for block_lines in (7, 8192):
+        assert texts(exact.translate_stream(iter(lines), block_lines, beam_size=1)) == expected
+    assert texts(exact.translate_stream(lines[:7], 1, beam_size=1)) == expected[:7]
+    assert list(exact.translate_stream([])) == []
+
+
+def test_a_stream_answers_before_its_input_ends(translator):
+    asked = []
+
+    def lines():
+        for number in itertools.count():
+            asked.append(number)
+            yield "Hund"
+
+    stream = translator.translate_stream(lines(), 64, beam_size=1)
+    next(stream)
+    assert len(asked) == 64
+    stream = translator.translate_stream(lines(), 1, beam_size=1)
+    asked.clear()
+    next(stream)
+    assert asked == [0]
+
+
+@pytest.mark.parametrize("batch_tokens", [11, 4096])
+def test_progress_sums_to_the_number_of_lines(translator, batch_tokens):
+    for lines in (MIXED, BLANK, [LONG], []):
+        steps: list[int] = []
+        translator.translate(lines, progress=steps.append, beam_size=1, batch_tokens=batch_tokens)
+        assert sum(steps) == len(lines)
+        assert all(step >= 0 for step in steps)
+    steps = []
+    list(translator.translate_stream(MIXED, 5, progress=steps.append, beam_size=1))
+    assert sum(steps) == len(MIXED)
+
+
+# Options
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"beam_size": 0}, "beam_size"),
+    ({"beam_sise": 3}, "beam_sise"),
+    ({"n_best": 4}, "a beam of 3 cannot give 4 translations"),
+    ({"length_penalty": -1.0}, "length_penalty"),
+    ({"length_penalty_form": "google"}, "length_penalty_form"),
+    ({"max_length_ratio": "two"}, "max_length_ratio"),
+])
+def test_options_are_checked_before_anything_is_translated(translator, options, message):
+    for lines in (["ein Hund"], []):
+        with pytest.raises(ValueError, match=message):
+            translator.translate(lines, **options)
+
+
+def test_n_best_translations_are_different_and_best_first(translator):
+    for found in translator.translate(GERMAN, beam_size=7, n_best=5):
+        scores = [one.score for one in found]
+        assert len(found) == 5
+        assert scores == sorted(scores, reverse=True)
+        assert len({one.log_probability for one in found}) == 5
+
+
+def test_the_length_penalty_reaches_the_score(translator):
+    for penalty in (0.0, 0.6, 1.0):
+        for one in itertools.chain(*translator.translate(GERMAN, length_penalty=penalty, n_best=3)):
+            assert one.score == pytest.approx(one.log_probability / one.tokens ** penalty)
+    for one in itertools.chain(*translator.translate(GERMAN, length_penalty=0.6, length_penalty_form="wu")):
+        assert one.score == pytest.approx(one.log_probability / wu_normaliser(0.6)(one.tokens))
+        assert one.score != pytest.approx(one.log_probability / one.tokens ** 0.6)
+
+
+def test_the_longest_translation_follows_the_options(translator):
+    (one,), = translator.translate(["ein Hund läuft"], max_length_ratio=0.01, max_length_offset=0)
+    assert (one.text, one.tokens) == ("", 1)
+    for offset in (2, 3, 5):
+        (one,), = translator.translate(["ein Hund läuft"], max_length_ratio=0.01, max_length_offset=offset)
+        assert one.tokens <= offset
+    # No longer than the model has positions, whatever is asked for.
+    (one,), = translator.translate(["ein Hund läuft"], max_length_ratio=100.0)
+    assert one.tokens <= 31
+
+
+def test_a_wider_beam_finds_no_worse_here(translator):
+    narrow, wide = (translator.translate(GERMAN, beam_size=size, length_penalty=0.0) for size in (1, 13))
+    gains = [after.score - before.score for (before,), (after,) in zip(narrow, wide, strict=True)]
+    assert min(gains) > -1e-4 and max(gains) > 1
+
+
+# Scores
+
+
+def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, monkeypatch):
+    """Of hypotheses whose pieces are those that the tokenizer makes of their text; a random model says others too."""
+    hypotheses = []
+    monkeypatch.setattr(module, "search", lambda *arguments, **options: hypotheses.extend(
+        found := search(*arguments, **options)) or found)
+    target = Tokenizer(exact.tokenizers.target.model)
+    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]     # all bytes
+    wordy = copy.copy(exact)
+    wordy.tokenizers = Tokenizers(exact.tokenizers.source, target)
+    compared = 0
+    for line in GERMAN:
+        (found,) = wordy.translate([line], beam_size=97, n_best=97, max_length_ratio=0.1, max_length_offset=3)
+        again = exact.score([(line, one.text) for one in found])
+        for one, score, hypothesis in zip(found, again, hypotheses.pop(), strict=True):
+            assert one.log_probability == hypothesis.log_probability
+            if target.encode([one.text])[0] == hypothesis.tokens:
+                assert score.log_probability == pytest.approx(one.log_probability, abs=1e-5)
+                assert score.tokens == one.tokens
+                compared += 1
+    assert compared > 11
+
+
+def test_scores_do_not_depend_on_neighbours_and_keep_their_order(exact):
+    pairs = [*zip(GERMAN, ENGLISH, strict=True), ("", "a dog"), ("ein Hund", ""), ("a", "the cat runs in the house")]
+    together = exact.score(pairs)
+    alone = [exact.score([pair])[0] for pair in pairs]
+    for first, second, (_, target) in zip(together, alone, pairs, strict=True):
+        assert first.log_probability == pytest.approx(second.log_probability, abs=1e-9)
+        assert first.tokens == second.tokens == len(exact.tokenizers.target.encode([target])[0]) + 1
+        assert first.log_probability < 0
+    assert len({score.log_probability for score in together}) == len(pairs)
+    assert exact.score([]) == []
+
+
+def test_the_score_of_an_empty_translation_is_that_of_ending_at_once(exact):
+    pieces = torch.tensor([*exact.tokenizers.source.encode(["ein Hund"])[0], END_ID])
+    with torch.inference_mode():
+        offsets = torch.tensor([0, len(pieces)], dtype=torch.int32)
+        logits, _ = exact.model.step(torch.tensor([START_ID]), exact.model.start(pieces, offsets, len(pieces)))
+    (empty,) = exact.score([("ein Hund", "")])
+    assert empty.tokens == 1
+    assert empty.log_probability == pytest.approx(logits.log_softmax(1)[0, END_ID].item(), abs=1e-5)
+
+
+def test_progress_of_scoring_sums_to_the_number_of_pairs(translator):
+    steps: list[int] = []
+    translator.score(list(zip(GERMAN, ENGLISH, strict=True)), steps.append)
+    assert sum(steps) == len(GERMAN)
+
+
+def test_what_is_too_long_to_score_is_an_error(translator):
+    for pair in ((LONG, "a dog"), ("ein Hund", LONG)):
+        with pytest.raises(ValueError):
+            translator.score([pair])
+
+
+def test_half_a_surrogate_pair_is_an_error(translator):
+    with pytest.raises(TokenizerError, match="text 2 holds half a surrogate pair"):
+        translator.translate(["ein Hund", "\ud800"])
+
+
+# Loading
+
+
+def changed(bundle: Path, place: Path, tokenizers: Tokenizers, weights=None, recipe: str = RECIPE_TEXT) -> Path:
+    weights = load_bundle(bundle).weights if weights is None else weights
+    return save_bundle(place, weights, recipe, tokenizers.files(), {})
+
+
+def test_a_bundle_holds_tied_weights_once_and_gives_the_model_back(bundle, weights, translator):
+    names = set(read_tensors(bundle / MODEL))
+    assert names == set(weights) == {name for name, _ in translator.model.named_parameters()}
+    tied = [name for name, parameter in translator.model.named_parameters(remove_duplicate=False)
+            if parameter.shape == (283, 12)]
+    assert len(tied) > 1
+    assert sum(tensor.shape == (283, 12) for tensor in weights.values()) == 1
+    everything = translator.model.state_dict()
+    for name in tied:
+        assert torch.equal(everything[name], everything[tied[0]])
+    assert all(torch.equal(everything[name], weight) for name, weight in weights.items())
+
+
+def test_a_run_is_translated_by_its_best_bundle(bundle, tmp_path, tokenizers, translator):
+    changed(bundle, tmp_path / "run" / "best", tokenizers)
+    assert texts(Translator.load(tmp_path / "run", "cpu").translate(GERMAN)) == texts(translator.translate(GERMAN))
+
+
+def test_separate_vocabularies_are_each_used_on_their_side(tmp_path):
+    text = RECIPE_TEXT.replace("{vocab_size: 283}", "{type: bpe, vocab_size: 281, joint: false}")
+    text = text.replace("max_positions: 31", "max_positions: 31, tied_embeddings: decoder")
+    recipe = parse_recipe(text, "recipe.yaml")
+    both = train_tokenizers(zip(GERMAN, ENGLISH, strict=True), recipe.tokenizer, seed=1)
+    weights = stored_weights(build_model(recipe.model, 281, 281))
+    translator = Translator.load(save_bundle(tmp_path / "model", weights, text, both.files(), {}), "cpu")
+    assert not translator.tokenizers.joint
+    assert len(translator.translate(GERMAN)) == 4
+    score, = translator.score([("ein Hund", "the dog sleeps")])
+    assert score.tokens == len(both.target.encode(["the dog sleeps"])[0]) + 1
+    assert score.tokens != len(both.source.encode(["the dog sleeps"])[0]) + 1
+
+
+def test_weights_that_are_missing_are_named(bundle, tmp_path, tokenizers, weights):
+    fewer = dict(weights)
+    name = sorted(fewer)[3]
+    del fewer[name]
+    place = changed(bundle, tmp_path / "model", tokenizers, fewer)
+    with pytest.raises(CheckpointError, match=f"the weights {name} are missing"):
+        Translator.load(place, "cpu")
+
+
+@pytest.mark.parametrize("right, wrong", [("d_model: 12", "d_model: 14"), ("decoder_layers: 2", "decoder_layers: 3")])
+def test_a_recipe_of_another_model_is_refused(bundle, tmp_path, tokenizers, right, wrong):
+    place = changed(bundle, tmp_path / "model", tokenizers, recipe=RECIPE_TEXT.replace(right, wrong))
+    with pytest.raises(CheckpointError, match=rf"{place}: the weights .*Restore"):
+        Translator.load(place, "cpu")
+
+
+def test_a_recipe_of_fewer_layers_is_refused(bundle, tmp_path, tokenizers):
+    """Its model has all it needs, but it is not the model that was trained."""
+    text = RECIPE_TEXT.replace("decoder_layers: 2", "decoder_layers: 1")
+    with pytest.raises(CheckpointError, match=r"the model in its recipe\.yaml has no decoder"):
+        Translator.load(changed(bundle, tmp_path / "model", tokenizers, recipe=text), "cpu")
+
+
+def test_a_damaged_bundle_is_refused(bundle, tmp_path, tokenizers):
+    for name in (MODEL, RECIPE, "tokenizer.model"):
+        place = changed(bundle, tmp_path / name / "model", tokenizers)
+        data = bytearray((place / name).read_bytes())
+        data[-1] ^= 1
+        (place / name).write_bytes(data)
+        with pytest.raises(CheckpointError, match=name):
+            Translator.load(place, "cpu")
+
+
+def test_a_bundle_without_a_tokenizer_is_refused(bundle, tmp_path, weights):
+    place = save_bundle(tmp_path / "model", weights, RECIPE_TEXT, {}, {})
+    with pytest.raises(TokenizerError, match="has no tokenizer"):
+        Translator.load(place, "cpu")
+
+
+def test_no_model_is_said(tmp_path):
+    with pytest.raises(CheckpointError, match="nothing does not exist"):
+        Translator.load(tmp_path / "nothing")
+
+
+def test_weights_that_are_no_numbers_are_an_error_and_no_translation(bundle, tmp_path, tokenizers, weights):
+    broken = {name: torch.full_like(weight, math.nan) for name, weight in weights.items()}
+    translator = Translator.load(changed(bundle, tmp_path / "model", tokenizers, broken), "cpu")
+    with pytest.raises(CheckpointError, match="scores are not numbers: its weights are damaged"):
+        translator.translate(GERMAN)
+
+
+def test_devices_and_precisions_that_are_not_there_are_refused(bundle):
+    with pytest.raises(RecipeError, match="device 'cuda:77' cannot be used here"):
+        Translator.load(bundle, device="cuda:77")
+    with pytest.raises(RecipeError, match="device 'tpux'"):
+        Translator.load(bundle, device="tpux")
+    if not has_fast_bf16(torch.device("cpu")):
+        with pytest.raises(RecipeError, match="bf16 only by emulation"):
+            Translator.load(bundle, device="cpu", precision="bf16")
+
+
+@pytest.mark.skipif(not has_fast_bf16(torch.device("cpu")), reason="bf16 is emulated here")
+def test_bf16_translates_too(bundle, translator):
+    rough = Translator.load(bundle, device="cpu", precision="bf16")
+    assert next(rough.model.parameters()).dtype == torch.bfloat16
+    assert len(rough.translate(MIXED)) == len(MIXED)
+    for first, second in zip(rough.score([("ein Hund", "a dog")]), translator.score([("ein Hund", "a dog")]),
+                             strict=True):
+        assert first.log_probability == pytest.approx(second.log_probability, rel=0.05)
+
+
+def test_on_a_cpu_auto_is_fp32(translator):
+    assert next(translator.model.parameters()).dtype == torch.float32
