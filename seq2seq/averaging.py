@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     if len(runs) > 1:
         raise CheckpointError(f"These checkpoints are of {len(runs)} runs: {', '.join(map(str, runs))}. The mean of "
                               "models that were trained apart translates nothing; name checkpoints of one run.")
-    weights = average_weights(_validated_weights(path) for path in checkpoints)
+    weights = average_weights(validated_weights(path) for path in checkpoints)
     steps = [step_of(path) for path in checkpoints]
     recipe, metadata = _description(runs[0])
     tokenizers = Tokenizers.load(runs[0] / "tokenizer")
@@ -51,7 +52,8 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
 
 def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
     for path in paths:
-        if path.parent.name == "checkpoints" and path.name.startswith("step-"):
+        path = path.resolve()
+        if re.fullmatch(r"step-\d+", path.name):
             yield path
             continue
         found = list_checkpoints(path)
@@ -61,7 +63,8 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
         yield from found[-last:] if last else found
 
 
-def _validated_weights(path: Path) -> dict[str, Tensor]:
+def validated_weights(path: Path) -> dict[str, Tensor]:
+    """The weights that a run validates: of the moving average where a checkpoint has one."""
     checkpoint = load_checkpoint(path)
     averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
                 if name.startswith(MOVING_AVERAGE)}

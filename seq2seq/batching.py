@@ -1,7 +1,7 @@
 """Packed batches: which pairs make an optimizer step, and their tokens as flat arrays.
 
-Token ids lie in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `seq2seq.prepared`). An epoch is planned as
-index arrays, and a whole batch is gathered at once; there are no worker processes and no padding.
+Token ids lie in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `seq2seq.preparation`). An epoch is planned
+as index arrays, and a whole batch is gathered at once; there are no worker processes and no padding.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Batch:
         if self.source.device == device:
             return self
         moved: dict[str, Any] = {
-            field.name: value.pin_memory().to(device, non_blocking=True)
+            field.name: (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
             for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **moved)
@@ -145,14 +145,14 @@ class Shape:
         return Shape(source + dummies, target + dummies, target // 2 + dummies, longest, longest)
 
     @staticmethod
-    def rounded(corpus: EncodedCorpus, part: np.ndarray) -> Shape:
-        """The next of a few round sizes in which `part` fits.
+    def rounded(corpus: EncodedCorpus, part: np.ndarray, longest: int) -> Shape:
+        """The next of a few round sizes in which `part` fits; no sentence gets more than `longest` tokens.
 
         oneDNN generates code for every new size of a matrix product: with sizes as they come, a fifth of a training
         step on a CPU goes into that, and gigabytes are kept.
         """
         source, target = corpus.source.lengths[part], corpus.target.lengths[part]
-        longest_source, longest_target = _round_up(int(source.max()), 4), _round_up(int(target.max()), 4)
+        longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
         shortest = min(longest_source, longest_target)
         # Room for the filling sentences: with it each side has at least a token for each of them.
         room = -(-(ROUND_TOKENS + shortest) // (shortest - 1))

@@ -7,6 +7,7 @@ What takes long to import (torch, sacreBLEU, the recipe's schema) is imported by
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import sys
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
     from seq2seq.translator import Translation, Translator
 
+# What no program can help: a full disk, a file or directory that may not be written.
+OUTSIDE_OUR_POWER = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 # Pairs scored together: enough to sort them by length, few enough to hold any corpus.
 SCORED_TOGETHER = 8192
 
@@ -308,6 +311,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, Stopped):
             print(error, file=sys.stderr)
             return error.exit_code
+        if isinstance(error, OSError) and error.errno in OUTSIDE_OUR_POWER:
+            print(f"{error.filename or 'A file'}: {error.strerror}. Make room or check the permissions, and run the "
+                  "same command again.", file=sys.stderr)
+            return 2
         traceback.print_exc()
         print("\nThis is a defect of seq2seq. Please report it with the lines above.", file=sys.stderr)
         return 1
@@ -343,10 +350,8 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
     remedy = "Name other files by --source and --reference."
     if not recipe.data.test:
         raise UserError(f"the recipe of {bundle} has no test sets. {remedy}")
-    corpora = recipe.resolve().data.test.values()
-    files = [str(path) for corpus in corpora
-             for path in {"files": (corpus.source, corpus.target), "table": (corpus.file,), "hub": ()}[corpus.form]]
-    missing = [path for path in files if not Path(path).is_file()]
+    files = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
+    missing = [str(path) for path in files if not path.is_file()]
     if missing:
         raise CorpusError(f"the test sets of {bundle} are not on this machine: there is no file "
                           f"{', '.join(missing)}. {remedy}")

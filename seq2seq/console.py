@@ -34,8 +34,8 @@ def progress(description: str, total: int | None, done: int = 0) -> Iterator[Adv
     if not _console.is_terminal:
         yield lambda amount, news="": None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-               TextColumn("{task.fields[news]}"), TimeRemainingColumn(compact=True))
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
+               MofNCompleteColumn(), TextColumn("{task.fields[news]}", markup=False), TimeRemainingColumn(compact=True))
     with Progress(*columns, console=_console, transient=True) as bar:
         task = bar.add_task(description, total=total, completed=done, news="")
 

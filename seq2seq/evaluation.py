@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 
+from seq2seq import console
 from seq2seq.corpus import read_corpus, read_lines
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.segments import main_language
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
@@ -33,7 +35,7 @@ class Score:
 
 def bleu_tokenizer(language: str) -> str:
     """sacreBLEU's tokeniser for text in this language; 13a wherever words stand apart."""
-    return {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(_main_language(language), "13a")
+    return {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(main_language(language), "13a")
 
 
 def corpus_scores(
@@ -85,7 +87,9 @@ def score_pairs(
     Raises:
         CorpusError, UserError: as corpus_scores.
     """
-    hypotheses = [best.text for best, *_ in translator.translate([source for source, _ in pairs])]
+    with console.progress("translating", len(pairs)) as advance:
+        found = translator.translate([source for source, _ in pairs], progress=advance)
+    hypotheses = [best.text for best, *_ in found]
     references = [target for _, target in pairs]
     return corpus_scores(hypotheses, [references], translator.languages.target, metrics)
 
@@ -104,6 +108,11 @@ def evaluate_tests(
         for name, spec in recipe.data.test.items()
     }
     return {name: score_pairs(translator, pairs, metrics) for name, pairs in tests.items()}
+
+
+def require_metrics(language: str) -> None:
+    """Raises UserError if BLEU needs an optional package for this language that is not installed."""
+    _bleu(language)
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
@@ -164,7 +173,7 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
         return Score(chrf.corpus_score(hypotheses, references).score, str(chrf.get_signature()))
     if metric == "ter":
         # Without spaces TER would take a whole sentence for one word; sacreBLEU can split it into characters instead.
-        characters = _main_language(language) in ("zh", "ja")
+        characters = main_language(language) in ("zh", "ja")
         ter = TER(normalized=characters, asian_support=characters)
         return Score(ter.corpus_score(hypotheses, references).score, str(ter.get_signature()))
     raise ValueError(f"unknown metric {metric!r}; known are {', '.join(METRICS)}")
@@ -175,16 +184,10 @@ def _bleu(language: str) -> BLEU:
     try:
         return BLEU(tokenize=tokenizer)
     except RuntimeError as error:  # sacreBLEU's way to say that a package is missing
-        extra = _main_language(language)
+        extra = main_language(language)
         raise UserError(
             f"BLEU for {language!r} needs the {tokenizer} tokeniser: pip install seq2seq[{extra}]"
         ) from error
-
-
-def _main_language(language: str) -> str:
-    """zh for zh, zh-CN, zh_Hant, zho_Hans, cmn, …: sacreBLEU knows the two-letter codes."""
-    code = language.lower().replace("_", "-").split("-")[0]
-    return {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
 
 
 def _require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from seq2seq.errors import RecipeError
+from seq2seq.errors import UserError
 
 
 def settle_process(threads: int | None = None) -> None:
@@ -43,7 +43,7 @@ def choose_device(name: str = "auto") -> torch.device:
     """`auto` is the first CUDA device if there is one, else the CPU; otherwise what `name` says.
 
     Raises:
-        RecipeError: the named device does not exist here.
+        UserError: the named device does not exist here.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -51,7 +51,7 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise RecipeError(f"device '{name}' cannot be used here: {str(error).splitlines()[0]} "
+        raise UserError(f"device '{name}' cannot be used here: {str(error).splitlines()[0]} "
                           f"Use cpu{', cuda' if torch.cuda.is_available() else ''} or auto.") from error
     return device
 
@@ -69,14 +69,14 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     """`auto` is bf16 where the hardware has it, else fp32.
 
     Raises:
-        RecipeError: bf16 is asked for on a machine that would emulate it.
+        UserError: bf16 is asked for on a machine that would emulate it.
     """
     if precision == "fp32":
         return torch.float32
     if has_fast_bf16(device):
         return torch.bfloat16
     if precision == "bf16":
-        raise RecipeError(f"precision bf16: this {device.type} computes bf16 only by emulation, many times slower. "
+        raise UserError(f"precision bf16: this {device.type} computes bf16 only by emulation, many times slower. "
                           "Use precision auto or fp32.")
     return torch.float32
 

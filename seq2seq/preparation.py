@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -78,9 +79,18 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int) 
     """
     key = _key(recipe, tokenizers)
     directory = parent / key
-    if not (directory / "corpus.json").exists():
+    if not _is_whole(directory):
         _write(recipe, tokenizers, directory, threads)
     return _open(recipe, directory)
+
+
+def _is_whole(directory: Path) -> bool:
+    """Whether the arrays are there in full; after a power cut a file can lack what was not yet on disk."""
+    try:
+        sizes = json.loads((directory / "corpus.json").read_text())["bytes"]
+        return all((directory / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
@@ -90,17 +100,16 @@ def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         recipe.data.cleaning.model_dump(),
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         bool(recipe.tokenizer.subword_sampling),
-        [(spec.model_dump(exclude={"weight", "name"}), _file_states(spec)) for spec in recipe.resolve().data.train],
+        [(spec.model_dump(exclude={"weight"}), _file_states(spec)) for spec in recipe.resolve().data.train],
     ]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _file_states(spec: Corpus) -> list[tuple[int, int]]:
-    paths = {"files": (spec.source, spec.target), "table": (spec.file,), "hub": ()}[spec.form]
     states = []
-    for path in paths:
+    for path in spec.paths:
         with contextlib.suppress(OSError):                                      # reading will say what is wrong
-            status = os.stat(str(path))
+            status = path.stat()
             states.append((status.st_size, status.st_mtime_ns))
     return states
 
@@ -177,9 +186,11 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     if not total:
         raise CorpusError(f"no training pair is left after cleaning: {json.dumps(every_counts)}. "
                           "Check that data.train names the right files, and the limits in data.cleaning.")
-    described = {"pairs": total, "counts": every_counts, "fingerprint": fingerprint,
+    sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
+    described = {"pairs": total, "bytes": sizes, "counts": every_counts, "fingerprint": fingerprint,
                  "types": [np.dtype(writer.dtype).name for writer in writers]}
     (aside / "corpus.json").write_text(json.dumps(described, indent=2, ensure_ascii=False))
+    shutil.rmtree(directory, ignore_errors=True)
     os.replace(aside, directory)
 
 
@@ -229,6 +240,7 @@ class SampledEpochs:
         self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="subword-sampling")
         self._coming: dict[int, Future[EncodedCorpus]] = {}
+        self._closing = threading.Event()
 
     def corpus(self, epoch: int) -> EncodedCorpus:
         """The corpus as `epoch` sees it; begins to make the next."""
@@ -242,6 +254,7 @@ class SampledEpochs:
 
     def close(self) -> None:
         """Stop making epochs and delete those that were made."""
+        self._closing.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
         for epoch in self._coming:
             shutil.rmtree(self._directory(epoch), ignore_errors=True)
@@ -259,6 +272,8 @@ class SampledEpochs:
             with open(self.prepared.directory / f"{name}.txt", encoding="utf-8", newline="\n") as text:
                 lines = (line.removesuffix("\n") for line in text)
                 for number, block in enumerate(blocks(lines, BLOCK_PAIRS)):
+                    if self._closing.is_set():
+                        raise CancelledError
                     seed = derived_seed(self.seed, "subwords", name, epoch, number)
                     sampled = tokenizer.sample(block, self.alpha, seed)
                     # A sentence may be cut into more pieces than the model has positions: then it is cut as usual.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +13,10 @@ from types import FrameType
 from typing import Any
 
 from seq2seq import console
+from seq2seq.checkpoint import RECIPE, list_checkpoints
 from seq2seq.errors import RecipeError
 from seq2seq.recipe import Recipe, differences, load_recipe, save_recipe
 
-RECIPE_FILE = "recipe.yaml"
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 
@@ -30,12 +30,15 @@ def admit(recipe: Recipe, run: Path) -> None:
         RecipeError: the run was started with another recipe; the message shows every difference.
     """
     run.mkdir(parents=True, exist_ok=True)
-    path = run / RECIPE_FILE
+    path = run / RECIPE
     resolved = recipe.resolve()
     if path.exists():
         changes = differences(load_recipe(path, check_files=False), resolved)
         refused = [change for change in changes if not change.prolongs]
-        if refused:
+        if refused and not list_checkpoints(run):
+            # Nothing has been learnt under the old recipe: what it left is made anew.
+            shutil.rmtree(run / "tokenizer", ignore_errors=True)
+        elif refused:
             shown = "\n".join(f"  {change}" for change in refused)
             raise RecipeError(f"{run} was trained with another recipe:\n{shown}\n"
                               "Undo the change, train in another directory with --run-dir, or start anew with "
@@ -44,15 +47,23 @@ def admit(recipe: Recipe, run: Path) -> None:
             console.say(f"changed since this run began: {change}")
         if not changes:
             return
-    aside = path.with_suffix(".writing")
-    save_recipe(resolved, aside)
-    os.replace(aside, path)
+    save_recipe(resolved, path)
 
 
-def move_aside(run: Path) -> Path | None:
-    """Rename an existing run to the first free name of the form <run>.1, <run>.2, …; its new place, or None."""
-    if not run.exists():
-        return None
+def move_aside(recipe: Recipe, run: Path) -> Path:
+    """Rename a run to the first free name of the form <run>.1, <run>.2, …; its new place.
+
+    Raises:
+        RecipeError: the recipe's text lies inside the run and would go with it, or the run is the working directory.
+    """
+    run = run.absolute().resolve()
+    if run == Path.cwd():
+        raise RecipeError("the run's directory is the one you are in, which cannot be moved aside; go elsewhere.")
+    inside = [path for corpus in recipe.data.corpora() for path in corpus.resolve(recipe.data_directory).paths
+              if path.resolve().is_relative_to(run)]
+    if inside:
+        raise RecipeError(f"--restart would move {inside[0]} away with the run. Move the text out of {run}, or "
+                          "train in another directory with --run-dir.")
     number = 1
     while (place := run.with_name(f"{run.name}.{number}")).exists():
         number += 1
@@ -134,7 +145,8 @@ def stopping_by_signal() -> Iterator[StopRequest]:
         if request.number is not None:
             os._exit(128 + number)
         request.number = number
-        print("\nfinishing this step and saving; once more to exit at once", file=sys.stderr, flush=True)
+        # Not through a stream, which may be in the middle of a write.
+        os.write(2, b"\nfinishing this step and saving; once more to exit at once\n")
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

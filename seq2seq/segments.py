@@ -7,10 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 # Languages written without spaces between words (and so between sentences).
-SPACELESS = {"zh", "ja", "th", "lo", "km", "my", "yue", "wuu", "lzh"}
+SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
+# Codes of three letters, as in zho_Hans, of languages that the two-letter code decides something for.
+TWO_LETTERS = {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "wuu": "zh", "lzh": "zh", "jpn": "ja", "kor": "ko",
+               "tha": "th", "lao": "lo", "khm": "km", "mya": "my"}
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
 SPACE = re.compile(r"\s+")
+
+
+def main_language(code: str) -> str:
+    """zh for zh, zh-CN, zh_Hant, zho_Hans, cmn, …; a code without a two-letter form here stays as it is."""
+    main = code.lower().replace("_", "-").split("-")[0]
+    return TWO_LETTERS.get(main, main)
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
     Args:
         fits: whether the model can take a part. Must hold for a single character.
     """
-    if fits(text):
+    if len(text) <= 1 or fits(text):
         return [text]
     for boundary in (SENTENCE_END, SPACE):
         units = list(_units(text, boundary))
@@ -105,7 +114,7 @@ def join_translations(parts: list[tuple[str, str]], target_language: str) -> str
 
     A gap of spaces vanishes in front of a language without spaces, and appears in front of one that has them.
     """
-    spaceless = target_language.split("-")[0].split("_")[0].lower() in SPACELESS
+    spaceless = main_language(target_language) in SPACELESS
     joined = ""
     for number, (translation, gap) in enumerate(parts):
         joined += translation

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
+from seq2seq.averaging import MOVING_AVERAGE, validated_weights
 from seq2seq.batching import Shape, derived_seed, fitting, gather, plan_epoch
 from seq2seq.checkpoint import (
     BEST,
-    CHECKPOINTS,
     average_weights,
     list_checkpoints,
     load_bundle,
-    load_checkpoint,
     lock_run,
     newest_checkpoint,
     prune_checkpoints,
@@ -32,8 +31,9 @@ from seq2seq.checkpoint import (
     step_of,
     update_bundle_metadata,
 )
+from seq2seq.corpus import read_corpus
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.evaluation import Score, check_expected, evaluate_tests, to_dict
+from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
 from seq2seq.loss import perplexity, smoothed_cross_entropy
 from seq2seq.machine import choose_device, choose_dtype, describe, settle_process
 from seq2seq.model import build_model
@@ -64,14 +64,20 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
     settle_process(recipe.training.threads)
     if restart and run.exists():
         with lock_run(run):
-            console.say(f"the old run is now {move_aside(run)}")
+            console.say(f"the old run is now {move_aside(recipe, run)}")
     with lock_run(run):
+        _read_what_is_needed_late(recipe)
         admit(recipe, run)
         training = Training(recipe, run)
         if training.progress.finished(recipe):
-            console.say(f"{run} has finished: {training.progress.summary()}. To train on, raise training.max_steps; "
+            longer = "max_steps" if training.progress.step >= recipe.training.max_steps else "early_stopping"
+            console.say(f"{run} has finished: {training.progress.summary()}. To train on, raise training.{longer}; "
                         "to begin anew, use --restart.")
-        training.loop()
+        try:
+            training.loop()
+        except torch.OutOfMemoryError as error:
+            raise UserError("the device's memory does not suffice for a step; raise training.accumulation, which "
+                            "changes nothing else. The last checkpoint is intact.") from error
         return training.test()
 
 
@@ -110,9 +116,11 @@ class Training:
         self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         self.translator = Translator.from_recipe(self.model, self.tokenizers, recipe, self.device)
         # Where the variable-length kernel runs, all batches have one shape.
-        packed = runs_packed(torch.empty(0, dtype=self.dtype, device=self.device))
+        self.longest = recipe.data.cleaning.max_pieces + 1
+        heads = recipe.model.num_heads
+        query = torch.empty(0, heads, recipe.model.d_model // heads, dtype=self.dtype, device=self.device)
         self.shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
-                                      recipe.data.cleaning.max_pieces + 1) if packed else None
+                                      self.longest) if runs_packed(query) else None
         self.progress = Progress()
         self._resume()
 
@@ -131,22 +139,21 @@ class Training:
         try:
             with (stopping_by_signal() as request,
                   console.progress("training", section.max_steps, progress.step) as advance):
+                self._validate_if_due(log)
                 for parts in self._steps():
                     self._step(parts)
                     advance(1)
                     if progress.step % section.log_every == 0:
                         advance(0, self._log_window(log))
-                    if progress.step % section.validate_every == 0 or progress.step == section.max_steps:
-                        self._validate(log)
-                    finished = progress.finished(self.recipe)
                     due = time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
-                    if due or progress.validated() or finished or request.number is not None:
-                        log.flush()
-                        self._save()
+                    if due or request.number is not None:
+                        self._save(log)
                         saved_at = time.monotonic()
-                    if request.number is not None and not finished:
+                    if request.number is not None:
                         raise Stopped(request.number, f"saved at step {progress.step:,}; "
                                                       "the same command goes on from there")
+                    if self._validate_if_due(log):
+                        saved_at = time.monotonic()
             self._average_checkpoints(log)
         finally:
             log.close()
@@ -177,7 +184,7 @@ class Training:
             parts = [half for part in parts for half in fitting(self.corpus, part, self.shape)]
         for number, part in enumerate(parts):
             torch.manual_seed(derived_seed(self.recipe.seed, "dropout", step, number))
-            batch = gather(self.corpus, part, self.shape or Shape.rounded(self.corpus, part)).to(self.device)
+            batch = gather(self.corpus, part, self._shape(part)).to(self.device)
             sums = smoothed_cross_entropy(self.computing(batch), batch.target_output, batch.target_count,
                                           self.section.label_smoothing)
             sums.total.backward()
@@ -198,7 +205,11 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step = step
         self.progress.step_in_epoch += 1
+        self.progress.averaged = False
         self.progress.count(seconds=time.monotonic() - began)
+
+    def _shape(self, part: np.ndarray) -> Shape:
+        return self.shape or Shape.rounded(self.corpus, part, self.longest)
 
     def _collect_gradients(self) -> None:
         """Add the gradients of the computing copy to those of the weights, in fp32."""
@@ -272,6 +283,16 @@ class Training:
 
     # Validation
 
+    def _validate_if_due(self, log: Log) -> bool:
+        """Validate the step if it is one to validate and has not been, and save; whether that was so."""
+        progress = self.progress
+        due = progress.step % self.section.validate_every == 0 or progress.finished(self.recipe)
+        if not progress.step or not due or progress.validated():
+            return False
+        self._validate(log)
+        self._save(log)
+        return True
+
     def _validate(self, log: Log) -> None:
         began = time.monotonic()
         with self._weights_replaced(self.average or self.weights):
@@ -310,22 +331,16 @@ class Training:
 
     def _average_checkpoints(self, log: Log) -> None:
         """Average checkpoints as the recipe says; the average is kept if it validates better than the best."""
-        steps = self.progress.steps_to_average(self.section.average, self.section.best_metric)
-        if len(steps) < 2 or self.progress.averaged:
+        wanted = self.progress.steps_to_average(self.section.average, self.section.best_metric)
+        # A recipe that asks for more than before finds that some have been deleted.
+        paths = [path for path in list_checkpoints(self.run) if step_of(path) in wanted]
+        if len(paths) < 2 or self.progress.averaged:
             return
-        averaged = average_weights(self._validated_weights(step) for step in steps)
+        averaged = average_weights(validated_weights(path) for path in paths)
         with self._weights_replaced([averaged[name].to(self.device) for name in self.names]):
-            self._measure(log, "average", f"average of {len(steps)} checkpoints  validation")
+            self._measure(log, "average", f"average of {len(paths)} checkpoints  validation")
         self.progress.averaged = True
-        log.flush()
-        self._save()
-
-    def _validated_weights(self, step: int) -> dict[str, Tensor]:
-        """The weights that were validated at `step`: the moving average where there is one."""
-        checkpoint = load_checkpoint(self.run / CHECKPOINTS / f"step-{step:08d}")
-        if not self.average:
-            return checkpoint.model
-        return {name: checkpoint.state[f"average.{name}"] for name in self.names}
+        self._save(log)
 
     # Saving and going on
 
@@ -335,15 +350,18 @@ class Training:
                     "validation": {"loss": measured.loss, **to_dict(measured.scores)}, "corpora": self.prepared.counts}
         save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
 
-    def _save(self) -> None:
+    def _save(self, log: Log) -> None:
+        log.flush()                                                             # no checkpoint is newer than its log
         state = {f"optimizer.{name}.{key}": value.cpu()
                  for name, weight in zip(self.names, self.weights, strict=True)
                  for key, value in self.optimizer.state[weight].items()}
-        state |= {f"average.{name}": value.cpu() for name, value in zip(self.names, self.average, strict=False)}
+        state |= {f"{MOVING_AVERAGE}{name}": value.cpu() for name, value in zip(self.names, self.average, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
-        info = {"progress": asdict(self.progress), "data": self.prepared.fingerprint}
+        info = {"progress": asdict(self.progress), "data": self.prepared.fingerprint, "precision": str(self.dtype)}
         save_checkpoint(self.run, self.progress.step, weights, state, info)
-        newest = [step_of(path) for path in list_checkpoints(self.run)][-self.section.keep_checkpoints:]
+        # A checkpoint of a later step is one that this run could not resume from.
+        steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.progress.step]
+        newest = steps[-self.section.keep_checkpoints:]
         averaged = self.progress.steps_to_average(self.section.average, self.section.best_metric)
         prune_checkpoints(self.run, {*newest, *averaged})
 
@@ -362,7 +380,10 @@ class Training:
             self.optimizer.state[weight] = {key.removeprefix(prefix): value.to(self.device)
                                             for key, value in checkpoint.state.items() if key.startswith(prefix)}
         if self.average:
-            self.average = [checkpoint.state[f"average.{name}"].to(self.device) for name in self.names]
+            self.average = [checkpoint.state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
+        if checkpoint.info["precision"] != str(self.dtype):
+            console.warn(f"this run was trained in {checkpoint.info['precision'].removeprefix('torch.')} so far; here "
+                         f"precision auto is {str(self.dtype).removeprefix('torch.')}")
         self.progress = Progress(**checkpoint.info["progress"])
 
     # The end
@@ -372,10 +393,20 @@ class Training:
         best = load_bundle(self.run / BEST)
         with self._weights_replaced([best.weights[name].to(self.device) for name in self.names]):
             scores = evaluate_tests(self.translator, self.recipe)
+        if best.recipe_text != self.recipe.to_yaml():                           # decoding may change in a run
+            save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})
         for warning in check_expected(scores, self.recipe.expected):
             console.warn(warning)
         return scores
+
+
+def _read_what_is_needed_late(recipe: Recipe) -> None:
+    """Raises at once what would otherwise stop a training at its first validation, or at its end."""
+    for spec in (recipe.data.valid, *recipe.data.test.values()):
+        for _ in read_corpus(spec, recipe.data_directory):
+            pass
+    require_metrics(recipe.languages.target)
 
 
 def _make_deterministic(device: torch.device) -> None:

@@ -120,6 +120,8 @@ class Translator:
             progress: called with how many lines are done, now and then.
             decoding: keys of the recipe's `decoding` section that differ for this call, such as beam_size=1.
         """
+        if isinstance(lines, str):
+            raise TypeError("lines is a sequence of lines: [line] for one")
         options = DecodingSection.model_validate({**self.decoding.model_dump(), **decoding})
         divided = self._divide(lines)
         report = _per_line([len(line.texts) for line in divided], progress)
@@ -179,8 +181,8 @@ class Translator:
         for indices in batches_in_order(sources.lengths, options.batch_tokens) if texts else ():
             ids, offsets, _ = sources.gather(indices)
             lengths = np.diff(offsets)
-            limits = (lengths * options.max_length_ratio + options.max_length_offset).astype(int)
-            limits = limits.clip(1, self.model.max_positions)
+            limits = lengths * options.max_length_ratio + options.max_length_offset
+            limits = limits.clip(1, self.model.max_positions).astype(int)
             try:
                 hypotheses = search(
                     self.model, torch.from_numpy(ids).to(self.device),

@@ -4,6 +4,8 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seq2seq.batching import (
     IGNORED,
@@ -12,6 +14,7 @@ from seq2seq.batching import (
     Shape,
     batches_in_order,
     derived_seed,
+    fitting,
     gather,
     plan_epoch,
 )
@@ -175,7 +178,7 @@ def test_the_decoder_reads_the_target_shifted_by_one():
 
 
 def test_a_filled_batch_has_its_shape_and_the_same_pairs():
-    fill = Shape(source_tokens=23, target_tokens=29, sentences=11, longest_source=7, longest_target=7)
+    fill = Shape(23, 29, 11, 7, 7)
     plain, filled = gather(tiny(), np.array([2, 0, 1])), gather(tiny(), np.array([2, 0, 1]), fill)
     # 7 source tokens and 10 target tokens: the rest, 16 and 19, is three dummies; five places stay empty.
     assert filled.source_offsets.tolist()[3:] == [7, 13, 18, 23, 23, 23, 23, 23, 23]
@@ -189,9 +192,9 @@ def test_a_filled_batch_has_its_shape_and_the_same_pairs():
 
 
 @pytest.mark.parametrize("fill", [
-    Shape(source_tokens=7, target_tokens=29, sentences=11, longest_source=7, longest_target=7),          # no source for the dummies' targets
-    Shape(source_tokens=23, target_tokens=29, sentences=5, longest_source=7, longest_target=7),          # two places for three dummies
-    Shape(source_tokens=6, target_tokens=29, sentences=11, longest_source=7, longest_target=7),          # too small
+    Shape(7, 29, 11, 7, 7),                                                     # no source for the dummies' targets
+    Shape(23, 29, 5, 7, 7),                                                     # two places for three dummies
+    Shape(6, 29, 11, 7, 7),                                                     # too small
 ])
 def test_pairs_that_do_not_fit_a_shape_are_an_error(fill):
     with pytest.raises(ValueError, match="7 source and 10 target tokens in 3 sentences cannot be filled to"):
@@ -199,7 +202,7 @@ def test_pairs_that_do_not_fit_a_shape_are_an_error(fill):
 
 
 def test_a_batch_that_fills_its_shape_has_no_tail():
-    full = gather(tiny(), np.array([2, 0, 1]), Shape(source_tokens=7, target_tokens=10, sentences=3, longest_source=5, longest_target=5))
+    full = gather(tiny(), np.array([2, 0, 1]), Shape(7, 10, 3, 5, 5))
     assert full.source.tolist() == gather(tiny(), np.array([2, 0, 1])).source.tolist()
 
 
@@ -217,3 +220,23 @@ def test_batches_for_translation_hold_every_sentence_once_longest_first(batch_to
     assert (np.diff(lengths[order]) <= 0).all()
     assert all(len(batch) == 1 or lengths[batch].max() * len(batch) <= batch_tokens for batch in batches)
     assert list(batches_in_order(lengths[:0], batch_tokens)) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(2, 40)), min_size=1, max_size=60))
+def test_every_part_fits_the_round_size_that_is_chosen_for_it(lengths):
+    corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
+                             for side in zip(*lengths, strict=True)))
+    part = np.arange(len(corpus))
+    shape = Shape.rounded(corpus, part, longest=41)
+    filled = gather(corpus, part, shape)
+    assert len(filled.source) % 64 == len(filled.target_output) % 64 == 0
+    assert max(shape.longest_source, shape.longest_target) <= 41
+
+
+def test_a_part_too_large_for_a_fixed_shape_is_cut_into_parts_that_fit():
+    corpus = EncodedCorpus(EncodedSide.from_lists([[7] * 10] * 9), EncodedSide.from_lists([[7] * 4] * 9))
+    shape = Shape(source_tokens=40, target_tokens=40, sentences=20, longest_source=11, longest_target=11)
+    parts = list(fitting(corpus, np.arange(9), shape))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(9))
+    for part in parts:
+        gather(corpus, part, shape)

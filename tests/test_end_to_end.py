@@ -17,7 +17,8 @@ data:
   valid: {{source: valid.en, target: valid.de}}
   test: {{same: {{source: valid.en, target: valid.de}}}}
 tokenizer: {{vocab_size: {vocab_size}}}
-model: {{d_model: 64, encoder_layers: {layers}, decoder_layers: {layers}, num_heads: 4, feed_forward: 128, dropout: 0.0}}
+model:
+  {{d_model: 64, encoder_layers: {layers}, decoder_layers: {layers}, num_heads: 4, feed_forward: 128, dropout: 0.0}}
 training:
   batch_tokens: {batch_tokens}
   learning_rate: 0.005

@@ -312,3 +312,65 @@ def test_the_log_has_every_interval_once_with_true_perplexity(recipe, tmp_path):
     for record in records:
         if record["kind"] == "validation":
             assert record["perplexity"] == pytest.approx(torch.tensor(record["loss"]).exp().item(), rel=1e-5)
+
+
+# What a run survives
+
+
+def test_a_first_start_that_failed_does_not_bind_the_run_to_its_recipe(recipe, tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match="largest possible vocabulary"):
+        train(recipe("tokenizer.vocab_size=9000"), run)
+    train(recipe("training.max_steps=2"), run)
+    assert newest_checkpoint(run).step == 2
+
+
+def test_a_mistake_in_the_test_set_is_known_before_anything_is_trained(recipe, folder):
+    (folder / "short.de").write_text("eins\n")
+    with pytest.raises(UserError, match="must match line by line"):
+        train(recipe(f"data.test.small.target={folder / 'short.de'}"), folder / "run")
+    assert not (folder / "run" / "tokenizer").exists()
+
+
+def test_sentences_may_fill_all_positions_of_the_model(recipe, tmp_path):
+    train(recipe("data.cleaning.max_pieces=13", "model.max_positions=14", "training.max_steps=5"), tmp_path / "run")
+    assert newest_checkpoint(tmp_path / "run").step == 5
+
+
+def test_averaging_asked_for_late_takes_the_checkpoints_that_are_left(recipe, tmp_path):
+    run = tmp_path / "run"
+    train(recipe("training.keep_checkpoints=1"), run)
+    train(recipe("training.max_steps=15", "training.average.kind=last", "training.average.count=4"), run)
+    assert newest_checkpoint(run).info["progress"]["averaged"]
+    train(recipe("training.max_steps=20", "training.average.kind=last", "training.average.count=4"), run)
+    assert [record["step"] for record in logged(run) if record["kind"] == "average"] == [15, 20]
+
+
+def test_a_run_shortened_below_its_step_is_validated_and_measured(recipe, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    interrupting(monkeypatch, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Stopped):
+        train(recipe(), run)
+    assert train(recipe("training.max_steps=3"), run)["small"]["bleu"].value >= 0
+
+
+def test_a_damaged_newer_checkpoint_never_displaces_a_good_one(recipe, tmp_path):
+    run = tmp_path / "run"
+    train(recipe("training.checkpoint_minutes=0", "training.keep_checkpoints=2"), run)
+    (run / "checkpoints" / "step-00000011" / "model.safetensors").write_bytes(b"damaged")
+    train(recipe("training.max_steps=12", "training.checkpoint_minutes=0", "training.keep_checkpoints=1"), run)
+    assert newest_checkpoint(run).step == 12
+
+
+def test_restart_does_not_move_the_text_away(recipe, folder):
+    train(recipe("training.max_steps=2"), folder)
+    with pytest.raises(RecipeError, match="would move .* away"):
+        train(recipe("training.max_steps=2"), folder, restart=True)
+    assert (folder / "train.en").exists()
+
+
+def test_decoding_changed_in_a_finished_run_is_what_its_model_keeps(recipe, tmp_path):
+    run = tmp_path / "run"
+    train(recipe("training.max_steps=2"), run)
+    train(recipe("training.max_steps=2", "decoding.beam_size=3"), run)
+    assert "beam_size: 3" in load_bundle(run / "best").recipe_text

@@ -421,12 +421,12 @@ def test_weights_that_are_no_numbers_are_an_error_and_no_translation(bundle, tmp
 
 
 def test_devices_and_precisions_that_are_not_there_are_refused(bundle):
-    with pytest.raises(RecipeError, match="device 'cuda:77' cannot be used here"):
+    with pytest.raises(UserError, match="device 'cuda:77' cannot be used here"):
         Translator.load(bundle, device="cuda:77")
-    with pytest.raises(RecipeError, match="device 'tpux'"):
+    with pytest.raises(UserError, match="device 'tpux'"):
         Translator.load(bundle, device="tpux")
     if not has_fast_bf16(torch.device("cpu")):
-        with pytest.raises(RecipeError, match="bf16 only by emulation"):
+        with pytest.raises(UserError, match="bf16 only by emulation"):
             Translator.load(bundle, device="cpu", precision="bf16")
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from seq2seq.cli import main
 from seq2seq.translator import Translator
 
-HERE = Path(__file__).parent
-RUN = Path("runs/phrasebook")
+HERE = Path(__file__).resolve().parent
+RUN = HERE.parents[1] / "runs" / "phrasebook"
 DATA = RUN / "data"
 SHOWN = 10
 
@@ -39,7 +39,7 @@ def demo() -> int:
             print(f"  (reference: {references[number]})")
         print()
     say("Your turn")
-    print(f'    echo "My friend bought two books yesterday." | .venv/bin/seq2seq translate {RUN}\n')
+    print('    echo "My friend bought two books yesterday." | .venv/bin/seq2seq translate runs/phrasebook\n')
     return 0
 
 

@@ -34,10 +34,13 @@ def attention(
 
 
 def runs_packed(query: Tensor) -> bool:
-    """Whether the variable-length kernel can serve: CUDA, half precision, compute capability 8.0 and above."""
+    """Whether the variable-length kernel can serve: CUDA, half precision, compute capability 8.0 and above, and a head
+    size that it takes. query: (tokens, heads, head_size)."""
     return (
         query.is_cuda
         and query.dtype in (torch.bfloat16, torch.float16)
+        and query.shape[-1] % 8 == 0
+        and query.shape[-1] <= 256
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
 

@@ -12,6 +12,7 @@ from seq2seq.recipe.section import MistakeAt, Section
 # No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
+PATH_KEYS: dict[str, tuple[str, ...]] = {"files": ("source", "target"), "table": ("file",), "hub": ()}
 TABLE_FORMATS = (".tsv", ".jsonl", ".parquet")
 
 
@@ -113,9 +114,14 @@ class Corpus(Section):
             return " ".join(str(part) for part in (self.hub, self.config, self.split) if part is not None)
         return str(self.file if self.form == "table" else self.source)
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files that the corpus is read from, as they are written."""
+        return [Path(str(getattr(self, key))) for key in PATH_KEYS[self.form]]
+
     def resolve(self, directory: Path) -> "Corpus":
         """The same corpus with absolute paths, which were relative to `directory`."""
-        keys = {"files": ("source", "target"), "table": ("file",), "hub": ()}[self.form]
+        keys = PATH_KEYS[self.form]
         return self.model_copy(update={key: os.path.abspath(directory / getattr(self, key)) for key in keys})
 
 
