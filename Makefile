@@ -19,10 +19,10 @@ demo: $(READY) ## train an English-Chinese phrasebook in minutes and try it
 	$(BIN)/python recipes/phrasebook/demo.py
 
 test: $(READY) ## the quick tests, under three minutes
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: $(READY) ## every test, also those that train
-	$(BIN)/python -m pytest -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m ""
 
 check: $(READY) ## style and types
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ import torch
 
 from seq2seq import translator as module
 from seq2seq.checkpoint import MODEL, RECIPE, load_bundle, save_bundle
-from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
+from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.machine import has_fast_bf16
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe

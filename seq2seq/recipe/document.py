@@ -8,6 +8,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.representer import RoundTripRepresenter
 
 Key = tuple[str | int, ...]
 """Where a value stands in a recipe: ("data", "train", 0, "source")."""
@@ -15,6 +16,8 @@ Key = tuple[str | int, ...]
 _TAG = "tag:yaml.org,2002:"
 # A bundle comes from others, and a few lines of aliases to aliases can stand for billions of values.
 _MOST_VALUES = 100_000
+# Ends of lines to YAML 1.1, and the mark that begins a file.
+_UNSAFE_CHARACTERS = frozenset("\x85\u2028\u2029\ufeff")
 
 
 class Place(NamedTuple):
@@ -193,9 +196,22 @@ def _syntax_mistake(error: Exception, source: str, line: int | None) -> Mistake:
     return Mistake(Place(source, found), f"not valid YAML: {problem}")
 
 
+class _Representer(RoundTripRepresenter):
+    """Writes text with line ends of other standards in double quotes, where they are escaped; plain, they are lost."""
+
+
+def _represent_text(representer: RoundTripRepresenter, text: str) -> Any:
+    style = '"' if not _UNSAFE_CHARACTERS.isdisjoint(text) else None
+    return representer.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_Representer.add_representer(str, _represent_text)
+
+
 def write_yaml(value: dict[str, Any]) -> str:
     """Plain values as YAML 1.2, which `read_yaml` reads as the same values."""
     yaml = YAML()
+    yaml.Representer = _Representer
     yaml.width = 1_000_000  # one value, one line: readable differences between recipes
     stream = StringIO()
     yaml.dump(value, stream)
