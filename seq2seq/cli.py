@@ -34,6 +34,7 @@ from seq2seq.options import (
     TextOrJson,
     TextOrLines,
     Threads,
+    Workers,
     examples,
 )
 from seq2seq.textio import (
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from seq2seq.evaluation import Score
     from seq2seq.recipe import Recipe
     from seq2seq.translator import Translation, Translator
+    from seq2seq.workers import TranslatorPool
 
 # What no program can help: a full disk, a file or directory that may not be written.
 OUTSIDE_OUR_POWER = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -125,6 +127,7 @@ def train(
 @app.command(epilog=examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                              "seq2seq translate model test.de --output test.en --beam-size 1",
                              "seq2seq translate model test.de --n-best 3 --format jsonl",
+                             "seq2seq translate model corpus.de.gz --output corpus.en --workers 8",
                              "seq2seq translate model    (and type)"))
 def translate(
     model: Model,
@@ -149,6 +152,7 @@ def translate(
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
+    workers: Workers = 1,
 ) -> None:
     """Translate text: one line out for each line in, always.
 
@@ -158,10 +162,8 @@ def translate(
     if n_best > 1 and format is TextOrLines.text:
         raise UserError("--n-best gives several translations of a line, but text has one line for each line of input. "
                         "Add --format jsonl.")
-    with reading(input) as lines, writing(output) as written:
-        from seq2seq.translator import Translator
-
-        translator = Translator.load(model, device, precision.value, threads)
+    with (reading(input) as lines, writing(output) as written,
+          _translators(model, device, precision, threads, workers) as translator):
         decoding = _decoding(translator, beam_size, length_penalty, n_best)
         if lines.live:
             console.say("Type a line and press Enter; Ctrl-D ends.")
@@ -186,7 +188,7 @@ def score(
     format: Annotated[TextOrLines, typer.Option(
         help="A number or a JSON object for each pair.", rich_help_panel=FORMAT)] = TextOrLines.text,
     device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
+    precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
 ) -> None:
     """Log-probability of each given translation, in nats; the end of the sentence is counted."""
@@ -367,7 +369,23 @@ def _load_translator(model: Path, device: str, precision: Precision, threads: in
     return Translator.load(model, device, precision.value, threads)
 
 
-def _decoding(translator: Translator, beam_size: int | None, length_penalty: float | None,
+@contextmanager
+def _translators(model: Path, device: str, precision: Precision, threads: int | None,
+                 workers: int) -> Iterator[Translator | TranslatorPool]:
+    """One translator, or several as one; says what it computes in."""
+    if workers == 1:
+        translator = _load_translator(model, device, precision, threads)
+        console.say(f"translating in {translator.precision} on {translator.device}")
+        yield translator
+        return
+    from seq2seq.workers import TranslatorPool
+
+    with TranslatorPool(model, workers, device, precision.value, threads or 1) as pool:
+        console.say(f"translating in {pool.precision}, {workers} workers")
+        yield pool
+
+
+def _decoding(translator: Translator | TranslatorPool, beam_size: int | None, length_penalty: float | None,
               n_best: int) -> dict[str, Any]:
     """What differs from the recipe's `decoding` section.
 

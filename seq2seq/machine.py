@@ -81,6 +81,21 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     return torch.float32
 
 
+def choose_precision(precision: str, device: torch.device) -> str:
+    """The precision of inference: `auto` is bf16 where the hardware has it, else fp32.
+
+    Raises:
+        UserError: the named precision is not to be had here.
+    """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise UserError(f"precision int8 is for the CPU; this is {device.type}. Use precision auto or bf16.")
+        if not torch.backends.mkldnn.is_available():
+            raise UserError("precision int8: this build of PyTorch has no oneDNN. Use precision auto or fp32.")
+        return precision
+    return "bf16" if choose_dtype(precision, device) == torch.bfloat16 else "fp32"
+
+
 def describe(device: torch.device) -> str:
     """The processor by name, for logs and result files."""
     if device.type == "cuda":

@@ -13,6 +13,7 @@ class Precision(StrEnum):
     auto = "auto"
     fp32 = "fp32"
     bf16 = "bf16"
+    int8 = "int8"
 
 
 class TextOrLines(StrEnum):
@@ -44,6 +45,10 @@ Model = Annotated[Path, typer.Argument(
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
-    help="Numbers to compute in; auto is bf16 on a GPU that has it, else fp32.", rich_help_panel=MACHINE)]
+    help="Numbers to compute in; auto is bf16 where the processor has it, else fp32. int8 is for CPUs without bf16.",
+    rich_help_panel=MACHINE)]
+Workers = Annotated[int, typer.Option(
+    metavar="N", min=1, help="Processes that translate side by side, with one thread each unless --threads says "
+    "otherwise: faster than one process with many threads. Each holds the model.", rich_help_panel=MACHINE)]
 Threads = Annotated[int | None, typer.Option(
     metavar="N", min=1, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]

@@ -10,12 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.tokenizer import END_ID, START_ID
+
+# The vocabulary is searched in blocks of so many words.
+BLOCK = 64
+# Logits that are normalised together: 2 MB, which stay in a core's cache from one pass over them to the next.
+CACHED_ELEMENTS = 500_000
 
 
 @dataclass(frozen=True)
@@ -146,20 +153,49 @@ def _candidates(logits: Tensor, frontier: _Frontier, count: int, forbidden: Tens
     """The `count` best continuations of each sentence; overwrites the logits, (rows, vocab_size)."""
     sentences, beam, length = frontier.tokens.shape
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    normaliser = logits.logsumexp(1, keepdim=True)
+    normaliser = _log_sum_exp(logits)
     ending = logits[:, END_ID].clone()
     logits.index_fill_(1, forbidden, -math.inf)
     must_end = frontier.limits <= length + 1
     if must_end.any():
         logits.masked_fill_(must_end.repeat_interleave(beam)[:, None], -math.inf)
     logits[:, END_ID] = ending
-    # Only the best of each row can be among the best of its sentence: no pass over (rows, vocab_size) is spent on
-    # normalising the rest.
-    scores, ids = logits.topk(min(count, logits.shape[1]), dim=1)
-    scores = (scores - normaliser).view(sentences, beam, -1)
-    totals = (frontier.totals[:, :, None] + scores).flatten(1)                  # (sentences, beam * candidates)
-    best, places = totals.topk(min(count, totals.shape[1]), dim=1)
-    return _Candidates(best, places // scores.shape[2], ids.view(sentences, -1).gather(1, places))
+    past = frontier.totals - normaliser.view(sentences, beam)
+    return _best(logits, past, count)
+
+
+def _best(logits: Tensor, past: Tensor, count: int) -> _Candidates:
+    """The `count` best of past + logits for each sentence; logits: (rows, vocab_size), past: (sentences, beam).
+
+    The best stand in those blocks of the vocabulary whose maxima are best, so that only a pass for the maxima, a
+    vectorised one, sees everything.
+    """
+    (sentences, beam), vocab_size = past.shape, logits.shape[1]
+    if padding := -vocab_size % BLOCK:
+        logits = F.pad(logits, (0, padding), value=-math.inf)
+    blocks = logits.view(len(logits), -1, BLOCK)
+    per_row = blocks.shape[1]
+    maxima = (blocks.amax(2).view(sentences, beam, per_row) + past[:, :, None]).flatten(1)
+    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (sentences, blocks), of all its rows
+    beams = chosen // per_row
+    rows = beams + beam * torch.arange(sentences, device=logits.device)[:, None]
+    totals = blocks[rows, chosen % per_row] + past.gather(1, beams)[:, :, None]
+    best, places = totals.flatten(1).topk(min(count, totals[0].numel()), dim=1)
+    block = places // BLOCK
+    ids = (chosen % per_row).gather(1, block) * BLOCK + places % BLOCK
+    # Where fewer continuations are possible than asked for, the padding fills up.
+    return _Candidates(best, beams.gather(1, block), ids.clamp_(max=vocab_size - 1))
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """log of the sum of exp(logits) of each row, (rows,)."""
+    if logits.is_cuda:
+        return logits.logsumexp(1)
+    # Without the usual pass for the maximum, a few rows at a time, which the processor's cache holds.
+    size = max(1, CACHED_ELEMENTS // logits.shape[1])
+    sums = torch.cat([part.exp().sum(1) for part in logits.split(size)]).log_()
+    # Logits beyond 88 overflow in fp32, far below 0 they vanish.
+    return sums if bool(sums.isfinite().all()) else logits.logsumexp(1)
 
 
 def _finish(frontier: _Frontier, candidates: _Candidates, beam_size: int, normaliser: LengthNormaliser,
@@ -168,13 +204,13 @@ def _finish(frontier: _Frontier, candidates: _Candidates, beam_size: int, normal
     ending = candidates.ends & (candidates.totals > -math.inf)
     ending[:, beam_size:] = False
     length = frontier.tokens.shape[2] + 1
-    for sentence, rank in ending.nonzero().tolist():
-        if frontier.done[sentence]:                                             # found while it waits for others
-            continue
-        tokens = frontier.tokens[sentence, int(candidates.beams[sentence, rank])].tolist()
-        log_probability = candidates.totals[sentence, rank].item()
-        finished[frontier.lines[sentence]].append(Hypothesis(tokens, log_probability,
-                                                             log_probability / normaliser(length)))
+    sentences, ranks = ending.nonzero(as_tuple=True)
+    tokens = frontier.tokens[sentences, candidates.beams[sentences, ranks]].tolist()
+    log_probabilities = candidates.totals[sentences, ranks].tolist()
+    for sentence, ids, log_probability in zip(sentences.tolist(), tokens, log_probabilities, strict=True):
+        if not frontier.done[sentence]:                                         # else found while it waits for others
+            finished[frontier.lines[sentence]].append(Hypothesis(ids, log_probability,
+                                                                 log_probability / normaliser(length)))
 
 
 def _go_on(frontier: _Frontier, candidates: _Candidates, beam_size: int,
@@ -192,15 +228,25 @@ def _go_on(frontier: _Frontier, candidates: _Candidates, beam_size: int,
     done = [not hope or len(finished[line]) >= beam_size
             for hope, line in zip(hopeful, frontier.lines, strict=True)]
     staying = list(range(len(done)))
-    # Sentences that are done leave when they are a quarter of the batch: leaving copies what the others hold.
-    if sum(done) * 4 >= len(done):
-        staying = [number for number in staying if not done[number]]
+    # Sentences that are done leave when a round number remains: leaving copies what the others hold, and each new size
+    # of the batch wants new kernels.
+    size = round_size(len(done) - sum(done))
+    if size < len(done):
+        waiting = (number for number in staying if done[number])
+        staying = sorted([*(number for number in staying if not done[number]),
+                          *islice(waiting, size - (len(done) - sum(done)))])
     kept = torch.tensor(staying, dtype=torch.int64, device=totals.device)
     parents, ids = candidates.beams.gather(1, places)[kept], candidates.ids.gather(1, places)[kept]
     tokens = torch.cat([frontier.tokens[kept[:, None], parents], ids[:, :, None]], dim=2)
     after = _Frontier([frontier.lines[number] for number in staying], tokens, totals[kept], frontier.limits[kept],
                       [done[number] for number in staying])
     return after, kept[:, None] * frontier.tokens.shape[1] + parents
+
+
+def round_size(sentences: int) -> int:
+    """The next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, …: sizes of batches."""
+    size = 1 << max(0, sentences - 1).bit_length()                              # the next power of two
+    return 0 if not sentences else size * 3 // 4 if size >= 4 and sentences <= size * 3 // 4 else size
 
 
 def _keeps_order(rows: Tensor, count: int) -> bool:

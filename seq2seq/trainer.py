@@ -114,7 +114,6 @@ class Training:
         self.computing_weights = list(self.computing.parameters())
         self.optimizer = build_optimizer(self.section, self.weights)
         self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
-        self.translator = Translator.from_recipe(self.model, self.tokenizers, recipe, self.device)
         # Where the variable-length kernel runs, all batches have one shape.
         self.longest = recipe.data.cleaning.max_pieces + 1
         heads = recipe.model.num_heads
@@ -303,7 +302,7 @@ class Training:
 
     def _measure(self, log: Log, kind: str, title: str) -> tuple[Measured, bool]:
         """Measure the model as it is; keep it as the best bundle if it is better than the best."""
-        measured = self.validation.measure(self.translator)
+        measured = self.validation.measure(self.model, self._translator())
         values = measured.values()
         log.write(kind, self.progress.step, values)
         score = values[self.section.best_metric]
@@ -316,6 +315,10 @@ class Training:
         shown = "  ".join(f"{name} {value:.2f}" for name, value in values.items())
         console.say(f"{title}  {shown}{'  (best)' if better else ''}")
         return measured, better
+
+    def _translator(self) -> Translator:
+        """One with the weights of this moment, as `seq2seq translate` would load them."""
+        return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device)
 
     @contextmanager
     def _weights_replaced(self, weights: Sequence[Tensor]) -> Iterator[None]:
@@ -392,7 +395,7 @@ class Training:
         """Translate the recipe's test sets with the best model; the scores go into its bundle."""
         best = load_bundle(self.run / BEST)
         with self._weights_replaced([best.weights[name].to(self.device) for name in self.names]):
-            scores = evaluate_tests(self.translator, self.recipe)
+            scores = evaluate_tests(self._translator(), self.recipe)
         if best.recipe_text != self.recipe.to_yaml():                           # decoding may change in a run
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gathe
 from seq2seq.checkpoint import load_bundle, resolve_model_path
 from seq2seq.errors import CheckpointError
 from seq2seq.loss import negative_log_likelihood
-from seq2seq.machine import choose_device, choose_dtype, settle_process
+from seq2seq.machine import choose_device, choose_precision, settle_process
 from seq2seq.model import build_model
+from seq2seq.model.inference import for_inference
 from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.search import Hypothesis, LengthNormaliser, power_normaliser, search, wu_normaliser
 from seq2seq.segments import DividedLine, divide
@@ -58,8 +61,9 @@ class Translator:
     """
 
     def __init__(self, model: Seq2Seq, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
-                 max_pieces: int, device: torch.device) -> None:
-        """Usually made by `load`. max_pieces: longest sentence that the model was trained on."""
+                 max_pieces: int, device: torch.device, precision: str = "fp32") -> None:
+        """Usually made by `load`. max_pieces: longest sentence that the model was trained on. precision: of `model`."""
+        self.precision = precision
         self.model, self.tokenizers, self.languages, self.decoding = model, tokenizers, languages, decoding
         self.max_pieces, self.device = max_pieces, device
 
@@ -70,7 +74,9 @@ class Translator:
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, or auto: bf16 on CUDA, fp32 on the CPU.
+            precision: fp32, bf16, int8 (the linear layers, on a CPU), or auto: bf16 where the hardware has it, else
+                fp32. In fp32 a translation does not depend on the other lines; below, roundings differ with the shape
+                of the batch, and so does a line now and then.
             threads: of the CPU; None is torch's choice.
         Raises:
             CheckpointError: there is no model, or it is damaged.
@@ -96,17 +102,16 @@ class Translator:
             raise CheckpointError(f"{bundle.directory}: the model in its recipe.yaml has no "
                                   f"{', '.join(sorted(surplus))}. "
                                   "Restore model.safetensors and recipe.yaml from the same run.")
-        if precision == "auto" and chosen.type == "cpu":
-            # In fp32 a translation does not depend on its neighbours in the batch.
-            precision = "fp32"
-        model.to(chosen, choose_dtype(precision, chosen)).eval()
-        return Translator.from_recipe(model, tokenizers, recipe, chosen)
+        return Translator.from_recipe(model.to(chosen), tokenizers, recipe, chosen, precision)
 
     @staticmethod
-    def from_recipe(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, device: torch.device) -> Translator:
-        """A translator that searches as the recipe says."""
+    def from_recipe(model: Transformer, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
+                    precision: str = "auto") -> Translator:
+        """A translator that searches as the recipe says, with a copy of `model` in `precision`; see `load`."""
         max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
-        return Translator(model, tokenizers, recipe.languages, recipe.decoding, max_pieces, device)
+        chosen = choose_precision(precision, device)
+        return Translator(for_inference(model, chosen), tokenizers, recipe.languages, recipe.decoding, max_pieces,
+                          device, chosen)
 
     def translate(self, lines: Sequence[str], *, progress: Progress | None = None,
                   **decoding: Any) -> list[list[Translation]]:
@@ -131,14 +136,7 @@ class Translator:
     def translate_stream(self, lines: Iterable[str], block_lines: int = 8192, *, progress: Progress | None = None,
                          **decoding: Any) -> Iterator[list[Translation]]:
         """`translate` for endless input, in order: blocks grow from 64 lines, so that the first come at once."""
-        block: list[str] = []
-        size = min(64, block_lines)
-        for line in lines:
-            block.append(line)
-            if len(block) >= size:
-                yield from self.translate(block, progress=progress, **decoding)
-                block, size = [], min(2 * size, block_lines)
-        if block:
+        for block in growing_blocks(lines, block_lines):
             yield from self.translate(block, progress=progress, **decoding)
 
     @torch.inference_mode()
@@ -212,6 +210,15 @@ class Translator:
         tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in way)
         score = log_probability / normaliser(options)(tokens) if tokens else 0.0
         return Translation(line.joined(texts, self.languages.target), score, log_probability, tokens, len(way))
+
+
+def growing_blocks(lines: Iterable[str], largest: int) -> Iterator[list[str]]:
+    """Lists of lines: the first has 64, so that it comes soon, and each twice as many as the one before."""
+    remaining = iter(lines)
+    size = min(64, largest)
+    while block := list(islice(remaining, size)):
+        yield block
+        size = min(2 * size, largest)
 
 
 def normaliser(options: DecodingSection) -> LengthNormaliser:

@@ -14,6 +14,7 @@ from seq2seq.corpus import read_corpus
 from seq2seq.errors import RecipeError
 from seq2seq.evaluation import Score, score_pairs
 from seq2seq.loss import negative_log_likelihood
+from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizer import Tokenizers
 from seq2seq.translator import Translator
@@ -55,15 +56,15 @@ class Validation:
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
-    def measure(self, translator: Translator) -> Measured:
-        """Measure the translator's model, which must be in evaluation mode."""
+    def measure(self, model: Seq2Seq, translator: Translator) -> Measured:
+        """The loss of `model`, which must be in evaluation mode, and the scores of what `translator` makes with it."""
         section = self.recipe.training
         total, tokens = 0.0, 0
         lengths = np.maximum(self.corpus.source.lengths, self.corpus.target.lengths)
         with torch.inference_mode():
             for indices in batches_in_order(lengths, section.batch_tokens):
                 batch = gather(self.corpus, indices).to(translator.device)
-                losses = negative_log_likelihood(translator.model(batch), batch.target_output)
+                losses = negative_log_likelihood(model(batch), batch.target_output)
                 total += losses.double().sum().item()
                 tokens += batch.target_count
         return Measured(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], ("bleu", "chrf")))

@@ -188,21 +188,25 @@ def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():
     sentences = sentences_of((5, 2))
     keys, values = layer.start(torch.randn(7, D_MODEL, dtype=torch.float64), sentences)
     hidden = torch.randn(6, D_MODEL, dtype=torch.float64)                       # (sentences * 3, d_model)
-    seen = sentences.real[:, None, None, :]
-    weights = layer.weights(hidden, keys, seen)                                 # (rows, heads, longest_source)
+    bias = torch.zeros(2, 1, 5, dtype=torch.float64).masked_fill(~sentences.real[:, None], -math.inf)
+    bias = bias[:, None].repeat(1, HEADS, 1, 1)
+    weights = layer.weights(hidden, keys, bias)                                 # (rows, heads, longest_source)
     assert weights.shape == (6, HEADS, 5)
     torch.testing.assert_close(weights.sum(-1), torch.ones(6, HEADS, dtype=torch.float64))
     assert weights[3:, :, 2:].eq(0).all() and weights[:3].min() > 0
     attended = torch.einsum("shl,shld->shd", weights, values.repeat_interleave(3, 0))
-    torch.testing.assert_close(layer.output(attended.flatten(1)), layer.step(hidden, keys, values, seen))
+    torch.testing.assert_close(layer.output(attended.flatten(1)), layer.step(hidden, keys, values, bias))
 
 
+@torch.no_grad()
 def test_self_attention_step_by_step_equals_all_at_once():
     torch.manual_seed(1)
     layer = SelfAttention(D_MODEL, HEADS).double()
     hidden = torch.randn(7, D_MODEL, dtype=torch.float64)
     at_once = layer(hidden, sentences_of((7,)), causal=True)
-    keys = values = torch.empty(1, HEADS, 0, HEAD_SIZE, dtype=torch.float64)
+    keys, values = torch.zeros(2, 1, HEADS, 9, HEAD_SIZE, dtype=torch.float64)
+    bias = torch.full((1, HEADS, 1, 9), -math.inf, dtype=torch.float64)
     for position in range(7):
-        output, keys, values = layer.step(hidden[position : position + 1], keys, values)
+        bias[..., position] = 0
+        output = layer.step(hidden[position : position + 1].detach(), keys, values, position, bias)
         torch.testing.assert_close(output[0], at_once[position], rtol=0, atol=1e-12)

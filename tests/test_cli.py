@@ -50,6 +50,11 @@ class Result(NamedTuple):
     out: bytes
     err: str
 
+    @property
+    def complaints(self) -> str:
+        """Standard error but for the line that says what is computed in."""
+        return re.sub(r"^translating in \w+(, \d workers| on cpu)\n", "", self.err)
+
 
 Run = Callable[..., Result]
 
@@ -123,7 +128,7 @@ def test_four_lines_in_give_four_lines_out(run, model):
     assert len(lines) == 4
     assert lines[1:3] == [b"", b"  "]
     assert lines[0].strip() and lines[3].strip()
-    assert not result.err
+    assert result.err.startswith("translating in ") and not result.complaints
 
 
 @pytest.mark.parametrize("text", [
@@ -147,7 +152,8 @@ def test_line_ends_are_those_of_the_input(run, model, text):
 
 def test_white_space_comes_back_unchanged(run, model):
     blank = "\n \n\t\n\u3000\u2028\r\n\u0085\n\x1c\x1d\n  ".encode()
-    assert run("translate", model, stdin=blank) == (0, blank, "")
+    result = run("translate", model, stdin=blank)
+    assert (result.code, result.out, result.complaints) == (0, blank, "")
 
 
 def test_white_space_around_a_line_is_carried_round_the_model(run, model):
@@ -156,7 +162,8 @@ def test_white_space_around_a_line_is_carried_round_the_model(run, model):
 
 
 def test_no_input_gives_no_output(run, model):
-    assert run("translate", model) == (0, b"", "")
+    result = run("translate", model)
+    assert (result.code, result.out, result.complaints) == (0, b"", "")
 
 
 def test_random_bytes_come_through_line_by_line(run, model):
@@ -192,7 +199,8 @@ def test_a_file_is_translated_as_standard_input_is(run, model, directory):
     (directory / "in.txt").write_bytes(b"ein Hund\r\n\neine Katze")
     printed = run("translate", model, "in.txt").out
     assert run("translate", model, stdin=b"ein Hund\r\n\neine Katze").out == printed
-    assert run("translate", model, "in.txt", "--output", "out.txt") == (0, b"", "")
+    result = run("translate", model, "in.txt", "--output", "out.txt")
+    assert (result.code, result.out, result.complaints) == (0, b"", "")
     assert (directory / "out.txt").read_bytes() == printed
     assert sorted(path.name for path in directory.iterdir()) == ["in.txt", "model", "out.txt"]
 
@@ -305,7 +313,21 @@ def test_a_reader_that_stops_reading_is_no_error(model, directory, monkeypatch, 
     with open(writer, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         assert main(["translate", str(model), "in"]) == 141
-    assert not capfd.readouterr().err
+    assert re.fullmatch(r"translating in \w+ on cpu\n", capfd.readouterr().err)
+
+
+def test_several_workers_give_what_one_gives_in_the_same_order(run, model):
+    data = "\n".join([*GERMAN, "", "  ", *GERMAN[::-1]] * 9).encode()
+    alone = run("translate", model, "--precision", "fp32", "--format", "jsonl", stdin=data)
+    shared = run("translate", model, "--precision", "fp32", "--format", "jsonl", "--workers", 2, stdin=data)
+    assert shared.code == 0 and shared.err == "translating in fp32, 2 workers\n"
+    translations = [[json.loads(line)["translation"] for line in result.out.splitlines()] for result in (alone, shared)]
+    assert translations[0] == translations[1] and len(translations[0]) == data.count(b"\n") + 1
+
+
+def test_a_worker_that_cannot_load_the_model_says_why(run, directory):
+    result = run("translate", "nothing", "--workers", 2)
+    assert result.code == 2 and "nothing does not exist" in result.err
 
 
 # score
@@ -313,7 +335,7 @@ def test_a_reader_that_stops_reading_is_no_error(model, directory, monkeypatch, 
 
 def test_scores_are_those_of_the_model(run, model, directory):
     write_tests(directory)
-    scores = Translator.load(model).score(list(zip(GERMAN, ENGLISH, strict=True)))
+    scores = Translator.load(model, precision="fp32").score(list(zip(GERMAN, ENGLISH, strict=True)))
     expected = [found.log_probability for found in scores]
     result = run("score", model, "data/test.de", "data/test.en")
     assert result.code == 0

@@ -71,7 +71,7 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
     shutil.move(tmp_path / "run" / "best", tmp_path / "elsewhere")
     for path in [*tmp_path.glob("*.en"), *tmp_path.glob("*.de")]:
         path.unlink()
-    translator = Translator.load(tmp_path / "elsewhere")
+    translator = Translator.load(tmp_path / "elsewhere", precision="fp32")
     found = translator.translate([source for source, _ in pairs])
     assert [best.text for best, *_ in found] == [target for _, target in pairs]
     scored = translator.score([(source, target) for source, target in pairs])

@@ -12,10 +12,10 @@ PACKAGE = Path(seq2seq.__file__).parent
 READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "tokenizer", "corpus", "textio",
     "batching", "machine", "model", "loss", "optim", "search", "segments", "preparation",
-    "storage", "checkpoint", "averaging", "translator", "evaluation", "validation",
+    "storage", "checkpoint", "averaging", "translator", "workers", "evaluation", "validation",
     "progress", "run", "trainer", "check", "interop", "options", "cli", "__main__",
 ]
-MODEL_ORDER = ["packing", "attention", "interface", "transformer", "__init__"]
+MODEL_ORDER = ["packing", "attention", "interface", "transformer", "inference", "__init__"]
 WITHOUT_TORCH = ["errors", "recipe", "textio", "subword_sampling", "tokenizer", "corpus"]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib"}

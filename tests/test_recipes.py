@@ -125,7 +125,7 @@ def test_the_base_model_learns_and_translates_on_a_cpu(base_recipe, tmp_path):
         assert window.pop("gradient_norm") > 0
     assert losses[1] < losses[0], "the second step has learnt from the first"
     training.model.eval()
-    (best, *_), _ = training.translator.translate(["one and two", "nine and nine"], beam_size=2, max_length_offset=5)
+    (best, *_), _ = training._translator().translate(["one and two", "nine and nine"], beam_size=2, max_length_offset=5)
     assert best.tokens > 0 and np.isfinite(best.log_probability)
 
 

@@ -7,10 +7,12 @@ import itertools
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from seq2seq import translator as module
+from seq2seq.batching import EncodedSide
 from seq2seq.checkpoint import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.machine import has_fast_bf16
@@ -73,7 +75,7 @@ def bundle(weights, tokenizers, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def translator(bundle) -> Translator:
-    return Translator.load(bundle, device="cpu")
+    return Translator.load(bundle, device="cpu", precision="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -352,7 +354,8 @@ def test_a_bundle_holds_tied_weights_once_and_gives_the_model_back(bundle, weigh
 
 def test_a_run_is_translated_by_its_best_bundle(bundle, tmp_path, tokenizers, translator):
     changed(bundle, tmp_path / "run" / "best", tokenizers)
-    assert texts(Translator.load(tmp_path / "run", "cpu").translate(GERMAN)) == texts(translator.translate(GERMAN))
+    of_run = Translator.load(tmp_path / "run", "cpu", "fp32")
+    assert texts(of_run.translate(GERMAN)) == texts(translator.translate(GERMAN))
 
 
 def test_separate_vocabularies_are_each_used_on_their_side(tmp_path):
@@ -440,5 +443,22 @@ def test_bf16_translates_too(bundle, translator):
         assert first.log_probability == pytest.approx(second.log_probability, rel=0.05)
 
 
-def test_on_a_cpu_auto_is_fp32(translator):
-    assert next(translator.model.parameters()).dtype == torch.float32
+def test_auto_is_bf16_where_the_processor_has_it_and_else_fp32(bundle, monkeypatch):
+    for fast, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device, fast=fast: fast)
+        found = Translator.load(bundle, device="cpu")
+        assert found.model.target_embedding.dtype == expected
+        assert found.precision == {torch.bfloat16: "bf16", torch.float32: "fp32"}[expected]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_lower_precisions_translate_nearly_alike(bundle, translator, precision, monkeypatch):
+    monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device: True)
+    rough = Translator.load(bundle, device="cpu", precision=precision)
+    assert len(rough.translate(GERMAN)) == len(GERMAN)
+    ids, offsets, _ = EncodedSide.from_lists(translator.tokenizers.source.encode(GERMAN)).gather(np.arange(4))
+    logits = [one.model.step(torch.full((4,), START_ID), one.model.start(
+        torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), int(np.diff(offsets).max())))[0].float()
+        for one in (translator, rough)]
+    assert not torch.equal(*logits)
+    torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=0.05 * logits[0].abs().max().item())

@@ -15,6 +15,13 @@ from seq2seq.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention, linear
 from seq2seq.model.interface import Logits
 from seq2seq.model.packing import Sentences
+from seq2seq.tokenizer import END_ID
+
+# The target caches grow by so many steps at a time, to a multiple of so many slots; those of the source have a multiple
+# of so many slots; and the tokens of all sources are filled up to a multiple of this.
+STEPS_OF_ROOM, ROUND_SLOTS = 16, 16
+ROUND_SOURCE = 8
+ROUND_TOKENS = 16
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
@@ -25,6 +32,30 @@ def sinusoids(length: int, d_model: int) -> Tensor:
         torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
     )
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+
+
+def bias_of(visible: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+    """What is added to attention's scores: 0 where a row sees a key, -inf elsewhere.
+
+    visible: (sentences, rows, keys) bool -> (sentences, heads, rows, keys)
+    """
+    bias = torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -math.inf)
+    return bias[:, None].repeat(1, heads, 1, 1)
+
+
+def _rounded(source: Tensor, offsets: Tensor, longest: int, most: int) -> tuple[Tensor, Sentences, int]:
+    """The source with sentences after it that fill it to a round number of tokens, and a round `longest`.
+
+    On a CPU each new size costs the time in which a kernel for it is generated, longer than the work for a sentence.
+    """
+    if source.is_cuda:
+        return source, Sentences.from_offsets(offsets, longest), longest
+    longest = min(most, -(-longest // ROUND_SOURCE) * ROUND_SOURCE)
+    missing = -len(source) % ROUND_TOKENS
+    lengths = [min(longest, missing - begin) for begin in range(0, missing, longest)]
+    ends = torch.tensor(lengths, dtype=offsets.dtype).cumsum(0, dtype=offsets.dtype) + offsets[-1]
+    filled = F.pad(source, (0, missing), value=END_ID)
+    return filled, Sentences.from_offsets(torch.cat([offsets, ends]), longest), longest
 
 
 class _Dropout(torch.autograd.Function):
@@ -140,7 +171,7 @@ class EncoderLayer(nn.Module):
 class LayerCache:
     """What a decoder layer keeps between steps.
 
-    keys, values: (rows, heads, steps, head_size), of the target so far.
+    keys, values: (sentences, heads, slots, head_size), of every target position that any row of a sentence ever had.
     memory_keys, memory_values: (sentences, heads, longest_source, head_size), shared by a sentence's rows.
     """
 
@@ -171,62 +202,105 @@ class DecoderLayer(nn.Module):
         return self._feed_forward(self.cross_residual.leave(hidden, attended))
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> LayerCache:
-        """The cache before the first step: memory (source_tokens, d_model) projected once, nothing of the target."""
+        """The cache before the first step: memory (source_tokens, d_model) projected once, no slot for the target."""
         keys, values = self.cross_attention.start(memory, memory_sentences)
         empty = keys[:, :, :0]
         return LayerCache(empty, empty, keys, values)
 
-    def step(self, hidden: Tensor, cache: LayerCache, seen: Tensor,
-             keep_attention: bool) -> tuple[Tensor, LayerCache, Tensor | None]:
+    def step(self, hidden: Tensor, cache: LayerCache, slot: int, target_bias: Tensor,
+             source_bias: Tensor) -> tuple[Tensor, Tensor]:
         """One position of every row.
 
         Args:
             hidden: (rows, d_model)
-            seen: (sentences, 1, 1, longest_source), True = a source token.
-            keep_attention: whether to return the cross-attention's weights.
+            slot: where in the cache this position is written, one slot for each row of a sentence.
+            target_bias: (sentences, heads, rows of a sentence, slots).
+            source_bias: (sentences, heads, 1, longest_source). 0 where a row may look, -inf elsewhere.
         Returns:
-            (rows, d_model), the cache with this position, and (rows, longest_source), the mean over heads, or None.
+            (rows, d_model), and what its cross-attention read, of the same shape.
         """
-        attended, keys, values = self.self_attention.step(self.self_residual.enter(hidden), cache.keys, cache.values)
+        attended = self.self_attention.step(self.self_residual.enter(hidden), cache.keys, cache.values, slot,
+                                            target_bias)
         hidden = self.self_residual.leave(hidden, attended)
         asking = self.cross_residual.enter(hidden)
-        attended = self.cross_attention.step(asking, cache.memory_keys, cache.memory_values, seen)
-        weights = self.cross_attention.weights(asking, cache.memory_keys, seen).mean(1) if keep_attention else None
-        hidden = self._feed_forward(self.cross_residual.leave(hidden, attended))
-        return hidden, replace(cache, keys=keys, values=values), weights
+        attended = self.cross_attention.step(asking, cache.memory_keys, cache.memory_values, source_bias)
+        return self._feed_forward(self.cross_residual.leave(hidden, attended)), asking
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
         return self.feed_forward_residual.leave(hidden, transformed)
 
 
+class _Written:
+    """How many slots of some caches hold a position; shared by the states that share the caches."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+
+
 @dataclass(frozen=True)
 class TransformerState:
-    """Decoding state: position of the next token, every layer's cache, and which source positions are real."""
+    """Decoding state: every layer's cache, and what each row may see of it.
+
+    A position is written once and never moves, whichever row goes on from it: `visible` says which slots hold a row's
+    own past. So a change in the order of a beam costs no copy, and the rows of a sentence read its keys together.
+
+    position: of the next token. slots: how many are taken. visible: (sentences, rows of a sentence, all slots) bool.
+    source_bias: (sentences, heads, 1, source slots), 0 for a source token and -inf elsewhere.
+    """
 
     position: int
+    slots: int
+    visible: Tensor
     caches: tuple[LayerCache, ...]
-    seen: Tensor                        # (sentences, 1, 1, longest_source)
+    source_bias: Tensor
+    written: _Written
+    longest_source: int
     keep_attention: bool
     attention: Tensor | None = None     # (rows, longest_source), mean over the heads of the last layer
 
     def select(self, rows: Tensor) -> TransformerState:
         """See `interface.State.select`."""
-        old_rows, old_sentences = self.caches[0].keys.shape[0], self.seen.shape[0]
+        old_sentences, beam, room = self.visible.shape
         flat = rows.flatten()
-        sentences = rows[:, 0] // (old_rows // old_sentences)
-        same_sentences = len(sentences) == old_sentences
-
-        def keep(memory: Tensor) -> Tensor:
-            return memory if same_sentences else memory.index_select(0, sentences)
-
+        visible = self.visible.view(-1, room).index_select(0, flat).view(*rows.shape, room)
+        attention = None if self.attention is None else self.attention.index_select(0, flat)
+        if len(rows) == old_sentences:
+            return replace(self, visible=visible, attention=attention)
+        sentences = rows[:, 0] // beam
         caches = tuple(
-            LayerCache(cache.keys.index_select(0, flat), cache.values.index_select(0, flat),
-                       keep(cache.memory_keys), keep(cache.memory_values))
+            LayerCache(*(part.index_select(0, sentences)
+                         for part in (cache.keys, cache.values, cache.memory_keys, cache.memory_values)))
             for cache in self.caches
         )
-        attention = None if self.attention is None else self.attention.index_select(0, flat)
-        return replace(self, caches=caches, seen=keep(self.seen), attention=attention)
+        return replace(self, visible=visible, attention=attention, caches=caches, written=_Written(self.slots),
+                       source_bias=self.source_bias.index_select(0, sentences))
+
+    def with_room(self) -> TransformerState:
+        """The same state with a free slot for each row, in caches that no other state writes to from here on."""
+        sentences, beam, room = self.visible.shape
+        if self.slots + beam <= room and self.written.slots == self.slots:
+            return self
+        # Whole steps more than needed: each size of the caches is a kernel of its own.
+        size = -(-(self.slots + STEPS_OF_ROOM * beam) // ROUND_SLOTS) * ROUND_SLOTS
+
+        def grown(old: Tensor) -> Tensor:                                       # slots that nobody sees must be finite
+            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])
+            larger[:, :, : self.slots] = old[:, :, : self.slots]
+            return larger
+
+        visible = self.visible.new_zeros(sentences, beam, size)
+        visible[:, :, : self.slots] = self.visible[:, :, : self.slots]
+        caches = tuple(replace(cache, keys=grown(cache.keys), values=grown(cache.values)) for cache in self.caches)
+        return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
+
+    def extended(self) -> TransformerState:
+        """Each row sees one slot more, its own of the position that is about to be written."""
+        beam = self.visible.shape[1]
+        visible = self.visible.clone()
+        visible[:, :, self.slots : self.slots + beam] = torch.eye(beam, dtype=torch.bool, device=visible.device)
+        self.written.slots = self.slots + beam
+        return replace(self, visible=visible, slots=self.slots + beam, position=self.position + 1)
 
 
 class Transformer(nn.Module):
@@ -251,7 +325,7 @@ class Transformer(nn.Module):
         super().__init__()
         if tied_embeddings == "all" and source_vocab_size != target_vocab_size:
             raise ValueError(f"cannot tie embeddings of {source_vocab_size} source and {target_vocab_size} target ids")
-        self.d_model, self.max_positions = d_model, max_positions
+        self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
         self.scale = math.sqrt(d_model) if scale_embedding else 1.0
         self.target_embedding = nn.Parameter(torch.empty(target_vocab_size, d_model))
         self.source_embedding = (
@@ -263,6 +337,7 @@ class Transformer(nn.Module):
             else self.target_embedding
         )
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
+        self.vocabulary: nn.Module | None = None                                # set by `inference.for_inference`
         if positions == "learned":
             self.source_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model))
             self.target_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model))
@@ -318,27 +393,38 @@ class Transformer(nn.Module):
             hidden = layer(hidden, memory, target_sentences, source_sentences)
         return self._logits(hidden)
 
+    @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
         """See `interface.Seq2Seq.start`."""
-        sentences = Sentences.from_offsets(source_offsets, longest_source)
-        memory = self.encode(source, sentences)
+        self._check_length(longest_source)
+        filled, filled_sentences, longest = _rounded(source, source_offsets, longest_source, self.max_positions)
+        memory = self.encode(filled, filled_sentences)
+        sentences = Sentences(source_offsets, filled_sentences.positions, longest)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
-        return TransformerState(0, caches, sentences.real[:, None, None, :], keep_attention)
+        seen = sentences.real[:, None]
+        return TransformerState(0, 0, seen[:, :, :0], caches, bias_of(seen, self.num_heads, memory.dtype),
+                                _Written(0), longest_source, keep_attention)
 
+    @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """See `interface.Seq2Seq.step`."""
         self._check_length(state.position + 1)
+        before = state.with_room()
+        after = before.extended()
         hidden = self._embed(self.target_embedding, self.target_positions, last_tokens,
-                             torch.full_like(last_tokens, state.position))
-        caches, weights = [], None
-        for layer, cache in zip(self.decoder, state.caches, strict=True):
-            last = layer is self.decoder[-1]
-            hidden, cache, weights = cast(DecoderLayer, layer).step(hidden, cache, state.seen,
-                                                                    state.keep_attention and last)
-            caches.append(cache)
-        after = replace(state, position=state.position + 1, caches=tuple(caches), attention=weights)
-        return self._logits(hidden).dense(), after
+                             torch.full_like(last_tokens, before.position))
+        target_bias = bias_of(after.visible, self.num_heads, hidden.dtype)
+        for layer, cache in zip(self.decoder, after.caches, strict=True):
+            hidden, asking = cast(DecoderLayer, layer).step(hidden, cache, before.slots, target_bias,
+                                                            after.source_bias)
+        attention = None
+        if state.keep_attention:
+            last = cast(DecoderLayer, self.decoder[-1]).cross_attention
+            attention = last.weights(asking, after.caches[-1].memory_keys, after.source_bias).mean(1)
+            attention = attention[:, : state.longest_source]
+        logits = self.vocabulary(self.decoder_norm(hidden)) if self.vocabulary else self._logits(hidden).dense()
+        return logits, replace(after, attention=attention)
 
     def _logits(self, hidden: Tensor) -> Logits:
         return Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias)
