@@ -1,101 +1,182 @@
-"""Decoding speed: our Translator against MarianMTModel.generate with the same weights, from text to text in fp32."""
+"""Decoding speed from text to text: our translator against CTranslate2 and transformers with the same weights."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from benchmarks.marian import marian, padded, with_our_weights
 from benchmarks.measuring import Contestant, Run, compete
 from seq2seq.batching import EncodedSide, batches_in_order
-from seq2seq.checkpoint import load_bundle, resolve_model_path
+from seq2seq.checkpoint import load_bundle, resolve_model_path, save_bundle
 from seq2seq.errors import RecipeError
-from seq2seq.machine import settle_process
+from seq2seq.evaluation import corpus_scores
+from seq2seq.machine import choose_precision, settle_process
 from seq2seq.model import build_model
-from seq2seq.model.transformer import Transformer
 from seq2seq.preparation import train_or_load_tokenizers
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.tokenizer import END_ID, START_ID
-from seq2seq.translator import Translator
+from seq2seq.translator import Translator, stored_weights
+from seq2seq.workers import TranslatorPool
 
-LONGEST = 64
-"""Target tokens at most, for both and for every sentence; a model with random weights goes so far."""
-BEAM_SIZES = {"greedy": 1, "beam 5": 5}
+LENGTH_PENALTY = 1.0
 
 
-def measure(recipe: Recipe, run: Path, model: Path | None, sentences: list[str],
-            repetitions: int) -> list[dict[str, Any]]:
-    """Sentences a second; with trained weights also `same`, the share of equal translations.
+@dataclass(frozen=True)
+class Task:
+    """What every system does in a round.
+
+    sentences: how many of the sentences. batch: how many at a time; None is each system's own choice, 1 is a service
+    that gets a sentence and must answer. longest: target tokens at most. share: only each such sentence, for a system
+    whose rounds would take too long.
+    """
+
+    name: str
+    beam_size: int
+    sentences: int
+    batch: int | None = None
+    longest: int = 64
+    share: int = 1
+
+    def chosen(self, sentences: list[str]) -> list[str]:
+        """The first of the sentences, or every `share`-th of them."""
+        return sentences[:self.sentences][::self.share]
+
+
+def tasks(shape: str, sentences: int, trained: bool) -> list[Task]:
+    """What is measured of a shape. Random weights never end a sentence: then all run to the same length."""
+    longest = 64 if trained else 24
+    if shape == "base":
+        return [Task("beam 4, 32 at a time", 4, min(64, sentences), 32, longest)]
+    return [Task("greedy", 1, sentences, None, longest), Task("beam 5", 5, sentences, None, longest),
+            Task("beam 5, one by one", 5, min(100, sentences), 1, longest)]
+
+
+def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences: list[str], references: list[str],
+            repetitions: int, workers: int) -> list[dict[str, Any]]:
+    """Sentences a second, `workers` one-thread workers each; one where sentences come one by one. With trained weights
+    also BLEU, and `same`, the share of translations equal to ours in fp32.
 
     Raises:
         UserError: `model` is none, or not of the recipe's languages.
     """
-    if model:
-        trained = parse_recipe(load_bundle(resolve_model_path(model)).recipe_text, model / "recipe.yaml")
-        if trained.languages != recipe.languages:
-            raise RecipeError(f"{model} translates {trained.languages.source} into {trained.languages.target}, the "
-                              f"sentences are {recipe.languages.source}; give others with --data.")
-        recipe = recipe.model_copy(update={"model": trained.model})
-    contestants = {name: Contestant(system, recipe, run, model, sentences)
-                   for name, system in (("seq2seq", ours), ("transformers", theirs))}
+    bundle = trained_bundle(recipe, model) if model else random_bundle(recipe, run)
+    precisions = dict.fromkeys([choose_precision("auto", torch.device("cpu")), "int8", "fp32"])
     rows = []
-    for search, beam_size in BEAM_SIZES.items():
-        measured, texts = compete(contestants, "transformers", repetitions, beam_size)
-        same = sum(map(str.__eq__, texts["seq2seq"], texts["transformers"])) / len(sentences)
-        # Random weights go on to the longest length, where the two do differ: we end with </s>, they stop.
-        agreement = {"same": same} if model else {}
-        rows += [{**row, "system": f"{row['system']}, {search}", **agreement} for row in measured]
-    for contestant in contestants.values():
-        contestant.close()
+    for task in tasks(shape, len(sentences), model is not None):
+        at_once = 1 if task.batch == 1 else workers
+        contestants = {f"seq2seq {precision}": Contestant(ours, bundle, precision, at_once, sentences, task)
+                       for precision in precisions}
+        contestants |= {f"CTranslate2 {kind}": Contestant(ctranslate2, bundle, run / "ctranslate2", kind, at_once,
+                                                          sentences, task) for kind in ("int8", "float32")}
+        contestants["transformers fp32"] = Contestant(transformers, bundle, at_once, sentences, replace(task, share=5))
+        measured, texts = compete(contestants, "CTranslate2 int8", repetitions)
+        for contestant in contestants.values():
+            contestant.close()
+        for row in measured:
+            found = texts[row["system"]]
+            if model:
+                exact = texts["seq2seq fp32"][::5 if row["system"].startswith("transformers") else 1]
+                row["same"] = sum(map(str.__eq__, found, exact)) / len(exact)
+                if len(found) == len(references):
+                    row["bleu"] = corpus_scores(found, [references], recipe.languages.target)["bleu"].value
+            rows.append({**row, "system": f"{row['system']}, {task.name}"})
     return rows
 
 
-def translator(recipe: Recipe, run: Path, model: Path | None) -> Translator:
-    """The trained model, or one of the recipe's size with random weights."""
-    if model:
-        return Translator.load(model, "cpu", "fp32", recipe.training.threads)
-    if recipe.training.threads:
-        torch.set_num_threads(recipe.training.threads)
+def trained_bundle(recipe: Recipe, model: Path) -> Path:
+    """The bundle that `model` names. Raises UserError."""
+    bundle = load_bundle(resolve_model_path(model))
+    trained = parse_recipe(bundle.recipe_text, model / "recipe.yaml")
+    if trained.languages != recipe.languages:
+        raise RecipeError(f"{model} translates {trained.languages.source} into {trained.languages.target}, the "
+                          f"sentences are {recipe.languages.source}; give others with --data.")
+    return bundle.directory
+
+
+def random_bundle(recipe: Recipe, run: Path) -> Path:
+    """A model of the recipe's size that has learnt nothing."""
     tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
     torch.manual_seed(recipe.seed)
-    fresh = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    return Translator.from_recipe(fresh.eval(), tokenizers, recipe, torch.device("cpu"))
+    model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    save_bundle(run / "random", stored_weights(model), recipe.to_yaml(), tokenizers.files(), {})
+    return run / "random"
 
 
-def ours(recipe: Recipe, run: Path, model: Path | None, sentences: list[str]) -> Run:
+def ours(bundle: Path, precision: str, workers: int, sentences: list[str], task: Task) -> Run:
     """What `seq2seq translate` does."""
-    settle_process(recipe.training.threads)
-    loaded = translator(recipe, run, model)
+    settle_process(1)
+    loaded = (Translator.load(bundle, "cpu", precision, 1) if workers == 1
+              else TranslatorPool(bundle, workers, "cpu", precision))
+    chosen = task.chosen(sentences)
+    options = {"beam_size": task.beam_size, "n_best": 1, "length_penalty": LENGTH_PENALTY,
+               "length_penalty_form": "power", "max_length_ratio": 1e-9, "max_length_offset": task.longest}
 
-    def translate(beam_size: int) -> tuple[int, list[str]]:
-        found = loaded.translate(sentences, beam_size=beam_size, n_best=1, length_penalty=1.0,
-                                 length_penalty_form="power", max_length_ratio=1e-9, max_length_offset=LONGEST)
-        return len(sentences), [best.text for best, *_ in found]
+    def translate(_: Any) -> tuple[int, list[str]]:
+        found = loaded.translate_stream(chosen, (task.batch or 8192 * workers) // workers or 1, **options)
+        return len(chosen), [best.text for best, *_ in found]
 
     return translate
 
 
-def theirs(recipe: Recipe, run: Path, model: Path | None, sentences: list[str]) -> Run:
-    """`generate` on the same batches: alike in length, filled to the longest."""
-    loaded = translator(recipe, run, model)
-    tokenizers, batch_tokens = loaded.tokenizers, loaded.decoding.batch_tokens
-    generator = marian(recipe.model, tokenizers.target.vocab_size).eval()
-    with_our_weights(generator, cast(Transformer, loaded.model))
-    del loaded
+def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentences: list[str], task: Task) -> Run:
+    """Its Translator with one thread a worker, which sorts by length and cuts batches itself."""
+    import ctranslate2
 
-    def translate(beam_size: int) -> tuple[int, list[str]]:
-        options = {"early_stopping": True, "length_penalty": 1.0} if beam_size > 1 else {}
-        sources = EncodedSide.from_lists(tokenizers.source.encode(sentences, torch.get_num_threads()))
-        found: list[list[int]] = [[] for _ in sentences]
-        for indices in batches_in_order(sources.lengths, batch_tokens):
+    from benchmarks.ctranslate import convert
+
+    settle_process(1)
+    loaded = Translator.load(bundle, "cpu", "fp32", 1)
+    tokenizers, model, recipe = loaded.tokenizers, loaded.model, parse_recipe(load_bundle(bundle).recipe_text, bundle)
+    convert(model, recipe.model, tokenizers, directory)
+    del loaded, model
+    translator = ctranslate2.Translator(str(directory), device="cpu", compute_type=kind, inter_threads=workers,
+                                        intra_threads=1)
+    chosen = task.chosen(sentences)
+
+    def translate(_: Any) -> tuple[int, list[str]]:
+        found: list[str] = []
+        for begin in range(0, len(chosen), task.batch or len(chosen)):
+            block = chosen[begin : begin + (task.batch or len(chosen))]
+            sources = [tokenizers.source.pieces(ids) for ids in tokenizers.source.encode(block)]
+            results = translator.translate_batch(
+                sources, beam_size=task.beam_size, length_penalty=LENGTH_PENALTY, max_decoding_length=task.longest,
+                max_batch_size=-(-len(block) // workers) if task.batch else 64)
+            found += tokenizers.target.decode_pieces([result.hypotheses[0] for result in results])
+        return len(chosen), [text.strip() for text in found]
+
+    return translate
+
+
+def transformers(bundle: Path, threads: int, sentences: list[str], task: Task) -> Run:
+    """`generate` on the same batches as ours: alike in length, filled to the longest; all threads in one process."""
+    from benchmarks.marian import marian, padded, with_our_weights
+
+    settle_process(threads)
+    loaded = Translator.load(bundle, "cpu", "fp32", threads)
+    tokenizers, batch_tokens = loaded.tokenizers, loaded.decoding.batch_tokens
+    recipe = parse_recipe(load_bundle(bundle).recipe_text, bundle)
+    generator = marian(recipe.model, tokenizers.target.vocab_size).eval()
+    with_our_weights(generator, loaded.model)
+    del loaded
+    chosen = task.chosen(sentences)
+    options = {"early_stopping": True, "length_penalty": LENGTH_PENALTY} if task.beam_size > 1 else {}
+
+    def translate(_: Any) -> tuple[int, list[str]]:
+        sources = EncodedSide.from_lists(tokenizers.source.encode(chosen, threads))
+        found: list[list[int]] = [[] for _ in chosen]
+        whole = batches_in_order(sources.lengths, batch_tokens)
+        batches = [part[begin : begin + (task.batch or len(part))] for part in whole
+                   for begin in range(0, len(part), task.batch or len(part))]
+        for indices in batches:
             ids, offsets, _ = sources.gather(indices)
             rows, mask = padded(torch.from_numpy(ids), torch.from_numpy(offsets))
-            output = generator.generate(input_ids=rows, attention_mask=mask, num_beams=beam_size, do_sample=False,
-                                        max_new_tokens=LONGEST, **options)
+            output = generator.generate(input_ids=rows, attention_mask=mask, num_beams=task.beam_size, do_sample=False,
+                                        max_new_tokens=task.longest, **options)
             for index, row in zip(indices, output.tolist(), strict=True):
                 found[index] = [token for token in row if token not in (START_ID, END_ID)]
-        return len(sentences), [text.strip() for text in tokenizers.target.decode(found)]
+        return len(chosen), [text.strip() for text in tokenizers.target.decode(found)]
 
     return translate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import platform
 import resource
 import statistics
@@ -24,7 +25,7 @@ class Contestant:
         """Start it. `prepare(*arguments)` is called there and gives what a round does; this waits until it is ready."""
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, prepare, arguments), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, prepare, arguments))
         self.process.start()
         theirs.close()
         self._answer()
@@ -55,18 +56,20 @@ def _serve(pipe: Connection, prepare: Callable[..., Run], arguments: Sequence[An
             task = pipe.recv()
             began = time.perf_counter()
             units, told = run(task)
-            pipe.send((units, told, time.perf_counter() - began, peak_memory()))
+            seconds = time.perf_counter() - began
+            pipe.send((units, told, seconds, peak_memory()))
     except (EOFError, KeyboardInterrupt):                                       # the other end has closed
         return
 
 
 def peak_memory() -> float:
-    """The most memory that this process ever held, in MB."""
+    """The most memory that this process and its children ever held, in MB, as if all had held it at once."""
     # On Linux getrusage's maximum begins with that of the process that started this one; VmHWM is its own.
-    status = Path("/proc/self/status")
-    if status.exists():
-        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
+    processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    statuses = [Path(f"/proc/{process}/status") for process in processes]
+    if statuses[0].exists():
+        lines = [line for status in statuses for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return sum(int(line.split()[1]) for line in lines) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
@@ -87,16 +90,18 @@ def compete(contestants: dict[str, Contestant], reference: str, repetitions: int
     rows = []
     for name, (_, *measured) in rates.items():
         ratios = [rate / other for rate, other in zip(measured, rates[reference][1:], strict=True)]
-        rows.append({"system": name, "rate": _spread(measured), "ratio": _spread(ratios), "memory": memory[name]})
+        rows.append({"system": name, "rate": spread(measured), "ratio": spread(ratios), "memory": memory[name]})
     return rows, told
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, lowest and highest."""
     return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
 
 
 def surroundings() -> dict[str, Any]:
     """Machine, threads, versions and commit."""
+    import ctranslate2
     import torch
     import transformers
 
@@ -106,5 +111,5 @@ def surroundings() -> dict[str, Any]:
     git = subprocess.run(["git", "--no-optional-locks", "describe", "--always", "--dirty"], capture_output=True,
                          text=True, cwd=Path(__file__).parent, check=False)
     return {"machine": describe(torch.device("cpu")), "python": platform.python_version(), "torch": torch.__version__,
-            "transformers": transformers.__version__, "seq2seq": seq2seq.__version__,
-            "commit": git.stdout.strip() or "unknown"}
+            "transformers": transformers.__version__, "ctranslate2": ctranslate2.__version__,
+            "seq2seq": seq2seq.__version__, "commit": git.stdout.strip() or "unknown"}

@@ -1,7 +1,8 @@
-"""Training speed: our step against MarianMTModel with the same sizes, given exactly our batches."""
+"""Training speed: our step against MarianMTModel and a plain torch.nn.Transformer, given exactly our batches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.marian import marian, padded
 from benchmarks.measuring import Contestant, Run, compete
 from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather, plan_epoch
 from seq2seq.machine import has_fast_bf16, settle_process
+from seq2seq.model.transformer import sinusoids
 from seq2seq.preparation import prepare, train_or_load_tokenizers
 from seq2seq.recipe import Recipe
 from seq2seq.trainer import Training
@@ -28,6 +30,8 @@ def measure(recipe: Recipe, run: Path, steps: int, repetitions: int) -> list[dic
     for name, system in (("seq2seq", ours), ("transformers", theirs)):
         for precision in precisions:
             contestants[f"{name} {precision}"] = Contestant(system, recipe, run, steps, precision)
+    contestants["torch.nn.Transformer fp32"] = Contestant(stock, recipe, run, steps)
+    contestants["transformers fp32, its own batches"] = Contestant(theirs, recipe, run, steps, "fp32", True)
     rows, _ = compete(contestants, REFERENCE, repetitions)
     for contestant in contestants.values():
         contestant.close()
@@ -49,30 +53,84 @@ def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
     return round_of_steps
 
 
-def theirs(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
-    """The loop that a user of transformers would write, on the same pairs; bf16 by autocast."""
-    section = recipe.training
-    if section.threads:
-        torch.set_num_threads(section.threads)
-    tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
-    corpus = prepare(recipe, tokenizers, run / "prepared", torch.get_num_threads()).corpus
+def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: bool = False) -> Run:
+    """The loop that a user of transformers would write, on the same pairs; bf16 by autocast.
+
+    own_batches: a fixed number of sentences as they come, as its Trainer does by default.
+    """
+    settle_process(recipe.training.threads)
+    corpus, vocab_size = prepared(recipe, run)
+    plan, tokens = (fixed_numbers if own_batches else planned)(corpus, recipe, steps)
+    torch.manual_seed(recipe.seed)
+    model = marian(recipe.model, vocab_size).train()
+
+    def loss(batch: Batch) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            return marian_loss(model, batch, recipe.training.label_smoothing)
+
+    return loop(model, loss, corpus, plan, tokens, recipe)
+
+
+def stock(recipe: Recipe, run: Path, steps: int) -> Run:
+    """torch.nn.Transformer as a student would use it: padded, masks, logits of every position."""
+    settle_process(recipe.training.threads)
+    corpus, vocab_size = prepared(recipe, run)
     plan, tokens = planned(corpus, recipe, steps)
     torch.manual_seed(recipe.seed)
-    model = marian(recipe.model, tokenizers.target.vocab_size).train()
+    section = recipe.model
+    layers = torch.nn.Transformer(section.d_model, section.num_heads, section.encoder_layers, section.decoder_layers,
+                                  section.feed_forward, section.dropout, batch_first=True)
+    embedding = torch.nn.Embedding(vocab_size, section.d_model)
+    torch.nn.init.normal_(embedding.weight, std=section.d_model**-0.5)
+    positions = sinusoids(section.max_positions, section.d_model)
+    model = torch.nn.ModuleList([layers, embedding]).train()
+
+    def embed(rows: Tensor) -> Tensor:
+        scaled = embedding(rows) * section.d_model**0.5 + positions[:rows.shape[1]]
+        return F.dropout(scaled, section.dropout)
+
+    def loss(batch: Batch) -> Tensor:
+        source, mask = padded(batch.source, batch.source_offsets)
+        inputs, _ = padded(batch.target_input, batch.target_offsets)
+        labels, _ = padded(batch.target_output, batch.target_offsets, IGNORED)
+        causal = torch.nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
+        hidden = layers(embed(source), embed(inputs), tgt_mask=causal, tgt_is_causal=True,
+                        src_key_padding_mask=mask == 0, memory_key_padding_mask=mask == 0)
+        return F.cross_entropy((hidden @ embedding.weight.T).flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+                               label_smoothing=recipe.training.label_smoothing)
+
+    return loop(model, loss, corpus, plan, tokens, recipe)
+
+
+def prepared(recipe: Recipe, run: Path) -> tuple[EncodedCorpus, int]:
+    """The corpus that all train on, and the size of its vocabulary."""
+    tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
+    return prepare(recipe, tokenizers, run / "prepared", torch.get_num_threads()).corpus, tokenizers.target.vocab_size
+
+
+def loop(model: torch.nn.Module, loss: Callable[[Batch], Tensor], corpus: EncodedCorpus, plan: list[list[np.ndarray]],
+         tokens: int, recipe: Recipe) -> Run:
+    """PyTorch's own training loop with its fused optimizer."""
+    section = recipe.training
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=section.betas, weight_decay=0.0, fused=True)
 
     def round_of_steps(_: Any) -> tuple[int, None]:
         for (part,) in plan:
-            batch = gather(corpus, part)
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-                loss = marian_loss(model, batch, section.label_smoothing)
-            loss.backward()
+            loss(gather(corpus, part)).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), section.gradient_clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return tokens, None
 
     return round_of_steps
+
+
+def fixed_numbers(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
+    """Steps of as many sentences as the others have on average, in random order; and their tokens."""
+    sentences = round(recipe.training.batch_tokens / corpus.target.lengths.mean())
+    order = np.random.default_rng(recipe.seed).permutation(len(corpus))[:steps * sentences]
+    plan = [[part] for part in np.array_split(order, steps)]
+    return plan, sum(int(side.lengths[order].sum()) for side in (corpus.source, corpus.target))
 
 
 def planned(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:

@@ -132,6 +132,10 @@ class Tokenizer:
         """The text of each piece, white space as U+2581."""
         return [self._processor.id_to_piece(int(index)) for index in ids]
 
+    def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
+        """The reverse of `pieces`, line by line, with bytes joined to characters."""
+        return [self._processor.decode_pieces(list(line)) for line in pieces]
+
     def _encode(self, lines: Sequence[str], **options: Any) -> list[list[int]]:
         try:
             return self._processor.encode(list(lines), **options)

@@ -135,7 +135,7 @@ class Translator:
 
     def translate_stream(self, lines: Iterable[str], block_lines: int = 8192, *, progress: Progress | None = None,
                          **decoding: Any) -> Iterator[list[Translation]]:
-        """`translate` for endless input, in order: blocks grow from 64 lines, so that the first come at once."""
+        """`translate` for endless input, in order: blocks grow from 256 lines, so that the first come soon."""
         for block in growing_blocks(lines, block_lines):
             yield from self.translate(block, progress=progress, **decoding)
 
@@ -213,12 +213,12 @@ class Translator:
 
 
 def growing_blocks(lines: Iterable[str], largest: int) -> Iterator[list[str]]:
-    """Lists of lines: the first has 64, so that it comes soon, and each twice as many as the one before."""
+    """Lists of lines: the first has 256, so that it comes soon, and each four times as many as the one before."""
     remaining = iter(lines)
-    size = min(64, largest)
+    size = min(256, largest)
     while block := list(islice(remaining, size)):
         yield block
-        size = min(2 * size, largest)
+        size = min(4 * size, largest)
 
 
 def normaliser(options: DecodingSection) -> LengthNormaliser:

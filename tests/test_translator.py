@@ -179,7 +179,7 @@ def test_in_fp32_the_scores_of_a_line_are_its_own_to_rounding(translator):
 
 
 def test_a_stream_is_translated_as_a_list_is(exact):
-    lines = [*GERMAN, *BLANK[:2]] * 13                                          # more than the first block of 64
+    lines = [*GERMAN, *BLANK[:2]] * 43                                          # more than the first block
     expected = texts(exact.translate(lines, beam_size=1))
     for block_lines in (7, 8192):
         assert texts(exact.translate_stream(iter(lines), block_lines, beam_size=1)) == expected
@@ -195,9 +195,9 @@ def test_a_stream_answers_before_its_input_ends(translator):
             asked.append(number)
             yield "Hund"
 
-    stream = translator.translate_stream(lines(), 64, beam_size=1)
+    stream = translator.translate_stream(lines(), beam_size=1)
     next(stream)
-    assert len(asked) == 64
+    assert len(asked) == 256
     stream = translator.translate_stream(lines(), 1, beam_size=1)
     asked.clear()
     next(stream)

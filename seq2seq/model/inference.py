@@ -7,6 +7,7 @@ the product.
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
-        scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
+        largest = torch.linalg.vector_norm(rows, math.inf, 1, keepdim=True, dtype=torch.float32)
+        scale = largest.clamp_(min=1e-12).div_(127)
         levels = (rows / scale).round_().to(torch.int8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, 0, self.packed, self.scale, self.zero, None, 1.0, 0, self.dtype, "none", [], "")

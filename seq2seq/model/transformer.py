@@ -34,15 +34,6 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
-def bias_of(visible: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-    """What is added to attention's scores: 0 where a row sees a key, -inf elsewhere.
-
-    visible: (sentences, rows, keys) bool -> (sentences, heads, rows, keys)
-    """
-    bias = torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -math.inf)
-    return bias[:, None].repeat(1, heads, 1, 1)
-
-
 def _rounded(source: Tensor, offsets: Tensor, longest: int, most: int) -> tuple[Tensor, Sentences, int]:
     """The source with sentences after it that fill it to a round number of tokens, and a round `longest`.
 
@@ -245,7 +236,9 @@ class TransformerState:
     A position is written once and never moves, whichever row goes on from it: `visible` says which slots hold a row's
     own past. So a change in the order of a beam costs no copy, and the rows of a sentence read its keys together.
 
-    position: of the next token. slots: how many are taken. visible: (sentences, rows of a sentence, all slots) bool.
+    position: of the next token. slots: how many are taken.
+    visible: (sentences, rows of a sentence, all slots), what is added to attention's scores: 0 where a row sees a slot,
+        -inf elsewhere.
     source_bias: (sentences, heads, 1, source slots), 0 for a source token and -inf elsewhere.
     """
 
@@ -289,7 +282,7 @@ class TransformerState:
             larger[:, :, : self.slots] = old[:, :, : self.slots]
             return larger
 
-        visible = self.visible.new_zeros(sentences, beam, size)
+        visible = self.visible.new_full((sentences, beam, size), -math.inf)
         visible[:, :, : self.slots] = self.visible[:, :, : self.slots]
         caches = tuple(replace(cache, keys=grown(cache.keys), values=grown(cache.values)) for cache in self.caches)
         return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
@@ -298,7 +291,7 @@ class TransformerState:
         """Each row sees one slot more, its own of the position that is about to be written."""
         beam = self.visible.shape[1]
         visible = self.visible.clone()
-        visible[:, :, self.slots : self.slots + beam] = torch.eye(beam, dtype=torch.bool, device=visible.device)
+        visible[:, :, self.slots : self.slots + beam].diagonal(dim1=1, dim2=2).zero_()
         self.written.slots = self.slots + beam
         return replace(self, visible=visible, slots=self.slots + beam, position=self.position + 1)
 
@@ -402,8 +395,8 @@ class Transformer(nn.Module):
         memory = self.encode(filled, filled_sentences)
         sentences = Sentences(source_offsets, filled_sentences.positions, longest)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
-        seen = sentences.real[:, None]
-        return TransformerState(0, 0, seen[:, :, :0], caches, bias_of(seen, self.num_heads, memory.dtype),
+        seen = torch.zeros_like(sentences.real, dtype=memory.dtype).masked_fill_(~sentences.real, -math.inf)[:, None]
+        return TransformerState(0, 0, seen[:, :, :0], caches, seen[:, None].repeat(1, self.num_heads, 1, 1),
                                 _Written(0), longest_source, keep_attention)
 
     @torch.no_grad()
@@ -412,9 +405,8 @@ class Transformer(nn.Module):
         self._check_length(state.position + 1)
         before = state.with_room()
         after = before.extended()
-        hidden = self._embed(self.target_embedding, self.target_positions, last_tokens,
-                             torch.full_like(last_tokens, before.position))
-        target_bias = bias_of(after.visible, self.num_heads, hidden.dtype)
+        hidden = self.target_embedding[last_tokens] * self.scale + self.target_positions[before.position]
+        target_bias = after.visible[:, None].repeat(1, self.num_heads, 1, 1)
         for layer, cache in zip(self.decoder, after.caches, strict=True):
             hidden, asking = cast(DecoderLayer, layer).step(hidden, cache, before.slots, target_bias,
                                                             after.source_bias)

@@ -1,0 +1,62 @@
+"""Speed of what feeds a training: gathering batches, and preparing text."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measuring import spread
+from seq2seq.batching import EncodedCorpus, gather, plan_epoch
+from seq2seq.preparation import prepare, train_or_load_tokenizers
+from seq2seq.recipe import Recipe
+
+
+def measure(recipe: Recipe, run: Path, repetitions: int) -> list[dict[str, Any]]:
+    """Tokens a second: gathering the batches of an epoch on one core, and preparing the corpus on all.
+
+    Raises:
+        UserError: the text cannot be read.
+    """
+    tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
+    corpus = prepare(recipe, tokenizers, run / "prepared", torch.get_num_threads()).corpus
+    tokens = sum(int(side.offsets[-1]) for side in (corpus.source, corpus.target))
+    plan = [part for parts in plan_epoch(corpus, 4096, 1, recipe.seed, 0) for part in parts]
+    lines = [tokenizer.decode(sentences(side)) for tokenizer, side in
+             ((tokenizers.source, corpus.source), (tokenizers.target, corpus.target))]
+    rates: dict[str, list[float]] = {"gathering batches": [], "preparing text": [], "sentencepiece alone": []}
+    seconds = 0.0
+    for _ in range(repetitions):
+        rates["gathering batches"].append(tokens / timed(gather_all, corpus, plan))
+        shutil.rmtree(run / "prepared")
+        seconds = timed(prepare, recipe, tokenizers, run / "prepared", torch.get_num_threads())
+        rates["preparing text"].append(tokens / seconds)
+        rates["sentencepiece alone"].append(tokens / sum(
+            timed(tokenizer.encode, text, torch.get_num_threads())
+            for tokenizer, text in zip((tokenizers.source, tokenizers.target), lines, strict=True)))
+    alone = np.median(rates["sentencepiece alone"])
+    return [{"system": name, "rate": spread(found), "ratio": spread([rate / alone for rate in found]),
+             "memory": 0, "pairs": len(corpus), "seconds": tokens / spread(found)["median"]}
+            for name, found in rates.items()]
+
+
+def gather_all(corpus: EncodedCorpus, plan: list[np.ndarray]) -> None:
+    """Every batch of an epoch."""
+    for part in plan:
+        gather(corpus, part)
+
+
+def sentences(side: Any) -> list[list[int]]:
+    """The ids of each sentence."""
+    return [ids.tolist() for ids in np.split(np.asarray(side.ids), side.offsets[1:-1])]
+
+
+def timed(function: Any, *arguments: Any) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - began
