@@ -34,7 +34,9 @@ def benchmark_recipe(data: Path, shape: str, threads: int | None, check_files: b
         if not (root / "test.zh").exists():
             subprocess.run([sys.executable, str(RECIPES / "phrasebook" / "generate.py"), str(root)], check=True)
     return load_recipe(path, [
-        f"data.root={root}", f"tokenizer.vocab_size={sizes['vocab_size']}", f"model.d_model={sizes['d_model']}",
+        # Unigram pieces: so small a text has 20,000 at most.
+        f"data.root={root}", f"tokenizer.type={'bpe' if sizes['vocab_size'] > 20000 else 'unigram'}",
+        f"tokenizer.vocab_size={sizes['vocab_size']}", f"model.d_model={sizes['d_model']}",
         f"model.feed_forward={sizes['feed_forward']}", f"model.num_heads={sizes['heads']}", "model.dropout=0.3",
         f"model.encoder_layers={sizes['layers']}", f"model.decoder_layers={sizes['layers']}",
         f"training.batch_tokens={sizes['batch_tokens']}", "training.ema_decay=0.0",

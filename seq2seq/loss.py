@@ -12,10 +12,14 @@ from torch import Tensor
 from seq2seq.batching import IGNORED
 from seq2seq.model.interface import Logits
 
-# Logits of so many elements are computed at a time: on a CPU 16 MB of fp32 that are reused from chunk to chunk, where
-# (tokens, vocab_size) at once would be fresh pages each step. A GPU needs larger products to be busy.
-CHUNK_ELEMENTS = 4_000_000
-GPU_FACTOR = 32
+# Logits of so many rows are computed at a time, or fewer where they would take more bytes: (tokens, vocab_size) at once
+# would be fresh pages each step, and each chunk costs a pass over the weights' gradient. A GPU needs larger products to
+# be busy.
+CHUNK_ROWS, GPU_CHUNK_ROWS = 1536, 16384
+CHUNK_BYTES = 256_000_000
+# On a CPU their softmax is computed for so many elements at a time: 1 MB of fp32 stays in a core's own cache from one
+# pass to the next.
+CACHED_ELEMENTS = 250_000
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,20 @@ def negative_log_likelihood(logits: Logits, target: Tensor) -> Tensor:
 
 
 def _chunks(tokens: int, weight: Tensor) -> list[slice]:
-    size = max(1, CHUNK_ELEMENTS * (GPU_FACTOR if weight.is_cuda else 1) // weight.shape[0])
+    rows = GPU_CHUNK_ROWS if weight.is_cuda else CHUNK_ROWS
+    most = max(1, min(rows, CHUNK_BYTES // (weight.shape[0] * weight.element_size())))
+    count = -(-tokens // most)                                                  # as few as may be, of equal size
+    size = -(-tokens // max(1, count))
     return [slice(begin, min(begin + size, tokens)) for begin in range(0, tokens, size)]
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Loss and its gradient chunk by chunk in one pass: the softmax is there already when the loss is computed."""
+    """Loss and its gradient chunk by chunk in one pass: the softmax is there already when the loss is computed.
+
+    With smoothing e, d loss / d scores = softmax - (1 - e) one-hot - e / V. The last term is the same for all scores of
+    a row, so that it reaches hidden states and weights as products with the mean weight and the sum of hidden states,
+    and no pass over the scores is spent on it; nor on their mean, which the loss needs.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor,
@@ -75,41 +87,62 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden)
         # Chunks add up in fp32 at least, whatever the weights are.
         precise = torch.promote_types(weight.dtype, torch.float32)
-        weight_gradient = torch.zeros(weight.shape, dtype=precise, device=weight.device)
+        weight_gradient: Tensor | None = None
         bias_gradient = torch.zeros(bias.shape, dtype=precise, device=weight.device)
-        total = torch.zeros((), dtype=precise, device=weight.device)
-        likelihood = torch.zeros((), dtype=precise, device=weight.device)
-        for rows in _chunks(len(target), weight):
-            counted = (target[rows] != IGNORED)[:, None]                        # (rows, 1), True = counts
-            targets = target[rows].clamp(min=0)[:, None]
-            scores = hidden[rows] @ weight.T
+        counted = target != IGNORED                                             # (tokens,)
+        targets = target.clamp(min=0)[:, None]
+        picked = torch.empty(len(target), 1, dtype=precise, device=weight.device)
+        normalised = torch.empty_like(picked)                                   # log p of the targets
+        cached = len(target) if weight.is_cuda else max(1, CACHED_ELEMENTS // vocab_size)
+        chunks = _chunks(len(target), weight)
+        room = hidden.new_empty(chunks[0].stop, vocab_size)                     # fresh pages once, not once a chunk
+        for rows in chunks:
+            scores = torch.mm(hidden[rows], weight.T, out=room[: rows.stop - rows.start])
             if bias.numel():
-                scores = scores + bias
-            scores = scores.to(precise)
-            normaliser = scores.logsumexp(1, keepdim=True)
-            negative = (normaliser - scores.gather(1, targets)) * counted       # (rows, 1)
-            likelihood += negative.sum()
-            total += (1 - smoothing) * negative.sum()
-            if smoothing:
-                total += smoothing * ((normaliser - scores.mean(1, keepdim=True)) * counted).sum()
-            if not differentiate:
-                continue
-            # d loss / d scores = softmax - (1 - e) one-hot - e / V
-            scores.sub_(normaliser).exp_().sub_(smoothing / vocab_size)
-            scores.scatter_add_(1, targets, scores.new_full(targets.shape, smoothing - 1))
-            scores.mul_(counted)
-            gradient = scores.to(hidden.dtype)
-            torch.mm(gradient, weight, out=hidden_gradient[rows])
-            weight_gradient += gradient.T @ hidden[rows]
-            if bias.numel():
-                bias_gradient += scores.sum(0)
-        ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient.to(bias.dtype))
+                scores += bias
+            parts = zip(*(tensor.split(cached) for tensor in (
+                scores, targets[rows], counted[rows], picked[rows], normalised[rows])), strict=True)
+            for part, part_targets, part_counted, part_picked, part_normalised in parts:
+                exact = part.to(precise)
+                part_picked.copy_(exact.gather(1, part_targets))
+                probabilities = exact.softmax(1)
+                # What underflows counts as the smallest number, 87 nats in fp32; its gradient is right all the same.
+                probability = probabilities.gather(1, part_targets)
+                part_normalised.copy_(probability.clamp(min=torch.finfo(precise).tiny).log_())
+                if not differentiate:
+                    continue
+                probabilities.scatter_add_(1, part_targets, probability.new_full(probability.shape, smoothing - 1))
+                if weight.is_cuda or not bool(part_counted.all()):
+                    probabilities.mul_(part_counted[:, None])
+                part.copy_(probabilities)
+            if differentiate:
+                torch.mm(scores, weight, out=hidden_gradient[rows])
+                product = scores.T @ hidden[rows]
+                weight_gradient = product.to(precise) if weight_gradient is None else weight_gradient.add_(product)
+                if bias.numel():
+                    bias_gradient += scores.sum(0, dtype=precise)
+        likelihood = -(normalised * counted[:, None]).sum()
+        total = (1 - smoothing) * likelihood
+        if smoothing:
+            kept = (hidden * counted[:, None]).to(precise)
+            mean_weight, number = weight.mean(0, dtype=precise), counted.sum().to(precise)
+            mean_scores = kept.sum(0) @ mean_weight + number * bias.sum(dtype=precise) / vocab_size
+            # -mean of log p over the vocabulary = log of the sum of exponentials - mean of the scores.
+            total = total + smoothing * (((picked - normalised) * counted[:, None]).sum() - mean_scores)
+        if smoothing and weight_gradient is not None:
+            hidden_gradient -= (smoothing * mean_weight).to(hidden.dtype) * counted[:, None]
+            weight_gradient -= smoothing / vocab_size * kept.sum(0)
+            bias_gradient -= smoothing / vocab_size * number
+        if weight_gradient is not None:
+            ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient.to(bias.dtype))
         ctx.mark_non_differentiable(likelihood)
         return total, likelihood
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         hidden_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
+        if not gradient.is_cuda and gradient.item() == 1:                       # the usual case, without a pass
+            return hidden_gradient, weight_gradient, bias_gradient, None, None
         scale = gradient.to(hidden_gradient.dtype)
         return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None
 

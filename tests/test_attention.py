@@ -31,6 +31,14 @@ def random_heads(lengths, seed, **options):
                        dtype=torch.float64, **options)
 
 
+def attend_to(query, key, value, *sentences, causal):
+    return attention((query[:, None], torch.stack([key, value], 1)), *sentences, causal)
+
+
+def stacked(query, key, value):
+    return query[None], torch.stack([key, value])
+
+
 def softmax(scores):
     exponentials = np.exp(scores - scores.max(-1, keepdims=True))
     return exponentials / exponentials.sum(-1, keepdims=True)
@@ -58,29 +66,40 @@ def test_every_sentence_attends_to_its_own_keys_only(causal, training):
     query, key, value = (random_heads(lengths, seed, requires_grad=training)
                          for seed, lengths in enumerate((QUERY_LENGTHS, key_lengths, key_lengths)))
     with torch.set_grad_enabled(training):
-        attended = attention(query, key, value, sentences_of(QUERY_LENGTHS), sentences_of(key_lengths), causal)
+        attended = attend_to(query, key, value, sentences_of(QUERY_LENGTHS), sentences_of(key_lengths), causal=causal)
     expected = attention_by_sentence(*(tensor.detach().numpy() for tensor in (query, key, value)),
                                      QUERY_LENGTHS, key_lengths, causal)
     torch.testing.assert_close(attended.detach(), torch.from_numpy(expected), rtol=0, atol=1e-12)
+
+
+def test_self_attention_in_one_stack_equals_query_beside_key_and_value():
+    projected = torch.randn(13, 3, HEADS, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
+    sentences, arriving = sentences_of(QUERY_LENGTHS), torch.randn(13, HEADS, HEAD_SIZE, dtype=torch.float64)
+    ours = attention((projected,), sentences, sentences, causal=True)
+    theirs = attend_to(*projected.unbind(1), sentences, sentences, causal=True)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    for gradient, expected in zip(torch.autograd.grad(ours, projected, arriving),
+                                  torch.autograd.grad(theirs, projected, arriving), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
 
 
 def test_gradients_reach_queries_keys_and_values_of_the_right_sentence():
     lengths = [QUERY_LENGTHS, KEY_LENGTHS, KEY_LENGTHS]
     inputs = [random_heads(each, seed, requires_grad=True) for seed, each in enumerate(lengths)]
     sides = sentences_of(QUERY_LENGTHS), sentences_of(KEY_LENGTHS)
-    assert torch.autograd.gradcheck(lambda *heads: attention(*heads, *sides, causal=False), inputs, fast_mode=True)
+    assert torch.autograd.gradcheck(lambda *heads: attend_to(*heads, *sides, causal=False), inputs, fast_mode=True)
     causal = [random_heads(QUERY_LENGTHS, seed, requires_grad=True) for seed in range(3)]
-    assert torch.autograd.gradcheck(lambda *heads: attention(*heads, sides[0], sides[0], causal=True), causal,
+    assert torch.autograd.gradcheck(lambda *heads: attend_to(*heads, sides[0], sides[0], causal=True), causal,
                                     fast_mode=True)
 
 
 def test_a_position_sees_what_came_before_it_and_no_more():
     query, key, value = (random_heads((7,), seed) for seed in range(3))
-    before = attention(query, key, value, sentences_of((7,)), sentences_of((7,)), causal=True)
+    before = attend_to(query, key, value, sentences_of((7,)), sentences_of((7,)), causal=True)
     changed_key, changed_value = key.clone(), value.clone()
     changed_key[4:] += 1
     changed_value[4:] += 1
-    after = attention(query, changed_key, changed_value, sentences_of((7,)), sentences_of((7,)), causal=True)
+    after = attend_to(query, changed_key, changed_value, sentences_of((7,)), sentences_of((7,)), causal=True)
     assert torch.equal(before[:4], after[:4])
     assert (before[4:] - after[4:]).abs().amin() > 1e-3
 
@@ -98,7 +117,8 @@ def padded_inputs():
 def test_the_plain_body_and_its_gradients_equal_torch(masked):
     inputs, mask = padded_inputs()
     seen = mask if masked else None
-    ours, torchs = _PlainAttention.apply(*inputs, seen), F.scaled_dot_product_attention(*inputs, attn_mask=seen)
+    ours = _PlainAttention.apply(seen, *stacked(*inputs))
+    torchs = F.scaled_dot_product_attention(*inputs, attn_mask=seen)
     torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-12)
     arriving = torch.randn_like(ours)
     for gradient, expected in zip(torch.autograd.grad(ours, inputs, arriving),
@@ -110,14 +130,14 @@ def test_the_gradient_of_the_plain_body_is_the_derivative():
     inputs, seen = padded_inputs()
     small = [tensor.detach()[:, :1, :3, :2].requires_grad_() for tensor in inputs]
     mask = seen[..., :3, 1:4]
-    assert torch.autograd.gradcheck(lambda *heads: _PlainAttention.apply(*heads, mask[..., [2, 0, 1]]), small)
+    assert torch.autograd.gradcheck(lambda *heads: _PlainAttention.apply(mask[..., [2, 0, 1]], *stacked(*heads)), small)
 
 
 def test_equal_keys_give_the_running_mean():
     # Equal scores below the diagonal and none above it weigh all of the past alike.
     query, value = random_heads((7,), 1), random_heads((7,), 2)
     key = random_heads((1,), 3).expand(7, HEADS, HEAD_SIZE)
-    attended = attention(query, key, value, sentences_of((7,)), sentences_of((7,)), causal=True)
+    attended = attend_to(query, key, value, sentences_of((7,)), sentences_of((7,)), causal=True)
     running_mean = value.cumsum(0) / torch.arange(1, 8)[:, None, None]
     torch.testing.assert_close(attended, running_mean, rtol=0, atol=1e-12)
 
@@ -126,7 +146,7 @@ def test_on_a_graph_no_edge_means_no_score():
     # A path of five nodes, each joined to itself and its neighbours.
     nodes = torch.randn(1, 1, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     edges = (torch.arange(5)[:, None] - torch.arange(5)).abs() <= 1             # True = an edge
-    attended = scaled_dot_product(nodes, nodes, nodes, edges)
+    attended = scaled_dot_product((torch.stack([nodes, nodes, nodes]),), edges)
     for node in range(5):
         neighbours = nodes[0, 0, max(0, node - 1) : node + 2]
         weights = (neighbours @ nodes[0, 0, node] / math.sqrt(3)).softmax(0)
@@ -136,7 +156,8 @@ def test_on_a_graph_no_edge_means_no_score():
 def test_a_query_can_be_a_parameter():
     words = torch.randn(2, 1, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     query = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
-    pooled = scaled_dot_product(query.expand(2, 1, 1, 3), words, words, None)   # (batch, heads, 1, head_size)
+    # (batch, heads, 1, head_size)
+    pooled = scaled_dot_product((query.expand(2, 1, 1, 3)[None], torch.stack([words, words])), None)
     expected = (words.sum(-1, keepdim=True) / math.sqrt(3)).softmax(2) * words
     torch.testing.assert_close(pooled, expected.sum(2, keepdim=True), rtol=0, atol=1e-12)
     pooled.sum().backward()

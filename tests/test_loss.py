@@ -13,9 +13,11 @@ from seq2seq.model.interface import Logits
 TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 
 
-@pytest.fixture(params=[1_000_000, 3 * VOCAB_SIZE], ids=["in one chunk", "three rows at a time"], autouse=True)
+@pytest.fixture(params=[(1_000_000, 1_000_000), (5, 2 * VOCAB_SIZE)],
+                ids=["in one chunk", "a few rows at a time"], autouse=True)
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(loss_module, "CHUNK_ELEMENTS", request.param)
+    for name, size in zip(("CHUNK_ROWS", "CACHED_ELEMENTS"), request.param, strict=True):
+        monkeypatch.setattr(loss_module, name, size)
 
 
 def random_logits(dtype=torch.float64, bias=True):

@@ -19,21 +19,22 @@ FEW_SENTENCES_TIMES_HEADS = 64
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, query_sentences: Sentences, key_sentences: Sentences, causal: bool
+    projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool
 ) -> Tensor:
     """Scaled dot-product attention of packed sentences, each over its own keys.
 
     Args:
-        query: (query_tokens, heads, head_size)
-        key, value: (key_tokens, heads, head_size)
+        projected: of self-attention, (tokens, 3, heads, head_size): query, key and value of each token. Otherwise
+            (query_tokens, 1, heads, head_size) and (key_tokens, 2, heads, head_size).
         query_sentences, key_sentences: the same number of sentences in both.
         causal: a query at position i sees the keys at positions 0 to i only.
     Returns:
         (query_tokens, heads, head_size)
     """
-    if runs_packed(query):
+    if runs_packed(projected[0][:, 0]):
+        query, key, value = (part for stack in projected for part in stack.unbind(1))
         return _packed_attention(query, key, value, query_sentences, key_sentences, causal)
-    return _padded_attention(query, key, value, query_sentences, key_sentences, causal)
+    return _padded_attention(projected, query_sentences, key_sentences, causal)
 
 
 def runs_packed(query: Tensor) -> bool:
@@ -61,33 +62,32 @@ def _packed_attention(
 
 
 def _padded_attention(
-    query: Tensor, key: Tensor, value: Tensor, query_sentences: Sentences, key_sentences: Sentences, causal: bool
+    projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool
 ) -> Tensor:
-    heads, head_size = query.shape[1:]
-
-    def by_head(flat: Tensor, sentences: Sentences) -> Tensor:                  # (sentences, heads, longest, head_size)
-        return unpack(flat.flatten(1), sentences).view(len(sentences), -1, heads, head_size).transpose(1, 2)
-
     seen = key_sentences.real[:, None, None, :]                                 # True = may be seen
     if causal:
         seen = seen & torch.ones(query_sentences.longest, key_sentences.longest, dtype=torch.bool,
-                                 device=query.device).tril()
-    attended = scaled_dot_product(
-        by_head(query, query_sentences), by_head(key, key_sentences), by_head(value, key_sentences), seen
-    )
-    return pack(attended.transpose(1, 2), query_sentences).view(-1, heads, head_size)
+                                 device=seen.device).tril()
+    padded = tuple(unpack(stack, sentences) for stack, sentences in
+                   zip(projected, (query_sentences, key_sentences), strict=False))
+    return pack(scaled_dot_product(padded, seen), query_sentences)
 
 
-def scaled_dot_product(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
-    """softmax(Q K^T / sqrt(D)) V over padded tensors, (batch, heads, length, head_size); seen: True = may be seen.
+def scaled_dot_product(stacks: tuple[Tensor, ...], seen: Tensor | None) -> Tensor:
+    """softmax(Q K^T / sqrt(D)) V over padded tensors.
 
-    Each query must see at least one key.
+    Args:
+        stacks: (3, batch, heads, length, head_size), or (1, …) of the query and (2, …) of key and value.
+        seen: (batch, 1 or heads, queries or 1, keys), True = may be seen. Each query must see at least one key.
+    Returns:
+        (batch, heads, queries, head_size)
     """
-    if query.is_cuda:
+    if stacks[0].is_cuda:
+        query, key, value = (part for stack in stacks for part in stack)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
     # The CPU's fused kernel is slower than plain products at the length of sentences, and its backward in bf16 up to
     # 15 times (PyTorch 2.13, 2 cores with AMX).
-    attended: Tensor = _PlainAttention.apply(query, key, value, seen)
+    attended: Tensor = _PlainAttention.apply(seen, *stacks)
     return attended
 
 
@@ -125,24 +125,29 @@ class _PlainAttention(torch.autograd.Function):
     """Three batched products forward, four backward, and only the weights kept between."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
-        scale = 1 / math.sqrt(query.shape[-1])
-        scores = (query @ key.transpose(-1, -2)).mul_(scale)
+    def forward(ctx: Any, seen: Tensor | None, *stacks: Tensor) -> Tensor:
+        query, key, value = (part.flatten(0, 1) for stack in stacks for part in stack)
+        scores = torch.bmm(query, key.transpose(1, 2)).mul_(1 / math.sqrt(query.shape[-1]))
+        scores = scores.view(*stacks[0].shape[1:3], *scores.shape[1:])          # (batch, heads, queries, keys)
         if seen is not None:
             scores = scores.masked_fill_(~seen, -math.inf)
         weights = scores.softmax(-1)
-        ctx.save_for_backward(query, key, value, weights)
-        return weights @ value
+        ctx.save_for_backward(weights, *stacks)
+        return torch.bmm(weights.flatten(0, 1), value).view(stacks[0].shape[1:])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        query, key, value, weights = ctx.saved_tensors
-        scale = 1 / math.sqrt(query.shape[-1])
-        weights_gradient = gradient @ value.transpose(-1, -2)
-        scores_gradient = torch._softmax_backward_data(weights_gradient, weights, -1, weights.dtype).mul_(scale)
-        query_gradient = scores_gradient @ key
-        key_gradient = scores_gradient.transpose(-1, -2) @ query
-        return query_gradient, key_gradient, weights.transpose(-1, -2) @ gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        weights, *stacks = ctx.saved_tensors
+        query, key, value = (part.flatten(0, 1) for stack in stacks for part in stack)
+        weights, gradient = weights.flatten(0, 1), gradient.flatten(0, 1)
+        scores_gradient = torch._softmax_backward_data(gradient @ value.transpose(1, 2), weights, -1, weights.dtype)
+        scores_gradient.mul_(1 / math.sqrt(query.shape[-1]))
+        gradients = [torch.empty_like(stack) for stack in stacks]
+        of_query, of_key, of_value = (part.flatten(0, 1) for stack in gradients for part in stack)
+        torch.bmm(scores_gradient, key, out=of_query)
+        torch.bmm(scores_gradient.transpose(1, 2), query, out=of_key)
+        torch.bmm(weights.transpose(1, 2), gradient, out=of_value)
+        return None, *gradients
 
 
 def linear(inputs: int, outputs: int, parts: int = 1) -> nn.Linear:
@@ -166,17 +171,12 @@ class SelfAttention(nn.Module):
         self.query_key_value = linear(d_model, 3 * d_model, parts=3)
         self.output = linear(d_model, d_model)
 
-    def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        projected = self.query_key_value(hidden).view(hidden.shape[0], 3, self.num_heads, -1)
-        query, key, value = projected.unbind(1)
-        return query, key, value
-
     def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model)"""
-        query, key, value = self._project(hidden)
-        attended = attention(query, key, value, sentences, sentences, causal)
-        projected: Tensor = self.output(attended.flatten(1))
-        return projected
+        projected = self.query_key_value(hidden).view(hidden.shape[0], 3, self.num_heads, -1)
+        attended = attention((projected,), sentences, sentences, causal)
+        output: Tensor = self.output(attended.flatten(1))
+        return output
 
     def step(self, hidden: Tensor, keys: Tensor, values: Tensor, slot: int, bias: Tensor) -> Tensor:
         """One position of every row, (rows, d_model), over what its own hypothesis produced before.
@@ -205,27 +205,21 @@ class CrossAttention(nn.Module):
         self.key_value = linear(d_model, 2 * d_model, parts=2)
         self.output = linear(d_model, d_model)
 
-    def _project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        projected = self.key_value(memory).view(memory.shape[0], 2, self.num_heads, -1)
-        key, value = projected.unbind(1)
-        return key, value
-
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
         """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""
-        query = self.query(hidden).view(hidden.shape[0], self.num_heads, -1)
-        key, value = self._project_memory(memory)
-        attended = attention(query, key, value, sentences, memory_sentences, causal=False)
-        projected: Tensor = self.output(attended.flatten(1))
-        return projected
+        query = self.query(hidden).view(hidden.shape[0], 1, self.num_heads, -1)
+        attended = attention((query, self._project_memory(memory)), sentences, memory_sentences, causal=False)
+        output: Tensor = self.output(attended.flatten(1))
+        return output
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> tuple[Tensor, Tensor]:
         """(source_tokens, d_model) -> keys, values: (sentences, heads, longest_source, head_size), once a sentence."""
-        keys, values = (
-            unpack(flat.flatten(1), memory_sentences)
-            .view(len(memory_sentences), memory_sentences.longest, self.num_heads, -1).transpose(1, 2).contiguous()
-            for flat in self._project_memory(memory)
-        )
+        keys, values = unpack(self._project_memory(memory), memory_sentences)
         return keys, values
+
+    def _project_memory(self, memory: Tensor) -> Tensor:
+        projected: Tensor = self.key_value(memory).view(memory.shape[0], 2, self.num_heads, -1)
+        return projected
 
     def step(self, hidden: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         """One position of every row, (rows, d_model), over its sentence's memory as `start` made it.

@@ -6,6 +6,7 @@ position is computed that is not a token. `Sentences` says where each lies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,49 +55,86 @@ class Sentences:
 
     @cached_property
     def slots(self) -> Tensor:
-        """(sentences * longest,) int64, token that fills each padded row; padding repeats token 0."""
+        """(sentences, longest) int64, token that fills each padded place; padding repeats token 0."""
         within = torch.arange(self.longest, device=self.offsets.device)
-        return ((self.offsets[:-1, None] + within) * self.real).flatten().long()
+        return ((self.offsets[:-1, None] + within) * self.real).long()
+
+    def unpacking(self, parts: int, heads: int) -> Tensor:
+        """(parts * sentences * heads * longest,) int64: of all (tokens * parts * heads) rows the one that fills each
+        place of (parts, sentences, heads, longest)."""
+        return self._remembered("unpacking", parts, heads, lambda: (
+            self.slots[None, :, None] * (parts * heads) + self._numbers(parts * heads).view(parts, 1, heads, 1)
+        ).flatten())
+
+    def packing(self, parts: int, heads: int) -> Tensor:
+        """(tokens * parts * heads,) int64: the reverse of `unpacking`."""
+        def places() -> Tensor:
+            sentences, positions = self.rows[:, None] // self.longest, self.rows[:, None] % self.longest
+            part, head = self._numbers(parts * heads) // heads, self._numbers(parts * heads) % heads
+            return (((part * len(self) + sentences) * heads + head) * self.longest + positions).flatten()
+
+        return self._remembered("packing", parts, heads, places)
+
+    def real_as(self, dtype: torch.dtype) -> Tensor:
+        """`real` as numbers, (sentences, 1, longest, 1)."""
+        return self._remembered("real", dtype, None, lambda: self.real[:, None, :, None].to(dtype))
+
+    def _numbers(self, count: int) -> Tensor:
+        return torch.arange(count, device=self.offsets.device)
+
+    def _remembered(self, name: str, first: Any, second: Any, make: Callable[[], Tensor]) -> Tensor:
+        if (name, first, second) not in self._memory:
+            self._memory[name, first, second] = make()
+        return self._memory[name, first, second]
+
+    @cached_property
+    def _memory(self) -> dict[tuple[str, Any, Any], Tensor]:
+        return {}
 
 
 class _Unpack(torch.autograd.Function):
     # Both directions are gathers: the backward of indexing would be a scatter, which is slow on CPU and adds in an
     # order that may differ between runs.
     @staticmethod
-    def forward(ctx: Any, flat: Tensor, rows: Tensor, slots: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        return flat.index_select(0, slots)
+    def forward(ctx: Any, flat: Tensor, sentences: Sentences) -> Tensor:
+        tokens, parts, heads, size = flat.shape
+        ctx.sentences, ctx.shape = sentences, flat.shape
+        padded = flat.reshape(-1, size).index_select(0, sentences.unpacking(parts, heads))
+        return padded.view(parts, len(sentences), heads, sentences.longest, size)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (rows,) = ctx.saved_tensors
-        return gradient.index_select(0, rows), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        tokens, parts, heads, size = ctx.shape
+        flat = gradient.reshape(-1, size).index_select(0, ctx.sentences.packing(parts, heads))
+        return flat.view(ctx.shape), None
 
 
 class _Pack(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, rows: Tensor, slots: Tensor, real: Tensor) -> Tensor:
-        ctx.save_for_backward(slots, real)
-        return padded.index_select(0, rows)
+    def forward(ctx: Any, padded: Tensor, sentences: Sentences) -> Tensor:
+        _, heads, _, size = padded.shape
+        ctx.sentences, ctx.shape = sentences, padded.shape
+        return padded.reshape(-1, size).index_select(0, sentences.packing(1, heads)).view(-1, heads, size)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        slots, real = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        heads, size = ctx.shape[1], ctx.shape[3]
+        padded = gradient.reshape(-1, size).index_select(0, ctx.sentences.unpacking(1, heads)).view(ctx.shape)
         # A padded query's gradient would reach the keys and values of its sentence: it is cleared, not a repeat.
-        return gradient.index_select(0, slots).mul_(real.view(-1, 1)), None, None, None
+        return padded.mul_(ctx.sentences.real_as(padded.dtype)), None
 
 
 def unpack(flat: Tensor, sentences: Sentences) -> Tensor:
-    """(tokens, features) -> (sentences, longest, features).
+    """(tokens, parts, heads, features) -> (parts, sentences, heads, longest, features), in one copy.
 
-    Padding repeats the first token: finite values, which must never be seen. Gradients that arrive there are dropped.
+    parts: such as query, key and value. Padding repeats the first token: finite values, which must never be seen.
+    Gradients that arrive there are dropped.
     """
-    padded: Tensor = _Unpack.apply(flat, sentences.rows, sentences.slots)
-    return padded.view(len(sentences), sentences.longest, -1)
+    padded: Tensor = _Unpack.apply(flat, sentences)
+    return padded
 
 
 def pack(padded: Tensor, sentences: Sentences) -> Tensor:
-    """(sentences, longest, features) -> (tokens, features); what stood in padded positions is dropped."""
-    rows = padded.reshape(len(sentences) * sentences.longest, -1)
-    flat: Tensor = _Pack.apply(rows, sentences.rows, sentences.slots, sentences.real)
+    """(sentences, heads, longest, features) -> (tokens, heads, features); what stood in padded places is dropped."""
+    flat: Tensor = _Pack.apply(padded, sentences)
     return flat

@@ -57,15 +57,15 @@ class _Dropout(torch.autograd.Function):
         words = torch.empty((hidden.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: hidden.numel()].view(hidden.shape)
         dropped = round(probability * 65536)
-        kept = bits >= dropped - 32768
-        ctx.save_for_backward(kept)
-        ctx.scale = 65536 / (65536 - dropped)
-        return (hidden * kept).mul_(ctx.scale)
+        # A mask in the type of what it multiplies: a boolean one would be converted element by element each time.
+        factors = torch.ge(bits, dropped - 32768, out=torch.empty_like(hidden)).mul_(65536 / (65536 - dropped))
+        ctx.save_for_backward(factors)
+        return hidden * factors
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        return (gradient * kept).mul_(ctx.scale), None
+        (factors,) = ctx.saved_tensors
+        return gradient * factors, None
 
 
 class Dropout(nn.Module):
