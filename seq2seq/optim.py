@@ -35,11 +35,60 @@ def learning_rate(section: TrainingSection, step: int) -> float:
             return peak
 
 
-def build_optimizer(section: TrainingSection, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), fused into one pass over the weights."""
-    optimizer = torch.optim.AdamW if section.optimizer == "adamw" else torch.optim.Adam
-    return optimizer(parameters, lr=section.learning_rate, betas=section.betas, eps=section.epsilon,
-                     weight_decay=section.weight_decay, fused=True)
+def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Tensor]]) -> Optimizer:
+    """Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019), fused into one pass over the weights, or Muon.
+
+    Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): the momentum of each hidden matrix is made orthogonal
+    by five Newton-Schulz steps, and scaled as Adam's update would be (Liu et al. 2025, arXiv:2502.16982), so that the
+    same learning rate serves. Embeddings, biases and norms are left to AdamW.
+
+    parameters: by name, all of the model.
+    """
+    named = list(parameters)
+    matrices = [weight for name, weight in named if section.optimizer == "muon" and is_hidden_matrix(name, weight)]
+    others = [weight for name, weight in named if all(weight is not matrix for matrix in matrices)]
+    kind = torch.optim.Adam if section.optimizer == "adam" else torch.optim.AdamW
+    members: list[torch.optim.Optimizer] = [kind(
+        others, lr=section.learning_rate, betas=section.betas, eps=section.epsilon,
+        weight_decay=section.weight_decay, fused=True)]
+    if matrices:
+        members.append(torch.optim.Muon(matrices, lr=section.learning_rate, weight_decay=section.weight_decay,
+                                        adjust_lr_fn="match_rms_adamw"))
+    return Optimizer(members)
+
+
+def is_hidden_matrix(name: str, weight: Tensor) -> bool:
+    """Whether Muon is for it: a matrix between hidden states, neither embedding nor output layer nor positions."""
+    return weight.dim() == 2 and name.startswith(("encoder.", "decoder."))
+
+
+class Optimizer:
+    """One or several of PyTorch's optimizers that share a training's weights among them."""
+
+    def __init__(self, members: Sequence[torch.optim.Optimizer]) -> None:
+        self.members = list(members)
+
+    def step(self, rate: float) -> None:
+        """Update all weights by their gradients."""
+        for member in self.members:
+            for group in member.param_groups:
+                group["lr"] = rate
+            member.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for member in self.members:
+            member.zero_grad(set_to_none=True)
+
+    def state(self, weight: Tensor) -> dict[str, Tensor]:
+        """What is remembered about a weight, by name; empty before the first step."""
+        return next((dict(member.state[weight]) for member in self.members if weight in member.state), {})
+
+    def restore(self, weight: Tensor, state: dict[str, Tensor]) -> None:
+        """Remember `state` about a weight."""
+        (member,) = (member for member in self.members
+                     if any(weight is mine for group in member.param_groups for mine in group["params"]))
+        member.state[weight] = state
 
 
 def scale_gradients(gradients: list[Tensor], tokens: int, clip: float) -> float:

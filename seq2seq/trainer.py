@@ -112,7 +112,7 @@ class Training:
         if self.dtype != torch.float32:
             self.computing = copy.deepcopy(self.model).to(self.dtype)
         self.computing_weights = list(self.computing.parameters())
-        self.optimizer = build_optimizer(self.section, self.weights)
+        self.optimizer = build_optimizer(self.section, self.model.named_parameters())
         self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         # Where the variable-length kernel runs, all batches have one shape.
         self.longest = recipe.data.cleaning.max_pieces + 1
@@ -201,7 +201,7 @@ class Training:
                                 target_tokens=target_tokens, gradient_norm=norm, steps=1)
         else:
             self._skip(step, parts)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.progress.step = step
         self.progress.step_in_epoch += 1
         self.progress.averaged = False
@@ -224,9 +224,7 @@ class Training:
             weight.grad = None
 
     def _update(self, rate: float, step: int) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+        self.optimizer.step(rate)
         if self.average:
             update_moving_average(self.average, self.weights, self.section.ema_decay, step)
         if self.computing is not self.model:
@@ -357,7 +355,7 @@ class Training:
         log.flush()                                                             # no checkpoint is newer than its log
         state = {f"optimizer.{name}.{key}": value.cpu()
                  for name, weight in zip(self.names, self.weights, strict=True)
-                 for key, value in self.optimizer.state[weight].items()}
+                 for key, value in self.optimizer.state(weight).items()}
         state |= {f"{MOVING_AVERAGE}{name}": value.cpu() for name, value in zip(self.names, self.average, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         info = {"progress": asdict(self.progress), "data": self.prepared.fingerprint, "precision": str(self.dtype)}
@@ -380,8 +378,8 @@ class Training:
             _copy_all(self.computing_weights, self.weights)
         for name, weight in zip(self.names, self.weights, strict=True):
             prefix = f"optimizer.{name}."
-            self.optimizer.state[weight] = {key.removeprefix(prefix): value.to(self.device)
-                                            for key, value in checkpoint.state.items() if key.startswith(prefix)}
+            self.optimizer.restore(weight, {key.removeprefix(prefix): value.to(self.device)
+                                            for key, value in checkpoint.state.items() if key.startswith(prefix)})
         if self.average:
             self.average = [checkpoint.state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
         if checkpoint.info["precision"] != str(self.dtype):

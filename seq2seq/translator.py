@@ -135,7 +135,7 @@ class Translator:
 
     def translate_stream(self, lines: Iterable[str], block_lines: int = 8192, *, progress: Progress | None = None,
                          **decoding: Any) -> Iterator[list[Translation]]:
-        """`translate` for endless input, in order: blocks grow from 256 lines, so that the first come soon."""
+        """`translate` for endless input, in order: blocks grow from 1,024 lines, so that the first come soon."""
         for block in growing_blocks(lines, block_lines):
             yield from self.translate(block, progress=progress, **decoding)
 
@@ -176,7 +176,8 @@ class Translator:
                 ) -> list[list[Hypothesis]]:
         sources = EncodedSide.from_lists(self.tokenizers.source.encode(texts, torch.get_num_threads()))
         found: list[list[Hypothesis]] = [[] for _ in texts]
-        for indices in batches_in_order(sources.lengths, options.batch_tokens) if texts else ():
+        batch_tokens = options.batch_tokens * 2 // max(2, options.beam_size)
+        for indices in batches_in_order(sources.lengths, batch_tokens) if texts else ():
             ids, offsets, _ = sources.gather(indices)
             lengths = np.diff(offsets)
             limits = lengths * options.max_length_ratio + options.max_length_offset
@@ -213,9 +214,9 @@ class Translator:
 
 
 def growing_blocks(lines: Iterable[str], largest: int) -> Iterator[list[str]]:
-    """Lists of lines: the first has 256, so that it comes soon, and each four times as many as the one before."""
+    """Lists of lines: the first has 1,024, so that it comes soon, and each four times as many as the one before."""
     remaining = iter(lines)
-    size = min(256, largest)
+    size = min(1024, largest)
     while block := list(islice(remaining, size)):
         yield block
         size = min(4 * size, largest)

@@ -16,7 +16,8 @@ from seq2seq.loss import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
 from seq2seq.trainer import train
 
-pytest.importorskip("transformers")
+for package in ("transformers", "ctranslate2", "matplotlib"):
+    pytest.importorskip(package)
 
 ROOT = Path(__file__).parents[1]
 NUMERALS = [("eins", "one"), ("zwei", "two"), ("drei", "three"), ("vier", "four"), ("fünf", "five"), ("sechs", "six"),
@@ -116,15 +117,18 @@ def test_both_benchmarks_run_and_write_what_they_found(data, tmp_path, monkeypat
     output = tmp_path / "benchmarks"
     sizes = ("--shape", "tiny", "--steps", 2, "--sentences", 3, "--repetitions", 2, "--threads", 1)
     assert run(monkeypatch, "--data", data, "--output", output, *sizes) == 0
-    for name, systems in (("training", {"seq2seq fp32", "transformers fp32"}),
-                          ("decoding", {"seq2seq, beam 5", "transformers, greedy"})):
-        found = json.loads((output / f"{name}.json").read_text())
+    for name, systems in (("training", {"seq2seq fp32", "transformers fp32", "torch.nn.Transformer fp32"}),
+                          ("decoding", {"seq2seq int8, beam 5", "CTranslate2 int8, greedy",
+                                        "transformers fp32, greedy"}),
+                          ("data", {"gathering batches", "preparing text"})):
+        found = json.loads((output / f"{name}-tiny.json").read_text())
+        assert (output / f"{name}-tiny.png").stat().st_size > 1000
         assert systems <= {row["system"] for row in found["rows"]}
-        assert found["surroundings"].keys() >= {"machine", "torch", "transformers", "commit"}
+        assert found["surroundings"].keys() >= {"machine", "torch", "transformers", "ctranslate2", "commit"}
         for row in found["rows"]:
-            assert row["rate"]["lowest"] > 0 and row["ratio"]["median"] > 0 and row["memory"] > 50
+            assert row["rate"]["lowest"] > 0 and row["ratio"]["median"] > 0 and (row["memory"] > 50 or name == "data")
     shown = capsys.readouterr().out
-    assert "Training, 256 target tokens a step" in shown and "Decoding, 3 sentences" in shown
+    assert "Training, tiny, 256 target tokens a step" in shown and "Decoding, tiny, 3 sentences" in shown
 
 
 @pytest.mark.slow
@@ -138,8 +142,22 @@ def test_both_systems_translate_alike_with_trained_weights(data, tmp_path):
     scores = train(recipe.model_copy(update={"training": training, "model": model}), tmp_path / "run")
     assert scores["test_2016_flickr"]["bleu"].value > 30, "a model that never ends a sentence compares nothing"
     sentences = (data / "test_2016_flickr.de").read_text(encoding="utf-8").splitlines()
-    rows = measure(recipe, tmp_path, tmp_path / "run", sentences, 1)
-    assert [row["same"] for row in rows] == [1, 1, 1, 1]
+    references = (data / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()
+    rows = measure(recipe, tmp_path, tmp_path / "run", "tiny", sentences, references, 1, 1)
+    alike = {row["system"]: row["same"] for row in rows if "32," in row["system"]}
+    assert len(alike) == 9 and set(alike.values()) == {1}, "in fp32 all systems find the same"
+    assert {row["bleu"] > 0 for row in rows if "transformers" not in row["system"]} == {True}
     other = recipe.model_copy(update={"languages": recipe.languages.model_copy(update={"source": "zh"})})
     with pytest.raises(RecipeError, match="translates de into en"):
-        measure(other, tmp_path, tmp_path / "run", sentences, 1)
+        measure(other, tmp_path, tmp_path / "run", "tiny", sentences, references, 1, 1)
+
+
+@pytest.mark.slow
+def test_the_script_for_gpus_runs_on_a_cpu(data, tmp_path, monkeypatch):
+    from benchmarks import device
+
+    monkeypatch.setattr(sys, "argv", ["device", "--data", str(data), "--shape", "tiny", "--steps", "2",
+                                      "--sentences", "5", "--output", str(tmp_path)])
+    assert device.main() == 0
+    found = json.loads((tmp_path / "device.json").read_text())
+    assert found["training"]["target tokens a second"] > 0 and found["decoding"]["target tokens a second"] > 0

@@ -60,17 +60,43 @@ def test_a_training_that_ends_in_warm_up_only_rises(schedule, max_steps):
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 def test_the_optimizer_is_the_one_the_recipe_names(name, kind):
     section = TrainingSection(optimizer=name, betas=(0.7, 0.9), epsilon=1e-3, weight_decay=0.2, learning_rate=0.5)
-    (group,) = build_optimizer(section, [torch.nn.Parameter(torch.ones(2))]).param_groups
+    (member,) = build_optimizer(section, [("weight", torch.nn.Parameter(torch.ones(2)))]).members
+    (group,) = member.param_groups
     chosen = (group["lr"], tuple(group["betas"]), group["eps"], group["weight_decay"])
     assert chosen == (0.5, (0.7, 0.9), 1e-3, 0.2)
-    assert type(build_optimizer(section, [torch.nn.Parameter(torch.ones(2))])) is kind
+    assert type(member) is kind
+
+
+def test_muon_takes_the_matrices_of_layers_and_adamw_the_rest(make_model):
+    model = make_model(torch.float32, positions="learned", output_bias=True)
+    optimizer = build_optimizer(TrainingSection(optimizer="muon"), model.named_parameters())
+    adamw, muon = ({id(weight) for group in member.param_groups for weight in group["params"]}
+                   for member in optimizer.members)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    assert adamw | muon == set(names) and not adamw & muon
+    assert "encoder.0.self_attention.output.weight" in {names[weight] for weight in muon}
+    assert {"target_embedding", "target_positions", "output_bias", "encoder.0.self_residual.norm.weight"} \
+        <= {names[weight] for weight in adamw}
+    assert type(optimizer.members[1]) is torch.optim.Muon
+
+
+def test_muon_moves_a_matrix_in_all_directions_alike():
+    # Its singular values are near one, times 0.2 sqrt(the longer side) (Liu et al. 2025, equation 4).
+    torch.manual_seed(1)
+    weight = torch.nn.Parameter(torch.zeros(8, 8))
+    weight.grad = torch.randn(8, 1) @ torch.randn(1, 8) + 0.3 * torch.randn(8, 8)
+    norm = torch.nn.Parameter(torch.ones(8))
+    section = TrainingSection(optimizer="muon")
+    build_optimizer(section, [("encoder.0.x.weight", weight), ("encoder.0.norm.weight", norm)]).step(0.1)
+    values = torch.linalg.svdvals(weight.detach()) / (0.1 * 0.2 * 8**0.5)
+    assert values.min() > 0.3 and values.max() < 1.4
 
 
 def test_the_first_update_of_adam_is_the_learning_rate():
     # Kingma and Ba 2015, algorithm 1: after one step the corrected moments are g and g^2, so the update is a * sign(g).
     weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     weight.grad = torch.tensor([3.0, -0.01])
-    build_optimizer(TrainingSection(learning_rate=0.1), [weight]).step()
+    build_optimizer(TrainingSection(), [("weight", weight)]).step(0.1)
     assert weight.tolist() == pytest.approx([0.9, 2.1])
 
 

@@ -181,7 +181,7 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("training:", "training: expected a section, keys with values; found nothing"),
         ("training: {average: last}", "training.average: expected a section, keys with values; found 'last'"),
         ("training: {optimizer: adm}",
-         "training.optimizer: expected 'adam' or 'adamw'; found 'adm'. Did you mean 'adam'?"),
+         "training.optimizer: expected 'adam', 'adamw' or 'muon'; found 'adm'. Did you mean 'adam'?"),
         ("tokenizer: {joint: no}", "tokenizer.joint: expected true or false; found 'no'"),
         ("model: {num_heads: 3}", "model.num_heads: d_model (512) cannot be cut into 3 heads of equal size"),
         ("model: {d_model: 7, num_heads: 7}", "model.positions: sinusoidal positions need an even d_model, found 7"),

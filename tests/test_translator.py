@@ -197,7 +197,7 @@ def test_a_stream_answers_before_its_input_ends(translator):
 
     stream = translator.translate_stream(lines(), beam_size=1)
     next(stream)
-    assert len(asked) == 256
+    assert len(asked) == 1024
     stream = translator.translate_stream(lines(), 1, beam_size=1)
     asked.clear()
     next(stream)

@@ -17,9 +17,9 @@ from seq2seq.model.interface import Logits
 from seq2seq.model.packing import Sentences
 from seq2seq.tokenizer import END_ID
 
-# The target caches grow by so many steps at a time, to a multiple of so many slots; those of the source have a multiple
-# of so many slots; and the tokens of all sources are filled up to a multiple of this.
+# The target caches grow by so many steps at a time; their slots, and those that a step reads, are a multiple of 16.
 STEPS_OF_ROOM, ROUND_SLOTS = 16, 16
+# So are the slots of the source; its tokens are filled up to a multiple of so many, or to four binary digits.
 ROUND_SOURCE = 8
 ROUND_TOKENS = 16
 
@@ -42,7 +42,7 @@ def _rounded(source: Tensor, offsets: Tensor, longest: int, most: int) -> tuple[
     if source.is_cuda:
         return source, Sentences.from_offsets(offsets, longest), longest
     longest = min(most, -(-longest // ROUND_SOURCE) * ROUND_SOURCE)
-    missing = -len(source) % ROUND_TOKENS
+    missing = -len(source) % max(ROUND_TOKENS, 1 << max(0, len(source).bit_length() - 4))
     lengths = [min(longest, missing - begin) for begin in range(0, missing, longest)]
     ends = torch.tensor(lengths, dtype=offsets.dtype).cumsum(0, dtype=offsets.dtype) + offsets[-1]
     filled = F.pad(source, (0, missing), value=END_ID)
@@ -205,13 +205,14 @@ class DecoderLayer(nn.Module):
         Args:
             hidden: (rows, d_model)
             slot: where in the cache this position is written, one slot for each row of a sentence.
-            target_bias: (sentences, heads, rows of a sentence, slots).
+            target_bias: (sentences, heads, rows of a sentence, slots), of the slots up to the last that is taken.
             source_bias: (sentences, heads, 1, longest_source). 0 where a row may look, -inf elsewhere.
         Returns:
             (rows, d_model), and what its cross-attention read, of the same shape.
         """
-        attended = self.self_attention.step(self.self_residual.enter(hidden), cache.keys, cache.values, slot,
-                                            target_bias)
+        taken = target_bias.shape[3]
+        attended = self.self_attention.step(self.self_residual.enter(hidden), cache.keys[:, :, :taken],
+                                            cache.values[:, :, :taken], slot, target_bias)
         hidden = self.self_residual.leave(hidden, attended)
         asking = self.cross_residual.enter(hidden)
         attended = self.cross_attention.step(asking, cache.memory_keys, cache.memory_values, source_bias)
@@ -406,7 +407,9 @@ class Transformer(nn.Module):
         before = state.with_room()
         after = before.extended()
         hidden = self.target_embedding[last_tokens] * self.scale + self.target_positions[before.position]
-        target_bias = after.visible[:, None].repeat(1, self.num_heads, 1, 1)
+        # Of the slots those that may be taken; each number of them is a kernel of its own.
+        taken = -(-after.slots // ROUND_SLOTS) * ROUND_SLOTS
+        target_bias = after.visible[:, None, :, :taken].repeat(1, self.num_heads, 1, 1)
         for layer, cache in zip(self.decoder, after.caches, strict=True):
             hidden, asking = cast(DecoderLayer, layer).step(hidden, cache, before.slots, target_bias,
                                                             after.source_bias)
