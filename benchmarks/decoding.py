@@ -51,6 +51,7 @@ def tasks(shape: str, sentences: int, trained: bool) -> list[Task]:
     if shape == "base":
         return [Task("beam 4, 32 at a time", 4, min(64, sentences), 32, longest)]
     return [Task("greedy", 1, sentences, None, longest), Task("beam 5", 5, sentences, None, longest),
+            Task("greedy, one by one", 1, min(100, sentences), 1, longest),
             Task("beam 5, one by one", 5, min(100, sentences), 1, longest)]
 
 
