@@ -88,7 +88,7 @@ def main() -> int:
                         help="Multi30k (default: where its recipe looks for it, or else the phrasebook)")
     parser.add_argument("--model", type=Path, help="decode with a trained model: a run or a bundle (default: random)")
     parser.add_argument("--shape", choices=SHAPES, default="small", help="size of a model that is not given")
-    parser.add_argument("--steps", type=int, default=6, metavar="N", help="training steps a round (default: 6)")
+    parser.add_argument("--steps", type=int, default=4, metavar="N", help="training steps a round (default: 4)")
     parser.add_argument("--sentences", type=int, default=1000, metavar="N", help="to translate (default: 1000)")
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds that count (default: 3)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="that decode, one thread each (default: 2)")

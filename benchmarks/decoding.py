@@ -51,8 +51,8 @@ def tasks(shape: str, sentences: int, trained: bool) -> list[Task]:
     if shape == "base":
         return [Task("beam 4, 32 at a time", 4, min(64, sentences), 32, longest)]
     return [Task("greedy", 1, sentences, None, longest), Task("beam 5", 5, sentences, None, longest),
-            Task("greedy, one by one", 1, min(100, sentences), 1, longest),
-            Task("beam 5, one by one", 5, min(100, sentences), 1, longest)]
+            Task("greedy, one by one", 1, min(60, sentences), 1, longest),
+            Task("beam 5, one by one", 5, min(60, sentences), 1, longest)]
 
 
 def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences: list[str], references: list[str],
@@ -72,14 +72,14 @@ def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences
                        for precision in precisions}
         contestants |= {f"CTranslate2 {kind}": Contestant(ctranslate2, bundle, run / "ctranslate2", kind, at_once,
                                                           sentences, task) for kind in ("int8", "float32")}
-        contestants["transformers fp32"] = Contestant(transformers, bundle, at_once, sentences, replace(task, share=5))
+        contestants["transformers fp32"] = Contestant(transformers, bundle, at_once, sentences, replace(task, share=10))
         measured, texts = compete(contestants, "CTranslate2 int8", repetitions)
         for contestant in contestants.values():
             contestant.close()
         for row in measured:
             found = texts[row["system"]]
             if model:
-                exact = texts["seq2seq fp32"][::5 if row["system"].startswith("transformers") else 1]
+                exact = texts["seq2seq fp32"][::10 if row["system"].startswith("transformers") else 1]
                 row["same"] = sum(map(str.__eq__, found, exact)) / len(exact)
                 if len(found) == len(references):
                     row["bleu"] = corpus_scores(found, [references], recipe.languages.target)["bleu"].value
