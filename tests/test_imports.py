@@ -13,7 +13,7 @@ READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "tokenizer", "corpus", "textio",
     "batching", "machine", "model", "loss", "optim", "search", "segments", "preparation",
     "storage", "checkpoint", "averaging", "translator", "workers", "evaluation", "validation",
-    "progress", "run", "trainer", "check", "interop", "options", "cli", "__main__",
+    "progress", "run", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = ["packing", "attention", "interface", "transformer", "inference", "__init__"]
 WITHOUT_TORCH = ["errors", "recipe", "textio", "subword_sampling", "tokenizer", "corpus"]

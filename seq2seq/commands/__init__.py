@@ -1,0 +1,1 @@
+"""The commands, one a file: what each reads from the command line, and what it prints."""

@@ -1,0 +1,32 @@
+"""`seq2seq average`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq import console
+from seq2seq.options import examples
+
+EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 5 --output model",
+                    "seq2seq average runs/a/checkpoints/step-00002000 runs/a/checkpoints/step-00003000 "
+                    "--output model")
+
+
+def average(
+    models: Annotated[list[Path], typer.Argument(
+        metavar="RUN_OR_CHECKPOINTS...", help="A run, or checkpoints of one run.", show_default=False)],
+    output: Annotated[Path, typer.Option(
+        "--output", "-o", metavar="DIR", help="The bundle that is made.", show_default=False)],
+    last: Annotated[int | None, typer.Option(
+        metavar="N", min=1, help="Of a run, only the newest N checkpoints.", show_default="all that it keeps")] = None,
+) -> None:
+    """Average the weights of checkpoints into one model."""
+    from seq2seq.averaging import average_checkpoints
+
+    steps = average_checkpoints(models, output, last)
+    console.say(f"averaged {len(steps)} checkpoints, of the steps {', '.join(f'{step:,}' for step in steps)}; "
+                f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

@@ -1,0 +1,37 @@
+"""`seq2seq check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq.commands.common import default_run, load_recipe, print_json
+from seq2seq.errors import UserError
+from seq2seq.options import FORMAT, Overrides, RecipeFile, TextOrJson, examples
+
+EXAMPLES = examples("seq2seq check recipe.yaml",
+                    "seq2seq check recipe.yaml --set data.cleaning.max_length_ratio=3 --format json")
+
+
+def check(
+    recipe: RecipeFile,
+    settings: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(
+        metavar="DIR", help="The run whose tokenizer is used to count, if it has one.",
+        show_default="runs/NAME")] = None,
+    format: Annotated[TextOrJson, typer.Option(help="How to print the report.", rich_help_panel=FORMAT)] =
+        TextOrJson.text,
+) -> None:
+    """Say what is wrong with a recipe and its data, and what training will cost. Trains nothing."""
+    loaded = load_recipe(recipe, settings)
+    from seq2seq.check import inspect, show
+
+    report = inspect(loaded, run_dir or default_run(loaded))
+    if format is TextOrJson.json:
+        print_json(report.to_dict())
+    else:
+        show(report)
+    if report.errors:
+        raise UserError("\n".join(report.errors))

@@ -1,0 +1,137 @@
+"""`seq2seq evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seq2seq import console
+from seq2seq.commands.common import load_translator, print_json, scores_as_text
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.options import FORMAT, Device, Precision, PrecisionOption, TextOrJson, Threads, examples
+from seq2seq.textio import not_parallel, reading
+
+if TYPE_CHECKING:
+    from seq2seq.evaluation import Score
+    from seq2seq.recipe import Recipe
+
+
+EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
+                    "seq2seq evaluate model --source test.de --reference test.en",
+                    "seq2seq evaluate --hypothesis theirs.en --reference test.en --reference other.en")
+
+
+def evaluate(
+    model: Annotated[Path | None, typer.Argument(
+        metavar="MODEL", help="A bundle, or a run (its best model). Without files its recipe's test sets are used.",
+        show_default=False)] = None,
+    source: Annotated[Path | None, typer.Option(
+        metavar="F", help="Text for the model to translate.", show_default=False)] = None,
+    hypothesis: Annotated[Path | None, typer.Option(
+        metavar="F", help="Translations of any system; no model is needed.", show_default=False)] = None,
+    reference: Annotated[list[Path] | None, typer.Option(
+        metavar="F", help="What it is compared with, line by line. May be given again.", show_default=False)] = None,
+    language: Annotated[str | None, typer.Option(
+        metavar="CODE", help="With --hypothesis: the language of the files, which chooses how BLEU tells words apart.",
+        show_default="en")] = None,
+    format: Annotated[TextOrJson, typer.Option(help="How to print the scores.", rich_help_panel=FORMAT)] =
+        TextOrJson.text,
+    device: Device = "auto",
+    precision: PrecisionOption = Precision.auto,
+    threads: Threads = None,
+) -> None:
+    """BLEU, chrF and TER, each with the signature that makes it comparable."""
+    references = reference or []
+    _refuse_unless_one_way(model, source, hypothesis, references, language)
+    from seq2seq import evaluation
+
+    if hypothesis is not None:
+        print_scores(evaluation.score_files(hypothesis, references, language or "en"), format)
+        return
+    assert model is not None, "otherwise there is a hypothesis"
+    if source is not None:
+        texts, *streams = [_read_lines(path) for path in (source, *references)]
+        for path, stream in zip(references, streams, strict=True):              # before the work, not after it
+            if len(stream) != len(texts):
+                raise not_parallel(str(source), len(texts), str(path), len(stream))
+        translator = load_translator(model, device, precision, threads)
+        with console.progress("translating", len(texts)) as advance:
+            hypotheses = [found[0].text for found in translator.translate(texts, progress=advance)]
+        scores = evaluation.corpus_scores(hypotheses, streams, translator.languages.target,
+                                          names=[str(source), *map(str, references)])
+        print_scores(scores, format)
+        return
+    from seq2seq.checkpoint import resolve_model_path, update_bundle_metadata
+    from seq2seq.errors import CheckpointError
+
+    bundle = resolve_model_path(model)
+    recipe = _recipe_with_tests(bundle)
+    by_test = evaluation.evaluate_tests(load_translator(model, device, precision, threads), recipe)
+    as_values = {test: evaluation.to_dict(scores) for test, scores in by_test.items()}
+    if format is TextOrJson.json:
+        print_json(as_values)
+    else:
+        typer.echo(scores_as_text(by_test))
+    for warning in evaluation.check_expected(by_test, recipe.expected):
+        console.warn(warning)
+    try:
+        update_bundle_metadata(bundle, test=as_values)
+    except CheckpointError as error:                                            # a model that is shared, for instance
+        console.warn(f"the scores are not kept with the model: {error}")
+
+
+def _recipe_with_tests(bundle: Path) -> Recipe:
+    """The recipe of a bundle, with test sets that exist here.
+
+    Raises:
+        UserError: it has none, or their files are elsewhere.
+    """
+    from seq2seq.checkpoint import BEST, RECIPE
+    from seq2seq.recipe import load_recipe
+
+    bundle = bundle.absolute()
+    # A run keeps the recipe with absolute paths; a bundle's copy has them as they were written.
+    of_run = bundle.parent / RECIPE
+    recipe = load_recipe(of_run if bundle.name == BEST and of_run.is_file() else bundle / RECIPE, check_files=False)
+    remedy = "Name other files by --source and --reference."
+    if not recipe.data.test:
+        raise UserError(f"the recipe of {bundle} has no test sets. {remedy}")
+    files = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
+    missing = [str(path) for path in files if not path.is_file()]
+    if missing:
+        raise CorpusError(f"the test sets of {bundle} are not on this machine: there is no file "
+                          f"{', '.join(missing)}. {remedy}")
+    return recipe
+
+
+def _refuse_unless_one_way(model: Path | None, source: Path | None, hypothesis: Path | None,
+                           references: Sequence[Path], language: str | None) -> None:
+    """Either a model, or translations that exist already."""
+    if (model is None) == (hypothesis is None):
+        raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
+                        f"{'not both' if model else 'nothing was named'}.")
+    if hypothesis is not None and source is not None:
+        raise UserError("--source is for a MODEL to translate; --hypothesis is translated already. Leave one out.")
+    if hypothesis is not None and not references:
+        raise UserError("--hypothesis needs --reference FILE to be compared with.")
+    if model is not None and (source is None) != (not references):
+        raise UserError("--source and --reference go together; leave out both for the recipe's test sets.")
+    if model is not None and language is not None:
+        raise UserError("--language is for --hypothesis; a model knows its own.")
+
+
+def _read_lines(path: Path) -> list[str]:
+    with reading(path) as lines:
+        return [line.text for line in lines]
+
+
+def print_scores(scores: dict[str, Score], format: TextOrJson) -> None:
+    from seq2seq.evaluation import format_scores, to_dict
+
+    if format is TextOrJson.json:
+        print_json(to_dict(scores))
+    else:
+        typer.echo(format_scores(scores))

@@ -1,0 +1,35 @@
+"""`seq2seq train`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq import console
+from seq2seq.commands.common import default_run, load_recipe, scores_as_text
+from seq2seq.options import Overrides, RecipeFile, examples
+
+EXAMPLES = examples("seq2seq train recipe.yaml",
+                    "seq2seq train recipe.yaml --set training.max_steps=500 --set seed=2 --run-dir runs/short",
+                    "Run the same command again to go on with a training that was stopped.")
+
+
+def train(
+    recipe: RecipeFile,
+    settings: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(
+        metavar="DIR", help="Where the run is kept. An existing run goes on.", show_default="runs/NAME")] = None,
+    restart: Annotated[bool, typer.Option(
+        "--restart", help="Begin anew; an existing run is moved aside, nothing is deleted.")] = False,
+) -> None:
+    """Train the recipe's model, or go on with its training, and measure it on the recipe's test sets."""
+    loaded = load_recipe(recipe, settings)
+    run = run_dir or default_run(loaded)
+    from seq2seq import trainer
+
+    scores = trainer.train(loaded, run, restart)
+    typer.echo(scores_as_text(scores), nl=bool(scores))
+    console.say(f"the model is in {run}; translate with: seq2seq translate {shlex.quote(str(run))} FILE")
