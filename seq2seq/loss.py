@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from seq2seq.batching import IGNORED
-from seq2seq.model.interface import Logits
+from seq2seq.model.interface import Choices, Logits
 
 # Logits of so many rows are computed at a time, or fewer where they would take more bytes: (tokens, vocab_size) at once
 # would be fresh pages each step, and each chunk costs a pass over the weights' gradient. A GPU needs larger products to
@@ -26,13 +26,44 @@ CACHED_ELEMENTS = 250_000
 class LossSum:
     """Sums over target tokens; nothing is averaged.
 
-    total: scalar tensor, what training minimises. negative_log_likelihood: scalar tensor, -log p of the targets in
-    nats, without smoothing. tokens: how many targets counted.
+    total: scalar tensor, what training minimises. log_probabilities: (tokens,), log p of each target in nats, without
+    smoothing, 0 where it does not count. tokens: how many targets counted.
     """
 
     total: Tensor
-    negative_log_likelihood: Tensor
+    log_probabilities: Tensor
     tokens: int
+
+    @property
+    def negative_log_likelihood(self) -> Tensor:
+        """-log p of all targets, a scalar."""
+        return -self.log_probabilities.sum()
+
+
+def training_loss(output: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
+    """What a training step minimises: the smoothed cross-entropy, and the terms that train hard attention.
+
+    Arguments: as `smoothed_cross_entropy`.
+    """
+    loss = smoothed_cross_entropy(output, target, tokens, label_smoothing)
+    if output.choices is None:
+        return loss
+    return replace(loss, total=loss.total + score_function_loss(output.choices, loss.log_probabilities, target))
+
+
+def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Tensor) -> Tensor:
+    """Loss whose gradient is that of the expected log p of the targets with regard to what draws the positions.
+
+    Williams 1992: d E[log p] = E[(log p - baseline) d log q(drawn)]; and the squared error of the baseline, which is
+    learnt. In a recurrent decoder a choice also changes what later tokens see; this reward leaves them out.
+
+    Args:
+        log_probabilities: (tokens,), of the targets given the drawn positions. target: (tokens,), -100 counts nowhere.
+    """
+    counted = target != IGNORED
+    surplus = log_probabilities - choices.baseline.float()
+    terms = surplus.square() / 2 - surplus.detach() * choices.log_probability.float()
+    return (terms * counted).sum()
 
 
 def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
@@ -47,8 +78,8 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
         label_smoothing: e; 0 is the plain negative log-likelihood.
     """
     bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
-    total, likelihood = _ChunkedCrossEntropy.apply(logits.hidden, logits.weight, bias, target, label_smoothing)
-    return LossSum(total, likelihood, tokens)
+    total, log_probabilities = _ChunkedCrossEntropy.apply(logits.hidden, logits.weight, bias, target, label_smoothing)
+    return LossSum(total, log_probabilities, tokens)
 
 
 def negative_log_likelihood(logits: Logits, target: Tensor) -> Tensor:
@@ -121,22 +152,22 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 weight_gradient = product.to(precise) if weight_gradient is None else weight_gradient.add_(product)
                 if bias.numel():
                     bias_gradient += scores.sum(0, dtype=precise)
-        likelihood = -(normalised * counted[:, None]).sum()
-        total = (1 - smoothing) * likelihood
+        log_probabilities = normalised.squeeze(1).mul_(counted)
+        total = (smoothing - 1) * log_probabilities.sum()
         if smoothing:
             kept = (hidden * counted[:, None]).to(precise)
             mean_weight, number = weight.mean(0, dtype=precise), counted.sum().to(precise)
             mean_scores = kept.sum(0) @ mean_weight + number * bias.sum(dtype=precise) / vocab_size
             # -mean of log p over the vocabulary = log of the sum of exponentials - mean of the scores.
-            total = total + smoothing * (((picked - normalised) * counted[:, None]).sum() - mean_scores)
+            total = total + smoothing * ((picked.squeeze(1) * counted - log_probabilities).sum() - mean_scores)
         if smoothing and weight_gradient is not None:
             hidden_gradient -= (smoothing * mean_weight).to(hidden.dtype) * counted[:, None]
             weight_gradient -= smoothing / vocab_size * kept.sum(0)
             bias_gradient -= smoothing / vocab_size * number
         if weight_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient.to(bias.dtype))
-        ctx.mark_non_differentiable(likelihood)
-        return total, likelihood
+        ctx.mark_non_differentiable(log_probabilities)
+        return total, log_probabilities
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:

@@ -34,7 +34,7 @@ from seq2seq.checkpoint import (
 from seq2seq.corpus import read_corpus
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
-from seq2seq.loss import perplexity, smoothed_cross_entropy
+from seq2seq.loss import perplexity, training_loss
 from seq2seq.machine import choose_device, choose_dtype, describe, settle_process
 from seq2seq.model import build_model
 from seq2seq.model.attention import runs_packed
@@ -184,8 +184,8 @@ class Training:
         for number, part in enumerate(parts):
             torch.manual_seed(derived_seed(self.recipe.seed, "dropout", step, number))
             batch = gather(self.corpus, part, self._shape(part)).to(self.device)
-            sums = smoothed_cross_entropy(self.computing(batch), batch.target_output, batch.target_count,
-                                          self.section.label_smoothing)
+            sums = training_loss(self.computing(batch), batch.target_output, batch.target_count,
+                                 self.section.label_smoothing)
             sums.total.backward()
             self._collect_gradients()
             loss += sums.total.detach()

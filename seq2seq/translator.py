@@ -17,10 +17,9 @@ from seq2seq.checkpoint import load_bundle, resolve_model_path
 from seq2seq.errors import CheckpointError
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.machine import choose_device, choose_precision, settle_process
-from seq2seq.model import build_model
+from seq2seq.model import Model, build_model
 from seq2seq.model.inference import for_inference
 from seq2seq.model.interface import Seq2Seq
-from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.search import Hypothesis, LengthNormaliser, power_normaliser, search, wu_normaliser
 from seq2seq.segments import DividedLine, divide
@@ -105,7 +104,7 @@ class Translator:
         return Translator.from_recipe(model.to(chosen), tokenizers, recipe, chosen, precision)
 
     @staticmethod
-    def from_recipe(model: Transformer, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
+    def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """A translator that searches as the recipe says, with a copy of `model` in `precision`; see `load`."""
         max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from seq2seq.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.model import Model
 from seq2seq.model.transformer import Transformer
 from seq2seq.tokenizer import END_ID
 
@@ -18,22 +19,25 @@ VOCAB_SIZE = 23
 SOURCE_LENGTHS = (5, 2, 7, 3)
 TARGET_LENGTHS = (3, 11, 2, 5)
 
-MakeModel = Callable[..., Transformer]
+MakeModel = Callable[..., Model]
 MakeCorpus = Callable[..., EncodedCorpus]
 MakeBatch = Callable[..., Batch]
 
 
 @pytest.fixture
 def make_model() -> MakeModel:
-    """A Transformer of 2 heads of 7, all of whose weights are random: a fresh one has biases of 0 and gains of 1."""
+    """A model of 2 heads of 7, all of whose weights are random: a fresh one has biases of 0 and gains of 1."""
 
-    def make(dtype: torch.dtype = torch.float64, seed: int = 1, **options: Any) -> Transformer:
+    def make(kind: type[Model] = Transformer, dtype: torch.dtype = torch.float64, seed: int = 1,
+             **options: Any) -> Model:
         torch.manual_seed(seed)
         sizes: dict[str, Any] = {
             "source_vocab_size": VOCAB_SIZE, "target_vocab_size": VOCAB_SIZE, "d_model": 14, "encoder_layers": 2,
-            "decoder_layers": 3, "num_heads": 2, "feed_forward": 17, "max_positions": 19,
+            "decoder_layers": 3, "num_heads": 2, "max_positions": 19,
         }
-        model = Transformer(**(sizes | options)).to(dtype)
+        if kind is Transformer:
+            sizes["feed_forward"] = 17
+        model = kind(**(sizes | options)).to(dtype)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)

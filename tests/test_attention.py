@@ -177,7 +177,8 @@ def test_packed_and_padded_bodies_agree(causal):
         heads = torch.randn(sum(lengths), HEADS, 16, generator=torch.Generator().manual_seed(seed))
         inputs.append(heads.cuda().bfloat16().requires_grad_())
     assert runs_packed(inputs[0])
-    packed, padded = attention(*inputs, *sides, causal), _padded_attention(*inputs, *sides, causal)
+    packed = attend_to(*inputs, *sides, causal=causal)
+    padded = _padded_attention((inputs[0][:, None], torch.stack(inputs[1:], 1)), *sides, causal)
     arriving = torch.randn_like(packed)
     torch.testing.assert_close(packed, padded, rtol=0, atol=0.03)
     for ours, theirs in zip(torch.autograd.grad(packed, inputs, arriving),

@@ -18,7 +18,7 @@ data:
   test: {{same: {{source: valid.en, target: valid.de}}}}
 tokenizer: {{vocab_size: {vocab_size}}}
 model:
-  {{d_model: 64, encoder_layers: {layers}, decoder_layers: {layers}, num_heads: 4, feed_forward: 128, dropout: 0.0}}
+  {{d_model: 64, encoder_layers: {layers}, decoder_layers: {layers}, dropout: 0.0, {model}}}
 training:
   batch_tokens: {batch_tokens}
   learning_rate: 0.005
@@ -29,6 +29,24 @@ training:
   label_smoothing: 0.0
   precision: fp32
 """
+
+TRANSFORMER = "num_heads: 4, feed_forward: 128"
+RNN = "type: rnn, num_heads: 1"
+VARIANTS = [
+    f"{TRANSFORMER}, score: dot",
+    f"{TRANSFORMER}, score: bilinear",
+    f"{TRANSFORMER}, score: additive",
+    f"{TRANSFORMER}, normalize: relu",
+    f"{TRANSFORMER}, selection: hard",
+    f"{TRANSFORMER}, window: 3",
+    f"{TRANSFORMER}, positions: learned, max_positions: 300",
+    RNN,
+    f"{RNN}, cell: lstm, input_feeding: true",
+    f"{RNN}, score: dot",
+    f"{RNN}, score: scaled_dot, normalize: relu",
+    f"{RNN}, score: bilinear",
+    f"{RNN}, selection: hard",
+]
 
 PAIRS = """
 The dog sleeps.|Der Hund schläft.
@@ -59,12 +77,14 @@ def write(folder, name, pairs):
         (folder / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
 
 
-def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundle(tmp_path):
+@pytest.mark.parametrize("model", [TRANSFORMER, *VARIANTS])
+def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundle(tmp_path, model):
     pairs = [line.split("|") for line in PAIRS.strip().splitlines()]
     for name in ("train", "valid"):
         write(tmp_path, name, pairs)
     (tmp_path / "recipe.yaml").write_text(
-        RECIPE.format(name="memory", vocab_size=350, layers=1, batch_tokens=400, warmup_steps=20, steps=120))
+        RECIPE.format(name="memory", vocab_size=350, layers=1, batch_tokens=400, warmup_steps=20, steps=120,
+                      model=model))
     scores = train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
     # Where bf16 is at hand its rounding may cost one of so small a model's letters; in fp32, below, none is lost.
     assert scores["same"]["bleu"].value > 95
@@ -81,7 +101,8 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
 
 
 @pytest.mark.slow
-def test_a_model_learns_to_copy_words_it_has_never_seen_together(tmp_path):
+@pytest.mark.parametrize("model", [TRANSFORMER, *VARIANTS])
+def test_a_model_learns_to_copy_words_it_has_never_seen_together(tmp_path, model):
     rng = random.Random(11)
     words = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
     sentences = {" ".join(rng.choices(words, k=rng.randint(3, 11))) for _ in range(6200)}
@@ -90,9 +111,10 @@ def test_a_model_learns_to_copy_words_it_has_never_seen_together(tmp_path):
     write(tmp_path, "train", [(line, line) for line in lines[:-200]])
     write(tmp_path, "valid", [(line, line) for line in lines[-200:]])
     (tmp_path / "recipe.yaml").write_text(
-        RECIPE.format(name="copy", vocab_size=330, layers=2, batch_tokens=1500, warmup_steps=100, steps=900))
+        RECIPE.format(name="copy", vocab_size=330, layers=2, batch_tokens=1500, warmup_steps=100, steps=900,
+                      model=model))
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
     found = Translator.load(tmp_path / "run").translate(lines[-200:])
     right = sum(got == wanted for line, (best, *_) in zip(lines[-200:], found, strict=True)
                 for got, wanted in zip(best.text.split(), line.split(), strict=False))
-    assert right / sum(len(line.split()) for line in lines[-200:]) >= 0.99
+    assert right / sum(len(line.split()) for line in lines[-200:]) >= (0.9 if "hard" in model else 0.99)

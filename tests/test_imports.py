@@ -15,7 +15,7 @@ READING_ORDER = [
     "storage", "checkpoint", "averaging", "translator", "workers", "evaluation", "validation",
     "progress", "run", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
-MODEL_ORDER = ["packing", "attention", "interface", "transformer", "inference", "__init__"]
+MODEL_ORDER = ["packing", "interface", "attention", "transformer", "rnn", "inference", "__init__"]
 WITHOUT_TORCH = ["errors", "recipe", "textio", "subword_sampling", "tokenizer", "corpus"]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib"}

@@ -10,7 +10,8 @@ from seq2seq.loss import smoothed_cross_entropy
 from seq2seq.model import build_model
 from seq2seq.model.interface import Logits
 from seq2seq.model.packing import Sentences
-from seq2seq.model.transformer import Dropout, Transformer, _Lookup, sinusoids
+from seq2seq.model.rnn import RecurrentModel
+from seq2seq.model.transformer import Dropout, Transformer, Lookup, sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.tokenizer import END_ID, START_ID
 
@@ -23,6 +24,18 @@ CHOICES = [
     {"scale_embedding": False},
 ]
 every_choice = pytest.mark.parametrize("choice", CHOICES, ids=str)
+FAMILY = [
+    {"pre_norm": False}, {"pre_norm": True}, {"score": "dot"}, {"score": "additive"}, {"score": "bilinear"},
+    {"normalize": "relu"}, {"score": "additive", "normalize": "relu"}, {"hard": True}, {"window": 1},
+    {"window": 3, "score": "additive"}, {"kind": RecurrentModel}, {"kind": RecurrentModel, "cell": "lstm"},
+    {"kind": RecurrentModel, "input_feeding": True, "decoder_layers": 1, "num_heads": 1},
+    {"kind": RecurrentModel, "score": "dot"}, {"kind": RecurrentModel, "score": "scaled_dot"},
+    {"kind": RecurrentModel, "score": "bilinear"}, {"kind": RecurrentModel, "normalize": "relu"},
+    {"kind": RecurrentModel, "hard": True},
+]
+every_member = pytest.mark.parametrize(
+    "member", FAMILY, ids=lambda member: " ".join(str(getattr(value, "__name__", f"{key}={value}"))
+                                                  for key, value in member.items()))
 both_norms = pytest.mark.parametrize("pre_norm", [False, True], ids=["post-norm", "pre-norm"])
 
 
@@ -45,9 +58,9 @@ def changed(batch, **fields):
 # Who sees what
 
 
-@both_norms
-def test_future_tokens_have_no_influence(make_model, make_batch, pre_norm):
-    model, batch = make_model(pre_norm=pre_norm), make_batch()
+@every_member
+def test_future_tokens_have_no_influence(make_model, make_batch, member):
+    model, batch = make_model(**member), make_batch()
     before = model.forward(batch).dense()
     span = target_spans(batch)[1]
     for position in range(span.start + 1, span.stop):
@@ -59,9 +72,9 @@ def test_future_tokens_have_no_influence(make_model, make_batch, pre_norm):
         assert (after[position] - before[position]).abs().max() > 1e-3
 
 
-@both_norms
-def test_neighbours_in_the_batch_have_no_influence(make_model, pre_norm):
-    model = make_model(pre_norm=pre_norm)
+@every_member
+def test_neighbours_in_the_batch_have_no_influence(make_model, member):
+    model = make_model(**member)
     pair = ([3, 5, 7], [4, 6, 8, 9])
     alone = model.forward(pairs_of(pair)).dense()
     between = pairs_of(([11] * 7, [12] * 2), pair, ([13], [14] * 10))
@@ -117,7 +130,7 @@ def step_through(model, batch):
     return torch.cat([torch.stack(steps[: len(row)])[:, number] for number, row in enumerate(rows)])
 
 
-@every_choice
+@pytest.mark.parametrize("choice", [*CHOICES, *FAMILY], ids=str)
 @torch.no_grad()
 def test_step_by_step_equals_teacher_forcing(make_model, make_batch, choice):
     model, batch = make_model(**choice), make_batch()
@@ -155,10 +168,10 @@ class Decoding:
 SOURCES = [[3, 5, 7, 9], [4], [6, 8, 10, 12, 14, 16], [11, 13]]
 
 
-@both_norms
+@every_member
 @torch.no_grad()
-def test_selected_rows_continue_what_they_had(make_model, pre_norm):
-    decoding = Decoding(make_model(pre_norm=pre_norm), SOURCES)
+def test_selected_rows_continue_what_they_had(make_model, member):
+    decoding = Decoding(make_model(**member), SOURCES)
     decoding.step()
     decoding.select([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]])               # grow to beams
     decoding.step()
@@ -314,8 +327,8 @@ def test_embedding_gradients_equal_those_of_torch():
     tokens = torch.tensor([3, 0, 3, 7, 3, 10])
     weight = torch.randn(11, 5, dtype=torch.float64, requires_grad=True)
     arriving = torch.randn(6, 5, dtype=torch.float64)
-    assert torch.equal(_Lookup.apply(weight, tokens), F.embedding(tokens, weight))
-    (gradient,) = torch.autograd.grad(_Lookup.apply(weight, tokens), weight, arriving)
+    assert torch.equal(Lookup.apply(weight, tokens), F.embedding(tokens, weight))
+    (gradient,) = torch.autograd.grad(Lookup.apply(weight, tokens), weight, arriving)
     (expected,) = torch.autograd.grad(F.embedding(tokens, weight), weight, arriving)
     torch.testing.assert_close(gradient, expected, **ROUNDING)
 
@@ -323,7 +336,7 @@ def test_embedding_gradients_equal_those_of_torch():
 def test_a_frequent_word_keeps_all_its_gradients_in_half_precision():
     # 1,000 times 1 added one by one in bf16 stays at 256: 256 + 1 rounds to 256.
     weight = torch.zeros(3, 2, dtype=torch.bfloat16, requires_grad=True)
-    _Lookup.apply(weight, torch.ones(1000, dtype=torch.int64)).sum().backward()
+    Lookup.apply(weight, torch.ones(1000, dtype=torch.int64)).sum().backward()
     assert weight.grad.tolist() == [[0, 0], [1000, 1000], [0, 0]]
 
 

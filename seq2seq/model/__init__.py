@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
 
+Model = Transformer | RecurrentModel
 
-def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Transformer:
+
+def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:
     """The model that a recipe's `model` section describes, with fresh parameters drawn from torch's random state.
 
     Raises:
         ValueError: the vocabularies do not fit the way embeddings are tied.
     """
+    if section.type == "rnn":
+        return RecurrentModel(
+            source_vocab_size=source_vocab_size,
+            target_vocab_size=target_vocab_size,
+            d_model=section.d_model,
+            encoder_layers=section.encoder_layers,
+            decoder_layers=section.decoder_layers,
+            num_heads=section.num_heads,
+            cell=section.cell,
+            score=section.attention_score,
+            normalize=section.normalize,
+            hard=section.selection == "hard",
+            input_feeding=section.input_feeding,
+            dropout=section.dropout,
+            max_positions=section.max_positions,
+            tied_embeddings=section.tied_embeddings,
+            scale_embedding=section.scale_embedding,
+            output_bias=section.output_bias,
+        )
     return Transformer(
         source_vocab_size=source_vocab_size,
         target_vocab_size=target_vocab_size,
@@ -28,4 +50,8 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
         tied_embeddings=section.tied_embeddings,
         scale_embedding=section.scale_embedding,
         output_bias=section.output_bias,
+        score=section.attention_score,
+        normalize=section.normalize,
+        window=section.window,
+        hard=section.selection == "hard",
     )

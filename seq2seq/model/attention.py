@@ -1,6 +1,8 @@
-"""Attention: the one place that knows where sentences end.
+"""Attention, a family: the one place that knows where sentences end.
 
-att((K, V), q) = sum_n softmax(q k_n / sqrt(D)) v_n (Vaswani et al. 2017, arXiv:1706.03762, equation 1).
+att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` says which score and which
+normalisation; the usual softmax(q k_n / sqrt(D)) (Vaswani et al. 2017, arXiv:1706.03762, equation 1), and whatever can
+be written as it, goes through fast kernels that never hold the weights.
 """
 
 from __future__ import annotations
@@ -11,30 +13,129 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from seq2seq.model.interface import Choices
 from seq2seq.model.packing import Sentences, pack, unpack
 
+# Additive scores are computed for so many elements at a time: they need head_size numbers for each.
+ADDITIVE_ELEMENTS = 4_000_000
 # Below so many, the fused kernel of a decoding step is faster than batched products.
 FEW_SENTENCES_TIMES_HEADS = 64
 
 
+class Weighing(nn.Module):
+    """How much each key counts for a query: normalise(score(key, query)).
+
+    Args:
+        score: "scaled_dot", q k / sqrt(D) (Vaswani et al. 2017); "dot", q k (Luong et al. 2015, arXiv:1508.04025);
+            "bilinear", q W k (ibid., "general"); "additive", v tanh(q + k) (Bahdanau et al. 2015, arXiv:1409.0473,
+            section A.1.2), whose W and U are the projections that made query and key. Each head has its own W or v.
+        normalize: "softmax", or "relu", which sets negative scores to zero and scales nothing.
+    """
+
+    def __init__(self, num_heads: int, head_size: int, score: str = "scaled_dot", normalize: str = "softmax") -> None:
+        super().__init__()
+        self.score, self.normalize = score, normalize
+        if score in ("bilinear", "additive"):
+            shape = (num_heads, head_size, head_size) if score == "bilinear" else (num_heads, head_size)
+            self.weight = nn.Parameter(torch.empty(shape).normal_(std=head_size**-0.5))
+
+    @property
+    def fast(self) -> bool:
+        """Whether it is the softmax of a scaled dot product with what `prepare` makes of the query."""
+        return self.score != "additive" and self.normalize == "softmax"
+
+    def prepare(self, query: Tensor) -> Tensor:
+        """The query whose scaled dot product with a key is the score; of additive scores the query as it is.
+
+        query: (…, heads, head_size).
+        """
+        if self.score == "bilinear":
+            query = torch.einsum("...hd,hde->...he", query, self.weight)
+        return query * math.sqrt(query.shape[-1]) if self.score in ("dot", "bilinear") else query
+
+    def forward(self, query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
+        """The weights, (sentences, heads, queries, keys).
+
+        Args:
+            query: (sentences, heads, queries, head_size), prepared. keys: (sentences, heads, keys, head_size).
+            bias: (sentences, 1 or heads, queries or 1, keys), added to the scores: 0, or far below where a query may
+                not look.
+        """
+        if self.score == "additive":
+            scores = _additive(query, keys, self.weight) + bias
+            return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
+        bias = bias.expand(*query.shape[:3], -1).flatten(0, 1)
+        scores = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2),
+                               alpha=1 / math.sqrt(query.shape[-1])).view(*query.shape[:3], -1)
+        return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
+
+
+def _additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+    """v tanh(q + k), (sentences, heads, queries, keys); weight: (heads, head_size)."""
+    def scores(some_queries: Tensor, some_keys: Tensor) -> Tensor:
+        hidden = (some_queries[:, :, :, None] + some_keys[:, :, None]).tanh()
+        return torch.einsum("shqkd,hd->shqk", hidden, weight)
+
+    a_sentence = query[0].numel() * keys.shape[2]
+    parts = zip(*(side.split(max(1, ADDITIVE_ELEMENTS // max(1, a_sentence))) for side in (query, keys)), strict=True)
+    # What lies between is computed once more in the backward pass: to keep it would take head_size times the weights.
+    again = torch.is_grad_enabled() and a_sentence * len(query) > ADDITIVE_ELEMENTS
+    return torch.cat([cast(Tensor, checkpoint(scores, *part, use_reentrant=False)) if again else scores(*part)
+                      for part in parts])
+
+
 def attention(
-    projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool
+    projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
+    window: int | None = None, weighing: Weighing | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention of packed sentences, each over its own keys.
+    """Attention of packed sentences, each over its own keys.
 
     Args:
         projected: of self-attention, (tokens, 3, heads, head_size): query, key and value of each token. Otherwise
-            (query_tokens, 1, heads, head_size) and (key_tokens, 2, heads, head_size).
+            (query_tokens, 1, heads, head_size) and (key_tokens, 2, heads, head_size). The query is prepared.
         query_sentences, key_sentences: the same number of sentences in both.
         causal: a query at position i sees the keys at positions 0 to i only.
+        window: it sees those at positions i - window to i + window only.
+        weighing: None is the softmax of the scaled dot product.
     Returns:
         (query_tokens, heads, head_size)
     """
-    if runs_packed(projected[0][:, 0]):
+    if (weighing is None or weighing.fast) and runs_packed(projected[0][:, 0]):
         query, key, value = (part for stack in projected for part in stack.unbind(1))
-        return _packed_attention(query, key, value, query_sentences, key_sentences, causal)
-    return _padded_attention(projected, query_sentences, key_sentences, causal)
+        return _packed_attention(query, key, value, query_sentences, key_sentences, causal, window)
+    return _padded_attention(projected, query_sentences, key_sentences, causal, window, weighing)
+
+
+def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
+                      window: int | None = None, weighing: Weighing | None = None) -> Tensor:
+    padded = tuple(unpack(stack, sentences) for stack, sentences in
+                   zip(projected, (query_sentences, key_sentences), strict=False))
+    seen = may_see(query_sentences, key_sentences, causal, window)
+    if weighing is None or weighing.fast:
+        return pack(scaled_dot_product(padded, seen), query_sentences)
+    query, keys, values = (part for stack in padded for part in stack)
+    return pack(weighing(query, keys, bias_of(seen, query.dtype)) @ values, query_sentences)
+
+
+def may_see(query_sentences: Sentences, key_sentences: Sentences, causal: bool, window: int | None = None) -> Tensor:
+    """(sentences, 1, queries or 1, keys) bool, True = the query may see the key. Arguments: as `attention`."""
+    seen = key_sentences.real[:, None, None, :]
+    if not causal and window is None:
+        return seen
+    device = seen.device
+    distance = (torch.arange(query_sentences.longest, device=device)[:, None]
+                - torch.arange(key_sentences.longest, device=device))           # (queries, keys)
+    near = distance >= 0 if causal else distance >= -cast(int, window)
+    # A padded query sees itself: one that sees nothing would have weights that are not numbers, and hand them on to
+    # the gradients of its sentence's keys.
+    return (seen & near) if window is None else (seen & near & (distance <= window)) | (distance == 0)
+
+
+def bias_of(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where True, far below elsewhere; finite, for a sentence that only fills a batch may have no key at all."""
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min / 2)
 
 
 def runs_packed(query: Tensor) -> bool:
@@ -49,28 +150,16 @@ def runs_packed(query: Tensor) -> bool:
     )
 
 
-def _packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, query_sentences: Sentences, key_sentences: Sentences, causal: bool
-) -> Tensor:
+def _packed_attention(query: Tensor, key: Tensor, value: Tensor, query_sentences: Sentences, key_sentences: Sentences,
+                      causal: bool, window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
+    before = -1 if window is None else window
     attended = varlen_attn(
         query, key, value, query_sentences.offsets, key_sentences.offsets,
-        query_sentences.longest, key_sentences.longest, window_size=(-1, 0) if causal else (-1, -1),
+        query_sentences.longest, key_sentences.longest, window_size=(before, 0 if causal else before),
     )
     return cast(Tensor, attended)                                               # a pair only where lse is asked for
-
-
-def _padded_attention(
-    projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool
-) -> Tensor:
-    seen = key_sentences.real[:, None, None, :]                                 # True = may be seen
-    if causal:
-        seen = seen & torch.ones(query_sentences.longest, key_sentences.longest, dtype=torch.bool,
-                                 device=seen.device).tril()
-    padded = tuple(unpack(stack, sentences) for stack, sentences in
-                   zip(projected, (query_sentences, key_sentences), strict=False))
-    return pack(scaled_dot_product(padded, seen), query_sentences)
 
 
 def scaled_dot_product(stacks: tuple[Tensor, ...], seen: Tensor | None) -> Tensor:
@@ -91,18 +180,11 @@ def scaled_dot_product(stacks: tuple[Tensor, ...], seen: Tensor | None) -> Tenso
     return attended
 
 
-def attention_weights(query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-    """softmax(Q K^T / sqrt(D) + bias), (sentences, heads, queries, keys). Arguments: as `attend`."""
-    weights = torch.baddbmm(bias.expand(*query.shape[:3], -1).flatten(0, 1), query.flatten(0, 1),
-                            keys.flatten(0, 1).transpose(1, 2), alpha=1 / math.sqrt(query.shape[-1])).softmax(-1)
-    return weights.view(*query.shape[:3], -1)
-
-
-def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: Weighing) -> Tensor:
     """Attention of a decoding step, whose queries are few.
 
     Args:
-        query: (sentences, heads, queries, head_size). keys, values: (sentences, heads, keys, head_size).
+        query: (sentences, heads, queries, head_size), prepared. keys, values: (sentences, heads, keys, head_size).
         bias: (sentences, heads, queries or 1, keys), added to the scores.
     Returns:
         (sentences, heads, queries, head_size)
@@ -110,9 +192,9 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
     sentences, heads, queries, _ = query.shape
     # One batched product needs many sentences to be worth its start, and more than one query to fill its tiles
     # (bf16, PyTorch 2.13, AMX: 50 instead of 12 microseconds for a sentence, 20 % less time for 64 with a beam of 5).
-    if query.is_cuda or queries == 1 or sentences * heads <= FEW_SENTENCES_TIMES_HEADS:
+    if weighing.fast and (query.is_cuda or queries == 1 or sentences * heads <= FEW_SENTENCES_TIMES_HEADS):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
-    return (attention_weights(query, keys, bias).flatten(0, 1) @ values.flatten(0, 1)).view(query.shape)
+    return (weighing(query, keys, bias).flatten(0, 1) @ values.flatten(0, 1)).view(query.shape)
 
 
 def by_row(attended: Tensor) -> Tensor:
@@ -163,20 +245,34 @@ def linear(inputs: int, outputs: int, parts: int = 1) -> nn.Linear:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of each sentence over itself; one fused projection makes query, key and value."""
+    """Multi-head attention of each sentence over itself; one fused projection makes query, key and value.
 
-    def __init__(self, d_model: int, num_heads: int) -> None:
+    score, normalize: see `Weighing`. window: see `attention`; a step gets it as part of its bias.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
+                 window: int | None = None) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.window = num_heads, window
         self.query_key_value = linear(d_model, 3 * d_model, parts=3)
+        self.weighing = Weighing(num_heads, d_model // num_heads, score, normalize)
         self.output = linear(d_model, d_model)
 
     def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model)"""
-        projected = self.query_key_value(hidden).view(hidden.shape[0], 3, self.num_heads, -1)
-        attended = attention((projected,), sentences, sentences, causal)
+        attended = attention(self._project(hidden), sentences, sentences, causal, self.window, self.weighing)
         output: Tensor = self.output(attended.flatten(1))
         return output
+
+    def _project(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        projected = self.query_key_value(hidden).view(hidden.shape[0], 3, self.num_heads, -1)
+        if self.weighing.score in ("scaled_dot", "additive"):
+            return (projected,)
+        return self.weighing.prepare(projected[:, :1]), projected[:, 1:]
+
+    def weights_of(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
+        """What `forward` attends to with the same arguments, (sentences, heads, longest, longest)."""
+        return _weights(self._project(hidden), sentences, sentences, causal, self.window, self.weighing)
 
     def step(self, hidden: Tensor, keys: Tensor, values: Tensor, slot: int, bias: Tensor) -> Tensor:
         """One position of every row, (rows, d_model), over what its own hypothesis produced before.
@@ -189,28 +285,63 @@ class SelfAttention(nn.Module):
         sentences, heads, _, head_size = keys.shape
         projected = self.query_key_value(hidden).view(sentences, -1, 3, heads, head_size)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)         # (sentences, heads, beam, head_size)
+        if self.weighing.score in ("dot", "bilinear"):
+            query = self.weighing.prepare(query.transpose(1, 2)).transpose(1, 2)
         keys[:, :, slot : slot + key.shape[2]] = key
         values[:, :, slot : slot + key.shape[2]] = value
-        attended = attend(query, keys, values, bias)
+        attended = attend(query, keys, values, bias, self.weighing)
         return self.output(by_row(attended))
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention of target positions over the source sentence."""
+    """Multi-head attention of target positions over the source sentence.
 
-    def __init__(self, d_model: int, num_heads: int) -> None:
+    score, normalize: see `Weighing`.
+    hard: each head sees one source position only: in training one drawn from its weights, and `forward` returns what
+        the loss needs to train them (see `Choices`); otherwise the one of highest weight. The expectation of log p that
+        a drawn target gets is predicted from the query, as the estimator's baseline (Mnih and Gregor 2014,
+        arXiv:1402.0030, section 2.3).
+    """
+
+    def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
+                 hard: bool = False) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.hard = num_heads, hard
         self.query = linear(d_model, d_model)
         self.key_value = linear(d_model, 2 * d_model, parts=2)
+        self.weighing = Weighing(num_heads, d_model // num_heads, score, normalize)
         self.output = linear(d_model, d_model)
+        if hard:
+            self.baseline = nn.Linear(d_model, 1)
 
-    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""
+    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
+                memory_sentences: Sentences) -> tuple[Tensor, Choices | None]:
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and what was drawn."""
+        projected, choices = self._project(hidden, memory), None
+        if self.hard:
+            attended, choices = self._attend_hard(hidden, projected, sentences, memory_sentences)
+        else:
+            attended = attention(projected, sentences, memory_sentences, causal=False, weighing=self.weighing)
+        return self.output(attended.flatten(1)), choices
+
+    def _attend_hard(self, hidden: Tensor, projected: tuple[Tensor, Tensor], sentences: Sentences,
+                     memory_sentences: Sentences) -> tuple[Tensor, Choices | None]:
+        weights = _weights(projected, sentences, memory_sentences, False, None, self.weighing)
+        chosen, log_probability = choose(weights, self.training)
+        attended = pack(chosen @ unpack(projected[1], memory_sentences)[1], sentences)
+        if log_probability is None:
+            return attended, None
+        by_token = pack(log_probability[..., None], sentences).flatten(1).sum(1)
+        return attended, Choices(by_token, self.baseline(hidden.detach()).squeeze(1))
+
+    def weights_of(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
+        """What `forward` attends to with the same arguments, (sentences, heads, longest_target, longest_source); of
+        hard attention, the distribution that positions are drawn from."""
+        return _weights(self._project(hidden, memory), sentences, memory_sentences, False, None, self.weighing)
+
+    def _project(self, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         query = self.query(hidden).view(hidden.shape[0], 1, self.num_heads, -1)
-        attended = attention((query, self._project_memory(memory)), sentences, memory_sentences, causal=False)
-        output: Tensor = self.output(attended.flatten(1))
-        return output
+        return self.weighing.prepare(query), self._project_memory(memory)
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> tuple[Tensor, Tensor]:
         """(source_tokens, d_model) -> keys, values: (sentences, heads, longest_source, head_size), once a sentence."""
@@ -226,18 +357,43 @@ class CrossAttention(nn.Module):
 
         bias: (sentences, heads, 1, longest_source), 0 for a source token and -inf elsewhere.
         """
-        attended = attend(self._queries(hidden, keys), keys, values, bias)
+        query = self._queries(hidden, keys)
+        if self.hard:
+            attended = choose(self.weighing(query, keys, bias), draw=False)[0] @ values
+        else:
+            attended = attend(query, keys, values, bias, self.weighing)
         projected: Tensor = self.output(by_row(attended))
         return projected
 
     def weights(self, hidden: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        """What `step` attends to: (rows, heads, longest_source), each row of it a distribution."""
-        weights = attention_weights(self._queries(hidden, keys), keys, bias)
-        return by_row(weights).unflatten(1, (self.num_heads, -1))
+        """What `step` attends to: (rows, heads, longest_source)."""
+        return by_row(self.weighing(self._queries(hidden, keys), keys, bias)).unflatten(1, (self.num_heads, -1))
 
     def _queries(self, hidden: Tensor, keys: Tensor) -> Tensor:
         # A sentence's rows are its queries, (sentences, heads, beam, head_size): its memory is read once for all of
         # them and never copied.
         sentences, heads, _, head_size = keys.shape
-        queries: Tensor = self.query(hidden).view(sentences, -1, heads, head_size)
+        queries: Tensor = self.weighing.prepare(self.query(hidden).view(sentences, -1, heads, head_size))
         return queries.transpose(1, 2)
+
+
+def _weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
+             window: int | None, weighing: Weighing) -> Tensor:
+    """(sentences, heads, queries, keys), what `attention` weighs the values with. Arguments: as there."""
+    query, keys, *_ = (part for stack, sentences in zip(projected, (query_sentences, key_sentences), strict=False)
+                       for part in unpack(stack, sentences))
+    return cast(Tensor, weighing(query, keys, bias_of(may_see(query_sentences, key_sentences, causal, window),
+                                                      query.dtype)))
+
+
+def choose(weights: Tensor, draw: bool) -> tuple[Tensor, Tensor | None]:
+    """One position of each distribution: (…, keys) -> the same shape with a single 1, and log p of what was drawn, (…).
+
+    draw: from the distribution; otherwise the most probable one is taken, and there is no log p.
+    """
+    if not draw:
+        return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
+    # The least of exponential variables with these rates: a draw from the distribution.
+    drawn = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
+    log_probability = weights.gather(-1, drawn).squeeze(-1).clamp(min=torch.finfo(weights.dtype).tiny).log()
+    return torch.zeros_like(weights).scatter_(-1, drawn, 1), log_probability

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import FeedForward, Transformer
 
 # Up to so many rows a product takes as long as its weights need to come from memory.
@@ -82,14 +84,18 @@ class Int8Linear(nn.Module):
         return product if self.bias is None else product.add_(self.bias)
 
 
-def for_inference(model: Transformer, precision: str) -> Transformer:
+Translating = TypeVar("Translating", bound=Transformer | RecurrentModel)
+
+
+def for_inference(model: Translating, precision: str) -> Translating:
     """A copy that computes in `precision`: fp32, bf16 or int8. It learns nothing any more.
 
     precision int8: the linear layers; what lies between them is fp32.
     """
-    fast = copy.deepcopy(model).eval().requires_grad_(False)
+    fast = copy.deepcopy(model)
+    fast.eval().requires_grad_(False)
     if precision == "bf16":
-        fast = fast.bfloat16()
+        fast.bfloat16()
     if precision == "fp32" or fast.output_weight.is_cuda or not torch.backends.mkldnn.is_available():
         return fast
 

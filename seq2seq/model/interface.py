@@ -15,17 +15,31 @@ from seq2seq.batching import Batch
 
 
 @dataclass(frozen=True)
+class Choices:
+    """Source positions that hard attention drew, for the score-function estimator (Williams 1992, "REINFORCE").
+
+    log_probability: (target_tokens,), of the positions drawn for each target token, summed over the heads.
+    baseline: (target_tokens,), what log p of the target token was expected to be, whatever is drawn.
+    """
+
+    log_probability: Tensor
+    baseline: Tensor
+
+
+@dataclass(frozen=True)
 class Logits:
     """Scores over the vocabulary, kept as the product that makes them: hidden @ weight.T + bias.
 
     The loss multiplies a few hundred rows at a time, so that no (tokens, vocab_size) tensor ever exists in training.
 
     hidden: (tokens, d_model). weight: (vocab_size, d_model). bias: (vocab_size,) or None.
+    choices: where hard attention drew positions to make `hidden`.
     """
 
     hidden: Tensor
     weight: Tensor
     bias: Tensor | None
+    choices: Choices | None = None
 
     def dense(self) -> Tensor:
         """(tokens, vocab_size)"""

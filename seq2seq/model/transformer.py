@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from seq2seq.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention, linear
-from seq2seq.model.interface import Logits
+from seq2seq.model.interface import Choices, Logits
 from seq2seq.model.packing import Sentences
 from seq2seq.tokenizer import END_ID
 
@@ -85,7 +85,9 @@ class Dropout(nn.Module):
         return dropped
 
 
-class _Lookup(torch.autograd.Function):
+class Lookup(torch.autograd.Function):
+    """Rows of an embedding matrix: (vocab_size, d_model), (tokens,) -> (tokens, d_model)."""
+
     # The rows of frequent words receive hundreds of gradients; summed in bf16, all but the first few would be lost.
     @staticmethod
     def forward(ctx: Any, weight: Tensor, tokens: Tensor) -> Tensor:
@@ -99,6 +101,26 @@ class _Lookup(torch.autograd.Function):
         precise = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         summed = torch.ops.aten.embedding_dense_backward(precise, tokens, ctx.vocab_size, -1, False)
         return summed.to(ctx.dtype), None
+
+
+def embeddings(tied: str, source_vocab_size: int, target_vocab_size: int,
+               d_model: int) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
+    """The matrices of target, source and output, each (vocab_size, d_model), with deviation 1/sqrt(d_model), so that
+    scaled inputs have unit variance and tied outputs small logits.
+
+    tied: "all" (one matrix), "decoder" (target and output are one), "none".
+    Raises:
+        ValueError: vocabularies of different size cannot share one matrix.
+    """
+    if tied == "all" and source_vocab_size != target_vocab_size:
+        raise ValueError(f"cannot tie embeddings of {source_vocab_size} source and {target_vocab_size} target ids")
+
+    def drawn(vocab_size: int) -> nn.Parameter:
+        return nn.Parameter(nn.init.normal_(torch.empty(vocab_size, d_model), std=d_model**-0.5))
+
+    target = drawn(target_vocab_size)
+    return (target, target if tied == "all" else drawn(source_vocab_size),
+            drawn(target_vocab_size) if tied == "none" else target)
 
 
 class FeedForward(nn.Module):
@@ -143,9 +165,10 @@ class EncoderLayer(nn.Module):
     """Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z))."""
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
-                 pre_norm: bool) -> None:
+                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax",
+                 window: int | None = None) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(d_model, num_heads)
+        self.self_attention = SelfAttention(d_model, num_heads, score, normalize, window)
         self.feed_forward = FeedForward(d_model, feed_forward, activation)
         self.self_residual = Residual(d_model, dropout, pre_norm)
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
@@ -176,21 +199,25 @@ class DecoderLayer(nn.Module):
     """I = norm(H + masked MultiHead(H, H, H)); Z = norm(I + MultiHead(I, H_E, H_E)); H' = norm(Z + FFN(Z))."""
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
-                 pre_norm: bool) -> None:
+                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
+                 hard: bool = False) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(d_model, num_heads)
-        self.cross_attention = CrossAttention(d_model, num_heads)
+        self.self_attention = SelfAttention(d_model, num_heads, score, normalize, window)
+        self.cross_attention = CrossAttention(d_model, num_heads, score, normalize, hard)
         self.feed_forward = FeedForward(d_model, feed_forward, activation)
         self.self_residual = Residual(d_model, dropout, pre_norm)
         self.cross_residual = Residual(d_model, dropout, pre_norm)
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
 
-    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""
+    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
+                memory_sentences: Sentences) -> tuple[Tensor, Choices | None]:
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and what hard attention drew.
+        """
         attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=True)
         hidden = self.self_residual.leave(hidden, attended)
-        attended = self.cross_attention(self.cross_residual.enter(hidden), memory, sentences, memory_sentences)
-        return self._feed_forward(self.cross_residual.leave(hidden, attended))
+        attended, choices = self.cross_attention(self.cross_residual.enter(hidden), memory, sentences,
+                                                 memory_sentences)
+        return self._feed_forward(self.cross_residual.leave(hidden, attended)), choices
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> LayerCache:
         """The cache before the first step: memory (source_tokens, d_model) projected once, no slot for the target."""
@@ -237,7 +264,7 @@ class TransformerState:
     A position is written once and never moves, whichever row goes on from it: `visible` says which slots hold a row's
     own past. So a change in the order of a beam costs no copy, and the rows of a sentence read its keys together.
 
-    position: of the next token. slots: how many are taken.
+    position: of the next token. slots: how many are taken. begins: the first slot of each position before.
     visible: (sentences, rows of a sentence, all slots), what is added to attention's scores: 0 where a row sees a slot,
         -inf elsewhere.
     source_bias: (sentences, heads, 1, source slots), 0 for a source token and -inf elsewhere.
@@ -245,6 +272,7 @@ class TransformerState:
 
     position: int
     slots: int
+    begins: tuple[int, ...]
     visible: Tensor
     caches: tuple[LayerCache, ...]
     source_bias: Tensor
@@ -294,7 +322,8 @@ class TransformerState:
         visible = self.visible.clone()
         visible[:, :, self.slots : self.slots + beam].diagonal(dim1=1, dim2=2).zero_()
         self.written.slots = self.slots + beam
-        return replace(self, visible=visible, slots=self.slots + beam, position=self.position + 1)
+        return replace(self, visible=visible, slots=self.slots + beam, position=self.position + 1,
+                       begins=(*self.begins, self.slots))
 
 
 class Transformer(nn.Module):
@@ -306,6 +335,9 @@ class Transformer(nn.Module):
         scale_embedding: e = sqrt(d_model) E[index] (section 3.4).
         positions: "sinusoidal" or "learned", counted from 0.
         max_positions: tokens of the longest sentence.
+        score, normalize: of all attention, see `attention.Weighing`.
+        window: self-attention sees positions no further away than this; None is the whole sentence.
+        hard: the last layer's attention to the source is hard, see `attention.CrossAttention`.
     Raises:
         ValueError: vocabularies of different size cannot share one matrix.
     """
@@ -315,47 +347,32 @@ class Transformer(nn.Module):
         decoder_layers: int, num_heads: int, feed_forward: int, dropout: float = 0.0, activation: str = "relu",
         pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
         tied_embeddings: str = "all", scale_embedding: bool = True, output_bias: bool = False,
+        score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None, hard: bool = False,
     ) -> None:
         super().__init__()
-        if tied_embeddings == "all" and source_vocab_size != target_vocab_size:
-            raise ValueError(f"cannot tie embeddings of {source_vocab_size} source and {target_vocab_size} target ids")
         self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
         self.scale = math.sqrt(d_model) if scale_embedding else 1.0
-        self.target_embedding = nn.Parameter(torch.empty(target_vocab_size, d_model))
-        self.source_embedding = (
-            self.target_embedding if tied_embeddings == "all"
-            else nn.Parameter(torch.empty(source_vocab_size, d_model))
-        )
-        self.output_weight = (
-            nn.Parameter(torch.empty(target_vocab_size, d_model)) if tied_embeddings == "none"
-            else self.target_embedding
-        )
+        self.target_embedding, self.source_embedding, self.output_weight = embeddings(
+            tied_embeddings, source_vocab_size, target_vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
         self.vocabulary: nn.Module | None = None                                # set by `inference.for_inference`
         if positions == "learned":
-            self.source_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model))
-            self.target_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model))
+            self.source_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
+            self.target_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
         else:
             self.register_buffer("source_positions", sinusoids(max_positions, d_model), persistent=False)
             self.register_buffer("target_positions", self.source_positions, persistent=False)
         self.dropout = Dropout(dropout)
-        layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm)
+        self.window = window
+        layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, score, normalize, window)
         self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(*layer) for _ in range(decoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(*layer, hard=hard and number == decoder_layers - 1)
+                                     for number in range(decoder_layers))
         self.encoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.decoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
-        self._initialise()
-
-    def _initialise(self) -> None:
-        # The projections draw themselves (attention.linear); embeddings have deviation 1/sqrt(d_model), so that
-        # scaled inputs have unit variance and tied outputs small logits.
-        for embedding in (self.target_embedding, self.source_embedding, self.output_weight,
-                          self.source_positions, self.target_positions):
-            if isinstance(embedding, nn.Parameter):
-                nn.init.normal_(embedding, std=self.d_model**-0.5)
 
     def _embed(self, embedding: Tensor, positions: Tensor, tokens: Tensor, at: Tensor) -> Tensor:
-        embedded: Tensor = _Lookup.apply(embedding, tokens) * self.scale + _Lookup.apply(positions, at)
+        embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(positions, at)
         return self.dropout(embedded)
 
     def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
@@ -383,9 +400,10 @@ class Transformer(nn.Module):
         memory = self.encode(batch.source, source_sentences)
         hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input,
                              target_sentences.positions)
+        choices = None                                                          # of the last layer, if it is hard
         for layer in self.decoder:
-            hidden = layer(hidden, memory, target_sentences, source_sentences)
-        return self._logits(hidden)
+            hidden, choices = layer(hidden, memory, target_sentences, source_sentences)
+        return replace(self._logits(hidden), choices=choices)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
@@ -397,7 +415,7 @@ class Transformer(nn.Module):
         sentences = Sentences(source_offsets, filled_sentences.positions, longest)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
         seen = torch.zeros_like(sentences.real, dtype=memory.dtype).masked_fill_(~sentences.real, -math.inf)[:, None]
-        return TransformerState(0, 0, seen[:, :, :0], caches, seen[:, None].repeat(1, self.num_heads, 1, 1),
+        return TransformerState(0, 0, (), seen[:, :, :0], caches, seen[:, None].repeat(1, self.num_heads, 1, 1),
                                 _Written(0), longest_source, keep_attention)
 
     @torch.no_grad()
@@ -410,6 +428,8 @@ class Transformer(nn.Module):
         # Of the slots those that may be taken; each number of them is a kernel of its own.
         taken = -(-after.slots // ROUND_SLOTS) * ROUND_SLOTS
         target_bias = after.visible[:, None, :, :taken].repeat(1, self.num_heads, 1, 1)
+        if self.window is not None:
+            target_bias[:, :, :, : after.begins[max(0, before.position - self.window)]] = -math.inf
         for layer, cache in zip(self.decoder, after.caches, strict=True):
             hidden, asking = cast(DecoderLayer, layer).step(hidden, cache, before.slots, target_bias,
                                                             after.source_bias)

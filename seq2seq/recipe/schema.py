@@ -13,6 +13,7 @@ from pydantic import (
     PrivateAttr,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from seq2seq.recipe.data import Data
@@ -58,16 +59,31 @@ class ModelSection(Section):
     base: Annotated[str | None, Field(exclude=True)] = None
     """File with `model:` and `training:` sections that are used where the recipe says nothing, relative to the recipe
     file. Gone once the recipe is read."""
-    type: Literal["transformer"] = "transformer"
-    """Architecture. `transformer`: Vaswani et al. 2017."""
+    type: Literal["transformer", "rnn"] = "transformer"
+    """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015, with one head unless `num_heads`
+    says otherwise."""
     d_model: PositiveInt = 512
-    """Width of embeddings and of the states between sublayers."""
+    """Width of embeddings and of the states between sublayers; of an `rnn`, of its decoder and of both directions of
+    its encoder together."""
     encoder_layers: PositiveInt = 6
     """Layers of the encoder."""
     decoder_layers: PositiveInt = 6
     """Layers of the decoder."""
     num_heads: PositiveInt = 8
     """Heads of each attention; must divide `d_model`."""
+    score: Literal["scaled_dot", "dot", "additive", "bilinear"] | None = None
+    """How attention compares a query with a key. Not set: `scaled_dot`, in an `rnn` `additive`."""
+    normalize: Literal["softmax", "relu"] = "softmax"
+    """What makes attention's weights of the scores."""
+    selection: Literal["soft", "hard"] = "soft"
+    """`soft` attends to a weighted mean; `hard` to one position, drawn in training: the cross-attention of the last
+    decoder layer, or of an `rnn`."""
+    window: PositiveInt | None = None
+    """Self-attention sees positions no further away than this. Not set: the whole sentence."""
+    cell: Literal["gru", "lstm"] = "gru"
+    """Recurrent unit of an `rnn`."""
+    input_feeding: bool = False
+    """In an `rnn`, show the decoder what it made of the last step (Luong et al. 2015)."""
     feed_forward: PositiveInt = 2048
     """Width inside the feed-forward sublayers."""
     dropout: Share = 0.1
@@ -94,6 +110,27 @@ class ModelSection(Section):
         if d_model % num_heads:
             raise ValueError(f"d_model ({d_model}) cannot be cut into {num_heads} heads of equal size")
         return num_heads
+
+    @field_validator("selection")
+    @classmethod
+    def _draws_need_probabilities(cls, selection: str, info: ValidationInfo) -> str:
+        if selection == "hard" and info.data.get("normalize") == "relu":
+            raise ValueError("'hard' draws from probabilities, and normalize: relu makes none. Use softmax.")
+        return selection
+
+    @model_validator(mode="after")
+    def _says_nothing_in_vain(self) -> "ModelSection":
+        useless = {"rnn": ("window", "feed_forward", "activation", "norm", "positions"),
+                   "transformer": ("cell", "input_feeding")}[self.type]
+        for key in useless:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise MistakeAt(key, f"has no meaning in model.type: {self.type}. Leave it out.")
+        return self
+
+    @property
+    def attention_score(self) -> str:
+        """`score`, or what it is if it is not set."""
+        return self.score or ("additive" if self.type == "rnn" else "scaled_dot")
 
     @field_validator("positions")
     @classmethod

@@ -1,0 +1,285 @@
+"""The attentional encoder-decoder of Bahdanau et al. 2015 (arXiv:1409.0473): recurrent, one target position at a time.
+
+    h = bidirectional RNN over the source
+    e_ti = a(s_{t-1}, h_i),  alpha_t = softmax(e_t),  c_t = sum_i alpha_ti h_i       (equations 5 and 6)
+    s_t = f(s_{t-1}, [E y_{t-1}; c_t]),  p(y_t) = softmax(E' tanh(W [s_t; c_t; E y_{t-1}]))
+
+Where the paper has a maxout layer before the output there is a tanh, as in Luong et al. 2015 (arXiv:1508.04025,
+equation 5).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from seq2seq.batching import Batch
+from seq2seq.model.attention import Weighing, bias_of, by_row, choose, linear
+from seq2seq.model.interface import Choices, Logits
+from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.transformer import Dropout, Lookup, embeddings
+
+
+class Encoder(nn.Module):
+    """A bidirectional GRU or LSTM; half of each annotation comes from the left, half from the right.
+
+    cell: "gru" or "lstm". Between layers there is dropout.
+    """
+
+    def __init__(self, inputs: int, outputs: int, layers: int, cell: str, dropout: float) -> None:
+        super().__init__()
+        kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        self.recurrent = kind(inputs, outputs // 2, layers, batch_first=True, bidirectional=True,
+                              dropout=dropout if layers > 1 else 0.0)
+
+    def forward(self, embedded: Tensor, sentences: Sentences) -> Tensor:
+        """(tokens, inputs) -> (tokens, outputs)"""
+        lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # one that only fills may be empty
+        padded = unpack(embedded[:, None, None], sentences)[0, :, 0]            # (sentences, longest, inputs)
+        packed = pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
+        annotated, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True, total_length=sentences.longest)
+        return pack(annotated[:, None], sentences).squeeze(1)
+
+
+class Cell(nn.Module):
+    """A GRU (Cho et al. 2014, as cuDNN computes it) or LSTM (Hochreiter and Schmidhuber 1997) whose input comes
+    projected, so that the part of it that is known beforehand can be projected for all positions at once.
+
+    gates: numbers that the projected input has for each unit, 3 or 4. parts: vectors of the state, 1 or 2.
+    """
+
+    def __init__(self, cell: str, units: int) -> None:
+        super().__init__()
+        self.gates, self.parts = (3, 1) if cell == "gru" else (4, 2)
+        self.recurrent = linear(units, self.gates * units, parts=self.gates)
+
+    def forward(self, projected: Tensor, state: Tensor) -> Tensor:
+        """(rows, gates * units), (parts, rows, units) -> (parts, rows, units); the first part is the output."""
+        recurrent = self.recurrent(state[0])
+        if self.parts == 1:
+            reset, update, new = projected.chunk(3, 1)
+            reset_before, update_before, new_before = recurrent.chunk(3, 1)
+            new = (new + (reset + reset_before).sigmoid() * new_before).tanh()
+            return torch.lerp(new, state[0], (update + update_before).sigmoid())[None]
+        enter, forget, new, leave = (projected + recurrent).chunk(4, 1)
+        content = forget.sigmoid() * state[1] + enter.sigmoid() * new.tanh()
+        return torch.stack([leave.sigmoid() * content.tanh(), content])
+
+
+class SourceAttention(nn.Module):
+    """The decoder's attention to the annotations, with `num_heads` weights for each position (the paper has one).
+
+    Of the dot products only the bilinear one has parameters; the additive one has the paper's W_a, U_a and v_a.
+    """
+
+    def __init__(self, units: int, num_heads: int, score: str, normalize: str, hard: bool) -> None:
+        super().__init__()
+        self.num_heads, self.hard = num_heads, hard
+        additive = score == "additive"
+        self.query: nn.Module = linear(units, units) if additive else nn.Identity()
+        self.key: nn.Module = linear(units, units) if additive else nn.Identity()
+        self.weighing = Weighing(num_heads, units // num_heads, score, normalize)
+        if hard:
+            self.baseline = nn.Linear(units, 1)
+
+    def start(self, memory: Tensor, sentences: Sentences) -> Source:
+        """The annotations, (source_tokens, units), laid out for `forward`."""
+        heads = (memory.shape[0], 1, self.num_heads, -1)
+        keys, values = unpack(torch.cat([self.key(memory).view(heads), memory.view(heads)], 1), sentences)
+        return Source(keys, values, bias_of(sentences.real[:, None, None], memory.dtype))
+
+    def weights(self, query: Tensor, source: Source) -> Tensor:
+        """(rows, units) -> (sentences, heads, rows of a sentence, longest_source)"""
+        sentences, heads, _, head_size = source.keys.shape
+        queries = self.weighing.prepare(self.query(query).view(sentences, -1, heads, head_size)).transpose(1, 2)
+        weights: Tensor = self.weighing(queries, source.keys, source.bias)
+        return weights
+
+    def forward(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor, Choices | None]:
+        """(rows, units) -> the context (rows, units), the weights, and what was drawn where hard attention learns."""
+        weights, choices = self.weights(query, source), None
+        chosen = weights
+        if self.hard:
+            chosen, log_probability = choose(weights, self.training)
+            if log_probability is not None:
+                choices = Choices(by_row(log_probability[..., None]).sum(1), self.baseline(query.detach()).squeeze(1))
+        return by_row(chosen @ source.values), weights, choices
+
+
+class Source(NamedTuple):
+    """The annotations as attention reads them.
+
+    keys, values: (sentences, heads, longest_source, head_size). bias: (sentences, 1, 1, longest_source), 0 for a token
+    and far below elsewhere.
+    """
+
+    keys: Tensor
+    values: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """Where decoding stands.
+
+    hidden: (layers, parts, rows, units). output: (rows, units), what the last step ended with.
+    """
+
+    hidden: Tensor
+    output: Tensor
+    source: Source
+    longest_source: int
+    keep_attention: bool
+    attention: Tensor | None = None     # (rows, longest_source), mean over the heads
+
+    def select(self, rows: Tensor) -> RecurrentState:
+        """See `interface.State.select`."""
+        sentences = len(self.source.bias)
+        beam, flat, source = self.output.shape[0] // sentences, rows.flatten(), self.source
+        if len(rows) != sentences:
+            source = Source(*(part.index_select(0, rows[:, 0] // beam) for part in source))
+        attention = None if self.attention is None else self.attention.index_select(0, flat)
+        return replace(self, hidden=self.hidden.index_select(2, flat), output=self.output.index_select(0, flat),
+                       source=source, attention=attention)
+
+
+class RecurrentModel(nn.Module):
+    """Encoder, attention, decoder, embeddings and output layer. `build_model` makes one from a recipe.
+
+    Args:
+        d_model: size of embeddings, annotations and decoder states; even.
+        cell: "gru" or "lstm". encoder_layers, decoder_layers: how many stand one on another; attention asks with the
+            last decoder layer, and its context enters the first.
+        score, normalize: see `attention.Weighing`. hard: attend to one position, drawn in training.
+        input_feeding: what a step ends with enters the next one (Luong et al. 2015, section 3.3).
+        dropout: on embeddings, between layers and before the output layer.
+        max_positions: tokens of the longest sentence.
+        tied_embeddings, scale_embedding, output_bias: as in `Transformer`.
+    Raises:
+        ValueError: vocabularies of different size cannot share one matrix.
+    """
+
+    def __init__(
+        self, *, source_vocab_size: int, target_vocab_size: int, d_model: int, encoder_layers: int = 1,
+        decoder_layers: int = 1, num_heads: int = 1, cell: str = "gru", score: str = "additive",
+        normalize: str = "softmax", hard: bool = False, input_feeding: bool = False, dropout: float = 0.0,
+        max_positions: int = 1024, tied_embeddings: str = "all", scale_embedding: bool = True,
+        output_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.d_model, self.max_positions, self.input_feeding = d_model, max_positions, input_feeding
+        self.scale = math.sqrt(d_model) if scale_embedding else 1.0
+        self.target_embedding, self.source_embedding, self.output_weight = embeddings(
+            tied_embeddings, source_vocab_size, target_vocab_size, d_model)
+        self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
+        self.vocabulary: nn.Module | None = None                                # set by `inference.for_inference`
+        self.dropout = Dropout(dropout)
+        self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
+        self.attention = SourceAttention(d_model, num_heads, score, normalize, hard)
+        self.cells = nn.ModuleList(Cell(cell, d_model) for _ in range(decoder_layers))
+        gates, parts = (3, 1) if cell == "gru" else (4, 2)
+        self.first = linear(d_model // 2, decoder_layers * parts * d_model, parts=decoder_layers * parts)
+        # What enters the cells and the output layer, apart by where it comes from.
+        self.embedded_in = linear(d_model, (gates + 1) * d_model, parts=gates + 1)
+        self.context_in = linear(d_model, (gates + 1) * d_model, parts=gates + 1)
+        self.fed_in = linear(d_model, gates * d_model, parts=gates) if input_feeding else None
+        self.between = nn.ModuleList(linear(d_model, gates * d_model, parts=gates) for _ in range(decoder_layers - 1))
+        self.output = linear(d_model, d_model)
+
+    def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
+        """(source_tokens,) -> annotations (source_tokens, d_model), first decoder states (layers, parts, sentences,
+        d_model).
+
+        Raises:
+            ValueError: a sentence is longer than `max_positions`.
+        """
+        self._check_length(sentences.longest)
+        memory = self.encoder(self._embed(self.source_embedding, source), sentences)
+        # tanh(W_s h_1), h_1 what the backward direction ends with (section A.2.2).
+        begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)
+        ends = memory[:, self.d_model // 2 :].index_select(0, begins)
+        first = self.first(ends).tanh().view(len(sentences), len(self.cells), -1, self.d_model)
+        return memory, first.permute(1, 2, 0, 3).contiguous()
+
+    def forward(self, batch: Batch) -> Logits:
+        """Scores of every target position, (target_tokens, vocab_size) as the product that makes them.
+
+        Raises:
+            ValueError: a sentence is longer than `max_positions`.
+        """
+        self._check_length(batch.longest_target)
+        sentences = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
+        memory, hidden = self.encode(batch.source, sentences_of_source := Sentences(
+            batch.source_offsets, batch.source_positions, batch.longest_source))
+        source = self.attention.start(memory, sentences_of_source)
+        embedded = self.embedded_in(self._embed(self.target_embedding, batch.target_input))
+        by_position = unpack(embedded[:, None, None], sentences)[0, :, 0]       # (sentences, longest_target, features)
+        output = memory.new_zeros(len(sentences), self.d_model)
+        outputs, drawn = [], []
+        for position in by_position.unbind(1):
+            hidden, output, _, choices = self._advance(position, hidden, output, source)
+            outputs.append(output)
+            drawn.append(choices)
+        choices = None
+        if drawn[0] is not None:
+            each = torch.stack([torch.stack([some.log_probability, some.baseline], 1) for some in drawn if some], 1)
+            choices = Choices(*pack(each[:, None], sentences).squeeze(1).unbind(1))
+        flat = pack(torch.stack(outputs, 1)[:, None], sentences).squeeze(1)
+        return replace(self._logits(flat), choices=choices)
+
+    @torch.no_grad()
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
+              keep_attention: bool = False) -> RecurrentState:
+        """See `interface.Seq2Seq.start`."""
+        sentences = Sentences.from_offsets(source_offsets, longest_source)
+        memory, hidden = self.encode(source, sentences)
+        return RecurrentState(hidden, memory.new_zeros(len(sentences), self.d_model),
+                              self.attention.start(memory, sentences), longest_source, keep_attention)
+
+    @torch.no_grad()
+    def step(self, last_tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        """See `interface.Seq2Seq.step`."""
+        embedded = self.embedded_in(self._embed(self.target_embedding, last_tokens))
+        hidden, output, weights, _ = self._advance(embedded, state.hidden, state.output, state.source)
+        attention = by_row(weights).unflatten(1, (weights.shape[1], -1)).mean(1) if state.keep_attention else None
+        logits = self.vocabulary(self.dropout(output)) if self.vocabulary else self._logits(output).dense()
+        return logits, replace(state, hidden=hidden, output=output, attention=attention)
+
+    def _advance(self, embedded: Tensor, hidden: Tensor, output: Tensor,
+                 source: Source) -> tuple[Tensor, Tensor, Tensor, Choices | None]:
+        """One position of every row.
+
+        Args:
+            embedded: (rows, (gates + 1) * d_model), what the last token gives to the first cell and to the output.
+            hidden: (layers, parts, rows, d_model). output: (rows, d_model), of the position before.
+        Returns:
+            hidden and output of this position, the weights of the attention, and what was drawn.
+        """
+        context, weights, choices = self.attention(hidden[-1, 0], source)
+        entering = embedded + self.context_in(context)
+        projected, leaving = entering[:, : -self.d_model], entering[:, -self.d_model :]
+        if self.fed_in is not None:
+            projected = projected + self.fed_in(output)
+        states: list[Tensor] = []
+        for number, cell in enumerate(self.cells):
+            if number:
+                projected = self.between[number - 1](self.dropout(states[-1][0]))
+            states.append(cell(projected, hidden[number]))
+        output = (leaving + self.output(states[-1][0])).tanh()
+        return torch.stack(states), output, weights, choices
+
+    def _embed(self, embedding: Tensor, tokens: Tensor) -> Tensor:
+        embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale
+        return self.dropout(embedded)
+
+    def _logits(self, output: Tensor) -> Logits:
+        return Logits(self.dropout(output), self.output_weight, self.output_bias)
+
+    def _check_length(self, length: int) -> None:
+        if length > self.max_positions:
+            raise ValueError(f"a sentence of {length} tokens; this model has {self.max_positions} positions")
