@@ -28,7 +28,7 @@ MakeBatch = Callable[..., Batch]
 def make_model() -> MakeModel:
     """A model of 2 heads of 7, all of whose weights are random: a fresh one has biases of 0 and gains of 1."""
 
-    def make(kind: type[Model] = Transformer, dtype: torch.dtype = torch.float64, seed: int = 1,
+    def make(dtype: torch.dtype = torch.float64, seed: int = 1, kind: type[Model] = Transformer,
              **options: Any) -> Model:
         torch.manual_seed(seed)
         sizes: dict[str, Any] = {

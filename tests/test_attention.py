@@ -8,10 +8,13 @@ import torch.nn.functional as F
 from seq2seq.model.attention import (
     CrossAttention,
     SelfAttention,
+    Weighing,
     _padded_attention,
     _PlainAttention,
     attention,
+    choose,
     linear,
+    may_see,
     runs_packed,
     scaled_dot_product,
 )
@@ -232,3 +235,137 @@ def test_self_attention_step_by_step_equals_all_at_once():
         bias[..., position] = 0
         output = layer.step(hidden[position : position + 1].detach(), keys, values, position, bias)
         torch.testing.assert_close(output[0], at_once[position], rtol=0, atol=1e-12)
+
+
+# The family
+
+
+def scores_by_hand(kind, query, keys, weight):
+    """One head's scores, (queries, keys), each computed alone from its equation."""
+    scores = np.empty((len(query), len(keys)))
+    for row, q in enumerate(query):
+        for column, x in enumerate(keys):
+            scores[row, column] = {
+                "scaled_dot": lambda x=x, q=q: x @ q / math.sqrt(len(q)),
+                "dot": lambda x=x, q=q: x @ q,
+                "bilinear": lambda x=x, q=q: q @ weight @ x,
+                "additive": lambda x=x, q=q: weight @ np.tanh(x + q),
+            }[kind]()
+    return scores
+
+
+NORMALISED = {"softmax": softmax, "relu": lambda scores: np.maximum(scores, 0)}
+every_score = pytest.mark.parametrize("score", ["scaled_dot", "dot", "bilinear", "additive"])
+every_normalisation = pytest.mark.parametrize("normalize", ["softmax", "relu"])
+every_window = pytest.mark.parametrize("window", [None, 1, 2], ids=str)
+
+
+@every_window
+@every_normalisation
+@every_score
+@torch.no_grad()
+def test_every_member_follows_its_equation(score, normalize, window):
+    torch.manual_seed(1)
+    weighing = Weighing(HEADS, HEAD_SIZE, score, normalize).double()
+    query, key, value = (random_heads(QUERY_LENGTHS, seed) for seed in range(3))
+    sentences = sentences_of(QUERY_LENGTHS)
+    attended = attention((weighing.prepare(query)[:, None], torch.stack([key, value], 1)), sentences, sentences,
+                         causal=True, window=window, weighing=weighing)
+    begin = 0
+    for length in QUERY_LENGTHS:
+        rows = slice(begin, begin := begin + length)
+        for head in range(HEADS):
+            weight = weighing.weight[head].numpy() if score in ("bilinear", "additive") else None
+            scores = scores_by_hand(score, query[rows, head].numpy(), key[rows, head].numpy(), weight)
+            distance = np.arange(length)[:, None] - np.arange(length)
+            scores[(distance < 0) | (distance > (length if window is None else window))] = -np.inf
+            expected = NORMALISED[normalize](scores) @ value[rows, head].numpy()
+            torch.testing.assert_close(attended[rows, head], torch.from_numpy(expected), rtol=0, atol=1e-12)
+
+
+@every_normalisation
+@every_score
+def test_the_gradient_of_every_member_is_the_derivative(score, normalize):
+    torch.manual_seed(2)
+    weighing = Weighing(2, 3, score, normalize).double()
+    query, memory = (torch.randn(shape, dtype=torch.float64, requires_grad=True)
+                     for shape in ((5, 1, 2, 3), (7, 2, 2, 3)))
+    sides = sentences_of((2, 3)), sentences_of((3, 4))
+
+    def attended(query, memory, *_):
+        return attention((weighing.prepare(query), memory), *sides, causal=False, weighing=weighing)
+
+    assert torch.autograd.gradcheck(attended, (query, memory, *weighing.parameters()))
+
+
+def test_additive_scores_in_parts_equal_those_at_once(monkeypatch):
+    torch.manual_seed(1)
+    weighing = Weighing(HEADS, HEAD_SIZE, "additive").double()
+    query, keys = torch.randn(2, 7, HEADS, 3, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(7, 1, 1, 3, dtype=torch.float64)
+    arriving = torch.randn(7, HEADS, 3, 3, dtype=torch.float64)
+    inputs = [query, keys, *weighing.parameters()]
+    at_once = weighing(query, keys, bias)
+    expected = torch.autograd.grad(at_once, inputs, arriving)
+    monkeypatch.setattr("seq2seq.model.attention.ADDITIVE_ELEMENTS", 2 * HEADS * 3 * 3 * HEAD_SIZE)
+    in_parts = weighing(query, keys, bias)
+    torch.testing.assert_close(in_parts, at_once, rtol=0, atol=1e-12)
+    for gradient, other in zip(torch.autograd.grad(in_parts, inputs, arriving), expected, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=0, atol=1e-12)
+
+
+def test_a_window_shows_as_many_neighbours_on_each_side():
+    seen = may_see(sentences_of((5,)), sentences_of((5,)), causal=False, window=2)[0, 0]
+    assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(("normalize", "hard"), [("softmax", False), ("relu", False), ("softmax", True)])
+@every_score
+@torch.no_grad()
+def test_what_may_not_be_seen_has_no_weight(score, normalize, hard):
+    torch.manual_seed(1)
+    sentences, memory_sentences = sentences_of(QUERY_LENGTHS), sentences_of(KEY_LENGTHS)
+    hidden, memory = torch.randn(13, D_MODEL, dtype=torch.float64), torch.randn(21, D_MODEL, dtype=torch.float64)
+    cross = CrossAttention(D_MODEL, HEADS, score, normalize, hard).double()
+    weights = cross.weights_of(hidden, memory, sentences, memory_sentences)
+    assert weights.shape == (4, HEADS, 7, 11)
+    beyond = ~memory_sentences.real[:, None, None].expand_as(weights)
+    assert weights[beyond].eq(0).all() and weights.sum() > 0
+    own = SelfAttention(D_MODEL, HEADS, score, normalize, window=2).double()
+    weights = own.weights_of(hidden, sentences, causal=True)
+    for row in range(7):
+        assert weights[1, :, row, row + 1 :].eq(0).all() and weights[1, :, row, : max(0, row - 2)].eq(0).all()
+        assert normalize == "relu" or weights[1, :, row].sum(-1) == pytest.approx([1] * HEADS)
+
+
+# Hard attention
+
+
+def test_positions_are_drawn_from_the_weights_and_their_log_probability_is_that_of_the_draw():
+    torch.manual_seed(1)
+    weights = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).expand(10_007, 4)
+    drawn, log_probability = choose(weights, draw=True)
+    counts = drawn.sum(0)
+    expected = 10_007 * weights[0, :3]
+    # Chi-square with two degrees of freedom: 13.8 is exceeded once in a thousand seeds.
+    assert ((counts[:3] - expected) ** 2 / expected).sum() < 13.8 and counts[3] == 0
+    torch.testing.assert_close(log_probability, (drawn * weights).sum(1).log())
+
+
+def test_without_a_draw_the_most_probable_position_is_taken():
+    chosen, log_probability = choose(torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]), draw=False)
+    assert chosen.tolist() == [[0, 1, 0], [1, 0, 0]] and log_probability is None
+
+
+def test_hard_attention_sees_one_position_in_each_head():
+    torch.manual_seed(1)
+    layer = CrossAttention(D_MODEL, HEADS, hard=True).double().eval()
+    layer.output = torch.nn.Identity()
+    hidden, memory = torch.randn(2, D_MODEL, dtype=torch.float64), torch.randn(5, D_MODEL, dtype=torch.float64)
+    output, choices = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)))
+    values = layer.key_value(memory)[:, D_MODEL:].view(5, HEADS, HEAD_SIZE)
+    best = layer.weights_of(hidden, memory, sentences_of((2,)), sentences_of((5,)))[0].argmax(-1)   # (heads, queries)
+    for query in range(2):
+        for head in range(HEADS):
+            torch.testing.assert_close(output.view(2, HEADS, HEAD_SIZE)[query, head], values[best[head, query], head])
+    assert choices is None and layer.train()(hidden, memory, sentences_of((2,)), sentences_of((5,)))[1] is not None

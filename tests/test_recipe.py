@@ -108,7 +108,10 @@ def choices() -> list[str]:
 
 @pytest.mark.parametrize("setting", choices())
 def test_every_choice_is_accepted(directory, setting):
-    recipe = load_recipe("recipe.yaml", [setting, "model.tied_embeddings=none"] if "joint" in setting else [setting])
+    # What a choice needs beside it.
+    needs = {"tokenizer.joint": "model.tied_embeddings=none", "model.cell": "model.type=rnn",
+             "model.input_feeding": "model.type=rnn"}
+    recipe = load_recipe("recipe.yaml", [setting, *(needs[key] for key in needs if setting.startswith(key))])
     key, _, value = setting.partition("=")
     stored = recipe
     for step in key.split("."):
@@ -185,6 +188,12 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("tokenizer: {joint: no}", "tokenizer.joint: expected true or false; found 'no'"),
         ("model: {num_heads: 3}", "model.num_heads: d_model (512) cannot be cut into 3 heads of equal size"),
         ("model: {d_model: 7, num_heads: 7}", "model.positions: sinusoidal positions need an even d_model, found 7"),
+        ("model: {selection: hard, normalize: relu}",
+         "model.selection: 'hard' draws from probabilities, and normalize: relu makes none. Use softmax."),
+        ("model: {type: rnn, window: 3}", "model.window: has no meaning in model.type: rnn. Leave it out."),
+        ("model: {type: rnn, norm: pre}", "model.norm: has no meaning in model.type: rnn. Leave it out."),
+        ("model: {cell: lstm}", "model.cell: has no meaning in model.type: transformer. Leave it out."),
+        ("model: {window: 0}", "model.window: expected a number above 0; found 0"),
         ("model: [1]", "model: expected a section, keys with values; found a list"),
         ("model: {dropout: 0}\ntokenizer: {joint: false}",
          "model.tied_embeddings: 'all' shares one matrix between source and target, which needs tokenizer.joint: true. "

@@ -11,7 +11,7 @@ from seq2seq.model import build_model
 from seq2seq.model.interface import Logits
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
-from seq2seq.model.transformer import Dropout, Transformer, Lookup, sinusoids
+from seq2seq.model.transformer import Dropout, Lookup, Transformer, sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.tokenizer import END_ID, START_ID
 

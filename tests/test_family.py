@@ -1,0 +1,44 @@
+"""Every attention and model of the family, trained in memory: it memorises, and search says what it has learnt."""
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.loss import training_loss
+from seq2seq.model import build_model
+from seq2seq.recipe import ModelSection
+from seq2seq.search import power_normaliser, search
+from tests.test_end_to_end import PAIRS, RNN, TRANSFORMER, VARIANTS
+
+
+def words_as_ids(sentences):
+    words = sorted({word for sentence in sentences for word in sentence.split()})
+    return [[3 + words.index(word) for word in sentence.split()] for sentence in sentences], len(words)
+
+
+@pytest.mark.parametrize("keys", [TRANSFORMER, RNN, *VARIANTS])
+def test_every_member_memorises_twenty_pairs(keys):
+    from ruamel.yaml import YAML
+
+    pairs = [line.split("|") for line in PAIRS.strip().splitlines()]
+    (sources, source_words), (targets, target_words) = (words_as_ids(side) for side in zip(*pairs, strict=True))
+    section = ModelSection.model_validate({
+        "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0, "tied_embeddings": "decoder",
+        **YAML(typ="safe").load(f"{{{keys}}}")})
+    torch.manual_seed(1)
+    model = build_model(section, 3 + source_words, 3 + target_words)
+    corpus = EncodedCorpus(EncodedSide.from_lists(sources), EncodedSide.from_lists(targets))
+    batch = gather(corpus, np.arange(len(pairs)))
+    steps, rate = 100, 0.01
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
+        loss = training_loss(model(batch), batch.target_output, batch.target_count)
+        optimizer.zero_grad()
+        (loss.total / loss.tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    found = search(model.eval(), batch.source, batch.source_offsets, batch.longest_source, beam_size=1,
+                   max_lengths=[20] * len(pairs), normaliser=power_normaliser(1.0))
+    assert [best.tokens for best, *_ in found] == targets

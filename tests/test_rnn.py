@@ -1,0 +1,122 @@
+"""The recurrent model beside the equations of Bahdanau et al. 2015, computed word by word in NumPy."""
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.loss import training_loss
+from seq2seq.model.rnn import Cell, RecurrentModel
+
+D_MODEL = 14
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values))
+
+
+def softmax(values):
+    return np.exp(values) / np.exp(values).sum()
+
+
+def gru(weights, entering, before):
+    """h = (1 - z) n + z h', n = tanh(x_n + r (U_n h' + b)), on an input that is projected already."""
+    recurrent = weights["recurrent.weight"] @ before + weights["recurrent.bias"]
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = np.split(entering, 3), np.split(recurrent, 3)
+    reset, update = sigmoid(x_r + h_r), sigmoid(x_z + h_z)
+    return (1 - update) * np.tanh(x_n + reset * h_n) + update * before
+
+
+def part(weights, prefix):
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def logits_by_hand(model, source, target_input):
+    """Scores of each position of one sentence, one equation after another."""
+    weights = {name: value.detach().numpy() for name, value in model.named_parameters()}
+
+    def affine(name, vector):
+        return weights[f"{name}.weight"] @ vector + weights[f"{name}.bias"]
+
+    def embedded(token):
+        return np.sqrt(D_MODEL) * weights["target_embedding"][token]
+
+    def read(tokens, direction):
+        state, states = np.zeros(D_MODEL // 2), []
+        for token in tokens:
+            entering = (weights[f"encoder.recurrent.weight_ih_l0{direction}"] @ embedded(token)
+                        + weights[f"encoder.recurrent.bias_ih_l0{direction}"])
+            state = gru({"recurrent.weight": weights[f"encoder.recurrent.weight_hh_l0{direction}"],
+                         "recurrent.bias": weights[f"encoder.recurrent.bias_hh_l0{direction}"]}, entering, state)
+            states.append(state)
+        return states
+
+    forward, backward = read(source, ""), read(source[::-1], "_reverse")[::-1]
+    annotations = [np.concatenate(both) for both in zip(forward, backward, strict=True)]
+    state = np.tanh(affine("first", backward[0]))
+    logits = []
+    for token in target_input:
+        # e_ti = v tanh(W s_{t-1} + U h_i); alpha = softmax(e); c_t = sum_i alpha_ti h_i.
+        energies = np.array([weights["attention.weighing.weight"][0]
+                             @ np.tanh(affine("attention.query", state) + affine("attention.key", annotation))
+                             for annotation in annotations])
+        context = sum(weight * annotation for weight, annotation in zip(softmax(energies), annotations, strict=True))
+        entering = affine("embedded_in", embedded(token)) + affine("context_in", context)
+        state = gru(part(weights, "cells.0."), entering[:-D_MODEL], state)
+        output = np.tanh(entering[-D_MODEL:] + affine("output", state))
+        logits.append(weights["target_embedding"] @ output)
+    return np.array(logits)
+
+
+def test_the_model_follows_the_equations_of_the_paper(make_model, make_batch):
+    model = make_model(kind=RecurrentModel, encoder_layers=1, decoder_layers=1, num_heads=1)
+    batch = make_batch()
+    logits = model(batch).dense().detach()
+    for number in range(4):
+        source = batch.source[batch.source_offsets[number] : batch.source_offsets[number + 1]].tolist()
+        span = slice(int(batch.target_offsets[number]), int(batch.target_offsets[number + 1]))
+        expected = logits_by_hand(model, source, batch.target_input[span].tolist())
+        torch.testing.assert_close(logits[span], torch.from_numpy(expected), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("kind", "theirs"), [("gru", torch.nn.GRUCell), ("lstm", torch.nn.LSTMCell)])
+@torch.no_grad()
+def test_a_cell_equals_that_of_torch(kind, theirs):
+    torch.manual_seed(1)
+    ours, other = Cell(kind, 5).double(), theirs(7, 5).double()
+    ours.recurrent.weight.copy_(other.weight_hh)
+    ours.recurrent.bias.copy_(other.bias_hh)
+    entering, state = torch.randn(3, 7, dtype=torch.float64), torch.randn(ours.parts, 3, 5, dtype=torch.float64)
+    expected = other(entering, state[0] if kind == "gru" else tuple(state))
+    found = ours(entering @ other.weight_ih.T + other.bias_ih, state)
+    torch.testing.assert_close(found, expected[None] if kind == "gru" else torch.stack(expected), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
+def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, make_corpus, hard):
+    model, corpus = make_model(kind=RecurrentModel, hard=hard), make_corpus()
+    indices, fill = np.arange(4), Shape(40, 47, 17, 13, 11)
+    outcomes = []
+    for batch in (gather(corpus, indices), gather(corpus, indices, fill)):
+        loss = training_loss(model(batch), batch.target_output, batch.target_count)
+        # A parameter that only draws is for has no gradient where nothing is drawn.
+        outcomes.append((loss, torch.autograd.grad(loss.total, model.parameters(), allow_unused=True)))
+    (plain, gradients), (filled, filled_gradients) = outcomes
+    torch.testing.assert_close(filled.total, plain.total, rtol=1e-12, atol=0)
+    for gradient, expected in zip(filled_gradients, gradients, strict=True):
+        if expected is not None:
+            torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)
+
+
+def test_every_weight_learns_from_hard_attention(make_model, make_batch):
+    torch.manual_seed(1)
+    model, batch = make_model(kind=RecurrentModel, hard=True).train(), make_batch()
+    training_loss(model(batch), batch.target_output, batch.target_count).total.backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
+
+
+def test_sentences_beyond_its_positions_are_refused(make_model):
+    model = make_model(kind=RecurrentModel, max_positions=3)
+    corpus = EncodedCorpus(EncodedSide.from_lists([[3]]), EncodedSide.from_lists([[3, 4, 5]]))
+    with pytest.raises(ValueError, match="a sentence of 4 tokens; this model has 3 positions"):
+        model(gather(corpus, np.arange(1)))
