@@ -61,7 +61,10 @@ def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Ten
         log_probabilities: (tokens,), of the targets given the drawn positions. target: (tokens,), -100 counts nowhere.
     """
     counted = target != IGNORED
-    surplus = log_probabilities - choices.baseline.float()
+    # The baseline is learnt as a difference from the mean of the other tokens: Adam would need a thousand steps to
+    # move it to where log p is.
+    others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
+    surplus = log_probabilities - others - choices.baseline.float()
     terms = surplus.square() / 2 - surplus.detach() * choices.log_probability.float()
     return (terms * counted).sum()
 

