@@ -11,7 +11,7 @@ PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "tokenizer", "corpus", "textio",
-    "batching", "machine", "model", "loss", "optim", "search", "segments", "preparation",
+    "batching", "machine", "model", "loss", "optim", "sampling", "search", "segments", "preparation",
     "storage", "checkpoint", "averaging", "translator", "workers", "evaluation", "validation",
     "progress", "run", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
