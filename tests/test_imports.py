@@ -11,9 +11,9 @@ PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "tokenizer", "corpus", "textio",
-    "batching", "machine", "model", "loss", "optim", "sampling", "search", "segments", "preparation",
-    "storage", "checkpoint", "averaging", "translator", "workers", "evaluation", "validation",
-    "progress", "run", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
+    "batching", "machine", "model", "loss", "optim", "sampling", "search", "constraints", "candidate_selection",
+    "segments", "preparation", "storage", "checkpoint", "averaging", "translator", "workers", "evaluation",
+    "validation", "progress", "run", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = ["packing", "interface", "attention", "transformer", "rnn", "inference", "__init__"]
 WITHOUT_TORCH = ["errors", "recipe", "textio", "subword_sampling", "tokenizer", "corpus"]
