@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.interface import Stepwise
 from seq2seq.segments import SPACELESS, main_language
 from seq2seq.tokenizer import END_ID, START_ID, Tokenizer
 
@@ -23,12 +23,12 @@ class Word:
 
 
 @torch.inference_mode()
-def log_probabilities(model: Seq2Seq, source: Tensor, source_offsets: Tensor, longest_source: int,
+def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int,
                       targets: Sequence[Sequence[Sequence[int]]]) -> list[list[list[float]]]:
     """log p of each word of given targets, `</s>` included, through the step interface.
 
     Args:
-        source, source_offsets, longest_source: as `Seq2Seq.start` takes them.
+        source, source_offsets, longest_source: as `Stepwise.start` takes them.
         targets: of each sentence its targets, words without `</s>`.
     """
     beam, length = max(map(len, targets)), 1 + max(len(target) for each in targets for target in each)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.interface import Stepwise
 
 # A source position never attended to would cost infinitely much (attention that is cut off at 0 has such).
 LEAST_COVERAGE = 1e-6
@@ -47,19 +47,19 @@ class CoveringState:
 class Covering:
     """A model whose states sum its attention up; otherwise the same model."""
 
-    def __init__(self, model: Seq2Seq) -> None:
+    def __init__(self, model: Stepwise) -> None:
         self.model, self.max_positions = model, model.max_positions
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = True) -> CoveringState:
-        """See `interface.Seq2Seq.start`."""
+        """See `interface.Stepwise.start`."""
         positions = torch.arange(longest_source, device=source.device)
         beyond = positions >= source_offsets.diff()[:, None]                    # (sentences, longest_source)
         return CoveringState(self.model.start(source, source_offsets, longest_source, keep_attention=True),
                              beyond.to(torch.get_default_dtype()))
 
     def step(self, last_tokens: Tensor, state: CoveringState) -> tuple[Tensor, CoveringState]:
-        """See `interface.Seq2Seq.step`."""
+        """See `interface.Stepwise.step`."""
         logits, inner = self.model.step(last_tokens, state.inner)
         return logits, CoveringState(inner, state.coverage + inner.attention)
 

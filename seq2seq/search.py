@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.interface import Stepwise
 from seq2seq.tokenizer import END_ID, START_ID
 
 # The vocabulary is searched in blocks of so many words.
@@ -146,7 +146,7 @@ class _Candidates:
 
 @torch.inference_mode()
 def search(
-    model: Seq2Seq, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
+    model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
     max_lengths: Sequence[int], normaliser: LengthNormaliser, banned: Sequence[int] = (), n_best: int = 1,
     score_functions: Sequence[ScoreFunction] = (), constraints: Sequence[ScoreFunction] = (),
     selection: Selection | None = None, groups: int = 1, bonus: Callable[[Any], Tensor] | None = None,
@@ -155,7 +155,7 @@ def search(
     """The best targets of each sentence.
 
     Args:
-        source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as `Seq2Seq.start` takes them.
+        source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as `Stepwise.start` takes them.
         max_lengths: longest target of each sentence, `</s>` included; a hypothesis that reaches it must end there.
         normaliser: divisor of the log-probability by length.
         banned: ids that no hypothesis holds. They keep their share of probability, so that scores stay the model's.

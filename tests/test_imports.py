@@ -12,7 +12,7 @@ PACKAGE = Path(seq2seq.__file__).parent
 READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "tokenizer", "corpus", "textio", "batching", "machine",
     "model", "loss", "optim", "sampling", "search", "constraints", "candidate_selection", "coverage", "segments",
-    "confidence", "minimum_bayes_risk", "preparation", "storage", "checkpoint", "averaging", "translator",
+    "confidence", "minimum_bayes_risk", "decoding", "preparation", "storage", "checkpoint", "averaging", "translator",
     "workers", "evaluation", "validation", "progress", "run", "trainer", "check", "interop", "options", "commands",
     "cli", "__main__",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.interface import Stepwise
 from seq2seq.tokenizer import END_ID
 
 
@@ -37,7 +37,7 @@ class Ensemble:
     model rule a word out.
     """
 
-    def __init__(self, models: Sequence[Seq2Seq], mean: str = "probability") -> None:
+    def __init__(self, models: Sequence[Stepwise], mean: str = "probability") -> None:
         """Raises ValueError where there are no models or no such mean."""
         if mean not in ("probability", "log_probability") or not models:
             raise ValueError(f"cannot take the {mean} mean of {len(models)} models")
@@ -46,12 +46,12 @@ class Ensemble:
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> JoinedState:
-        """See `interface.Seq2Seq.start`."""
+        """See `interface.Stepwise.start`."""
         return JoinedState(tuple(model.start(source, source_offsets, longest_source, keep_attention)
                                  for model in self.models))
 
     def step(self, last_tokens: Tensor, state: JoinedState) -> tuple[Tensor, JoinedState]:
-        """See `interface.Seq2Seq.step`."""
+        """See `interface.Stepwise.step`."""
         steps = [model.step(last_tokens, each) for model, each in zip(self.models, state.states, strict=True)]
         each = torch.stack([_log_probabilities(logits) for logits, _ in steps])
         joined = each.mean(0) if self.mean == "log_probability" else each.logsumexp(0) - math.log(len(steps))
@@ -67,20 +67,20 @@ class Fusion:
     language_model: its source is empty, so its batch is of sentences that are `</s>` alone.
     """
 
-    def __init__(self, model: Seq2Seq, language_model: Seq2Seq, weight: float) -> None:
+    def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:
         self.model, self.language_model, self.weight = model, language_model, weight
         self.max_positions = min(model.max_positions, language_model.max_positions)
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> FusionState:
-        """See `interface.Seq2Seq.start`."""
+        """See `interface.Stepwise.start`."""
         sentences = len(source_offsets) - 1
         empty = torch.arange(sentences + 1, dtype=source_offsets.dtype, device=source.device)
         return FusionState(self.model.start(source, source_offsets, longest_source, keep_attention),
                            self.language_model.start(source.new_full((sentences,), END_ID), empty, 1))
 
     def step(self, last_tokens: Tensor, state: FusionState) -> tuple[Tensor, FusionState]:
-        """See `interface.Seq2Seq.step`; (rows, vocab_size) scores that are not to be normalised."""
+        """See `interface.Stepwise.step`; (rows, vocab_size) scores that are not to be normalised."""
         translating, translation = self.model.step(last_tokens, state.translation)
         speaking, language = self.language_model.step(last_tokens, state.language)
         scores = _log_probabilities(translating) + self.weight * _log_probabilities(speaking)
