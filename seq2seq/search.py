@@ -3,6 +3,9 @@
 A hypothesis' score is log p(target) / length^alpha with `</s>` counted in both. Each step considers the 2 * beam_size
 best continuations of a sentence; one that ends among the first beam_size of them finishes, and a sentence is done when
 beam_size hypotheses have finished. A beam of 1 is greedy search, and a beam as wide as the space is exhaustive.
+
+What a step may be changed by: functions of the scores before they are normalised (`score_functions`) and after it
+(`constraints`), and the choice of the continuations that are considered (`selection`).
 """
 
 from __future__ import annotations
@@ -10,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.interface import Stepwise
 from seq2seq.tokenizer import END_ID, START_ID
 
 # The vocabulary is searched in blocks of so many words.
@@ -30,11 +35,13 @@ class Hypothesis:
     """A finished target.
 
     tokens: ids without `</s>`. log_probability: log p(tokens, `</s>` | source). score: what hypotheses are ranked by.
+    bonus: the part of the score that is not a log-probability.
     """
 
     tokens: list[int]
     log_probability: float
     score: float
+    bonus: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,22 @@ class Hypotheses:
     lines: list[int]
 
 
+class NoHypothesis(Exception):
+    """Constraints have left nothing of the sentences `lines`, numbers in the search's input."""
+
+    def __init__(self, lines: list[int]) -> None:
+        super().__init__(f"no target of sentences {lines} meets all constraints")
+        self.lines = lines
+
+
 ScoreFunction = Callable[[Hypotheses, Tensor], Tensor]
-"""(hypotheses, logits (rows, vocab_size)) -> logits; what changes scores. Search normalises once, afterwards."""
+"""(hypotheses, logits (rows, vocab_size)) -> logits; what changes scores."""
+
+Selection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+"""(hypotheses, logits (rows, vocab_size), past (sentences, groups, beam of a group), count) -> totals, beams, words,
+each (sentences, groups, candidates): at most `count` continuations of each group's hypotheses, in the order in which
+they may survive. totals: past + logits, log p. beams: which of the group's hypotheses each continues. words: with what.
+"""
 
 LengthNormaliser = Callable[[int], float]
 
@@ -73,8 +94,8 @@ class _Frontier:
     """The sentences still searched, and how far they are.
 
     lines: (sentences,), the number of each in the input. tokens: (sentences, beam, length). totals: (sentences, beam),
-    log p so far. limits: (sentences,), longest target. done: (sentences,) bool, which of them have all their hypotheses
-    and only wait for others.
+    log p so far. limits: (sentences,), longest target. done: (sentences, groups) bool, which groups have all their
+    hypotheses and only wait for others.
     """
 
     lines: np.ndarray
@@ -84,10 +105,13 @@ class _Frontier:
     done: np.ndarray
 
     @staticmethod
-    def begin(limits: np.ndarray) -> _Frontier:
+    def begin(limits: np.ndarray, groups: int) -> _Frontier:
         sentences = len(limits)
-        return _Frontier(np.arange(sentences), np.empty((sentences, 1, 0), np.int64),
-                         np.zeros((sentences, 1), np.float32), limits, np.zeros(sentences, bool))
+        return _Frontier(np.arange(sentences), np.empty((sentences, groups, 0), np.int64),
+                         np.zeros((sentences, groups), np.float32), limits, np.zeros((sentences, groups), bool))
+
+    def hypotheses(self, device: torch.device) -> Hypotheses:
+        return Hypotheses(torch.from_numpy(self.tokens).to(device), self.lines.tolist())
 
     @property
     def last_tokens(self) -> np.ndarray:
@@ -99,14 +123,21 @@ class _Frontier:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """The best continuations of each sentence, best first, each (sentences, candidates).
+    """The continuations that are considered, in the order in which they may survive, each (sentences, groups,
+    candidates).
 
-    totals: log p. beams: which hypothesis each continues. ids: with what.
+    totals: log p. beams: which hypothesis of its sentence each continues. ids: with what.
     """
 
     totals: np.ndarray
     beams: np.ndarray
     ids: np.ndarray
+
+    @staticmethod
+    def of_groups(totals: Tensor, beams: Tensor, ids: Tensor, size: int) -> _Candidates:
+        """From what a `Selection` returns; size: hypotheses of a group."""
+        first = size * np.arange(totals.shape[1])[:, None]
+        return _Candidates(totals.cpu().numpy(), beams.cpu().numpy() + first, ids.cpu().numpy())
 
     @property
     def ends(self) -> np.ndarray:
@@ -115,52 +146,77 @@ class _Candidates:
 
 @torch.inference_mode()
 def search(
-    model: Seq2Seq, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
+    model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
     max_lengths: Sequence[int], normaliser: LengthNormaliser, banned: Sequence[int] = (), n_best: int = 1,
-    score_functions: Sequence[ScoreFunction] = (),
+    score_functions: Sequence[ScoreFunction] = (), constraints: Sequence[ScoreFunction] = (),
+    selection: Selection | None = None, groups: int = 1, bonus: Callable[[Any], Tensor] | None = None,
+    normalised: bool = False,
 ) -> list[list[Hypothesis]]:
     """The best targets of each sentence.
 
     Args:
-        source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as `Seq2Seq.start` takes them.
+        source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as `Stepwise.start` takes them.
         max_lengths: longest target of each sentence, `</s>` included; a hypothesis that reaches it must end there.
         normaliser: divisor of the log-probability by length.
         banned: ids that no hypothesis holds. They keep their share of probability, so that scores stay the model's.
         n_best: hypotheses for each sentence, at most `beam_size`; fewer where fewer exist.
-        score_functions: applied to the logits of each step, in this order.
+        score_functions: applied to the logits of each step, in this order; what they return is normalised.
+        constraints: applied afterwards, so that what they leave keeps its probability, as with `banned`.
+        selection: the continuations that are considered; if not given, the most probable.
+        groups: parts of the beam, of equal size, that are searched each on its own.
+        bonus: what is added to the score of a hypothesis that ends, (rows,), from the state after its last step.
+        normalised: the model's logits are used as they are, because they are not to sum to 1.
     Returns:
         For each sentence its hypotheses, best first.
     Raises:
-        ValueError: n_best exceeds beam_size.
+        ValueError: n_best exceeds beam_size, or the groups would not be of equal size.
+        NoHypothesis: the constraints leave nothing of a sentence.
         FloatingPointError: the model's scores are not numbers.
     """
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"a beam of {beam_size} cannot give {n_best} hypotheses")
-    device = source.device
+    if beam_size % groups:
+        raise ValueError(f"a beam of {beam_size} cannot be cut into {groups} groups of equal size")
+    device, size = source.device, beam_size // groups
     forbidden = torch.tensor(list(banned), dtype=torch.int64, device=device)
-    frontier = _Frontier.begin(np.array(max_lengths, np.int64))
-    finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
+    frontier = _Frontier.begin(np.array(max_lengths, np.int64), groups)
+    finished: list[list[list[Hypothesis]]] = [[[] for _ in range(groups)] for _ in max_lengths]
     state = model.start(source, source_offsets, longest_source)
+    if groups > 1:
+        state = state.select(torch.arange(len(max_lengths), device=device)[:, None].expand(-1, groups))
     while len(frontier.lines):
         logits, state = model.step(torch.from_numpy(frontier.last_tokens).to(device), state)
         for function in score_functions:
-            tokens = torch.from_numpy(frontier.tokens).to(device)
-            logits = function(Hypotheses(tokens, frontier.lines.tolist()), logits)
-        candidates = _candidates(logits, frontier, 2 * beam_size, forbidden)
-        _finish(frontier, candidates, beam_size, normaliser, finished)
-        frontier, rows = _go_on(frontier, candidates, beam_size, finished)
+            logits = function(frontier.hypotheses(device), logits)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        past = torch.from_numpy(frontier.totals).to(device)
+        if not normalised:
+            past = past - _log_sum_exp(logits).view(past.shape)
+        for function in constraints:
+            logits = function(frontier.hypotheses(device), logits)
+        _ban(logits, forbidden, frontier)
+        past = past.view(len(past), groups, -1)
+        candidates = _Candidates.of_groups(
+            *(selection(frontier.hypotheses(device), logits, past, 2 * size) if selection
+              else most_probable(logits, past, 2 * size)), past.shape[2])
+        bonuses = None if bonus is None else bonus(state).view(len(past), -1).cpu().numpy()
+        _finish(frontier, candidates, size, normaliser, bonuses, finished)
+        frontier, rows = _go_on(frontier, candidates, size, finished)
         if len(frontier.lines) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
             state = state.select(torch.from_numpy(rows).to(device))
-    if not all(finished):
+    if lacking := [line for line, found in enumerate(finished) if not any(found)]:
+        logits, _ = model.step(torch.full((len(finished),), START_ID, device=device),
+                               model.start(source, source_offsets, longest_source))
+        if (constraints or selection) and not logits.isnan().any():
+            raise NoHypothesis(lacking)
         raise FloatingPointError("the model's scores are not numbers")
-    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:n_best] for hypotheses in finished]
+    return [sorted(chain(*found), key=lambda hypothesis: -hypothesis.score)[:n_best] for found in finished]
 
 
-def _candidates(logits: Tensor, frontier: _Frontier, count: int, forbidden: Tensor) -> _Candidates:
-    """The `count` best continuations of each sentence; overwrites the logits, (rows, vocab_size)."""
-    sentences, beam, length = frontier.tokens.shape
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    normaliser = _log_sum_exp(logits)
+def _ban(logits: Tensor, forbidden: Tensor, frontier: _Frontier) -> None:
+    """Overwrite the logits, (rows, vocab_size), of what may not follow: the words `forbidden`, and all but `</s>` where
+    a target has no room for more."""
+    _, beam, length = frontier.tokens.shape
     ending = logits[:, END_ID].clone()
     logits.index_fill_(1, forbidden, -math.inf)
     must_end = frontier.limits <= length + 1
@@ -168,8 +224,13 @@ def _candidates(logits: Tensor, frontier: _Frontier, count: int, forbidden: Tens
         rows = torch.from_numpy(must_end.repeat(beam)).to(logits.device)
         logits.masked_fill_(rows[:, None], -math.inf)
     logits[:, END_ID] = ending
-    past = torch.from_numpy(frontier.totals).to(logits.device) - normaliser.view(sentences, beam)
-    return _Candidates(*(part.cpu().numpy() for part in _best(logits, past, count)))
+
+
+def most_probable(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` best continuations of each group, as a `Selection` returns them."""
+    sentences, groups, _ = past.shape
+    totals, beams, ids = (part.view(sentences, groups, -1) for part in _best(logits, past.flatten(0, 1), count))
+    return totals, beams, ids
 
 
 def _best(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -209,41 +270,49 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
     return sums if bool(sums.isfinite().all()) else logits.logsumexp(1)
 
 
-def _finish(frontier: _Frontier, candidates: _Candidates, beam_size: int, normaliser: LengthNormaliser,
-            finished: list[list[Hypothesis]]) -> None:
-    """Add the hypotheses that end among the first `beam_size` candidates of their sentence to `finished`."""
-    ending = candidates.ends & (candidates.totals > -math.inf) & ~frontier.done[:, None]
+def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser: LengthNormaliser,
+            bonuses: np.ndarray | None, finished: list[list[list[Hypothesis]]]) -> None:
+    """Add the hypotheses that end among the first `size` candidates of their group to `finished`.
+
+    bonuses: (sentences, beam), what is added to the score of the targets that end now.
+    """
+    ending = candidates.ends & (candidates.totals > -math.inf) & ~frontier.done[:, :, None]
     length = frontier.tokens.shape[2] + 1
-    for sentence, rank in np.argwhere(ending[:, :beam_size]).tolist():
-        log_probability = float(candidates.totals[sentence, rank])
-        tokens = frontier.tokens[sentence, candidates.beams[sentence, rank]].tolist()
-        finished[frontier.lines[sentence]].append(Hypothesis(tokens, log_probability,
-                                                             log_probability / normaliser(length)))
+    for sentence, group, rank in np.argwhere(ending[:, :, :size]).tolist():
+        log_probability = float(candidates.totals[sentence, group, rank])
+        parent = candidates.beams[sentence, group, rank]
+        bonus = 0.0 if bonuses is None else float(bonuses[sentence, parent])
+        finished[frontier.lines[sentence]][group].append(
+            Hypothesis(frontier.tokens[sentence, parent].tolist(), log_probability,
+                       log_probability / normaliser(length) + bonus, bonus))
 
 
-def _go_on(frontier: _Frontier, candidates: _Candidates, beam_size: int,
-           finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
-    """The first `beam_size` candidates that do not end, in their order, of the sentences that stay.
+def _go_on(frontier: _Frontier, candidates: _Candidates, size: int,
+           finished: list[list[list[Hypothesis]]]) -> tuple[_Frontier, np.ndarray]:
+    """The first `size` candidates of each group that do not end, in their order, of the sentences that stay.
 
     Returns:
         The next frontier, and (sentences, beam), the row that each of its hypotheses continues.
     """
     leaving = candidates.ends | (candidates.totals == -math.inf)
-    places = leaving.argsort(axis=1, kind="stable")[:, :beam_size]
+    places = leaving.argsort(axis=2, kind="stable")[:, :, :size]
 
     def first(values: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(values, places, 1)
+        return np.take_along_axis(values, places, 2)
 
     totals = np.where(first(leaving), -np.inf, first(candidates.totals)).astype(candidates.totals.dtype)
     # A total that is not a number counts as hopeless too.
-    done = np.array([len(finished[line]) >= beam_size for line in frontier.lines]) | ~(totals[:, 0] > -np.inf)
+    counts = np.array([[len(group) for group in finished[line]] for line in frontier.lines])
+    groups_done = (counts >= size) | ~(totals[:, :, 0] > -np.inf)
     # Sentences that are done leave when a round number remains: leaving copies what the others hold, and each new size
     # of the batch wants new kernels.
+    done = groups_done.all(1)
     waiting = round_size(int((~done).sum())) - int((~done).sum())
     kept = np.flatnonzero(~done | (done.cumsum() <= waiting))
-    parents = first(candidates.beams)[kept]
-    tokens = np.concatenate([frontier.tokens[kept[:, None], parents], first(candidates.ids)[kept][:, :, None]], 2)
-    after = _Frontier(frontier.lines[kept], tokens, totals[kept], frontier.limits[kept], done[kept])
+    parents, ids, totals = (values.reshape(len(frontier.lines), -1)[kept]
+                            for values in (first(candidates.beams), first(candidates.ids), totals))
+    tokens = np.concatenate([frontier.tokens[kept[:, None], parents], ids[:, :, None]], 2)
+    after = _Frontier(frontier.lines[kept], tokens, totals, frontier.limits[kept], groups_done[kept])
     return after, kept[:, None] * frontier.tokens.shape[1] + parents
 
 

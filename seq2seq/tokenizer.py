@@ -95,6 +95,20 @@ class Tokenizer:
             or not controls.isdisjoint(self._processor.id_to_piece(index))
         ]
 
+    @cached_property
+    def piece_texts(self) -> list[bytes]:
+        """What each id says, in UTF-8: a space where it begins a word, nothing for symbols such as `</s>`."""
+        texts = []
+        for index in range(self.vocab_size):
+            piece = self._processor.id_to_piece(index)
+            if self._processor.is_byte(index):
+                texts.append(bytes([int(piece[1:-1], 16)]))
+            elif self._processor.is_control(index) or self._processor.is_unknown(index):
+                texts.append(b"")
+            else:
+                texts.append(piece.replace("\u2581", " ").encode())
+        return texts
+
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Ids of each line; START_ID and END_ID are the caller's to add."""
         return self._encode(lines, num_threads=threads)

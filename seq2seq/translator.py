@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,18 +14,22 @@ from torch import Tensor, nn
 
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.checkpoint import load_bundle, resolve_model_path
-from seq2seq.errors import CheckpointError
+from seq2seq.confidence import Word, log_probabilities, words_of
+from seq2seq.decoding import Decoding, Part, Request
+from seq2seq.errors import CheckpointError, UserError
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.machine import choose_device, choose_precision, settle_process
 from seq2seq.model import Model, build_model
 from seq2seq.model.inference import for_inference
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
-from seq2seq.search import Hypothesis, LengthNormaliser, power_normaliser, search, wu_normaliser
+from seq2seq.search import Hypothesis, NoHypothesis, search
 from seq2seq.segments import DividedLine, divide
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.tokenizer import Tokenizer, Tokenizers
 
 Progress = Callable[[int], None]
+Line = TypeVar("Line")
+Found = tuple[Hypothesis, tuple[Word, ...]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class Translation:
 
     text: one line, as a reader sees it. score: what it was ranked by. log_probability: log p(target | source), `</s>`
     included; of a line translated in parts, the sum. tokens: pieces and one `</s>` a part. parts: how many the line was
-    translated in; 0 for lines of white space, which come back as they are.
+    translated in; 0 for lines of white space, which come back as they are. words: with the confidence in each, where
+    it was asked for.
     """
 
     text: str
@@ -42,6 +47,7 @@ class Translation:
     log_probability: float
     tokens: int
     parts: int = 1
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ class Translator:
 
     >>> translator = Translator.load("runs/multi30k_de_en")
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
+
+    ensemble: further models, which translate together with `model`. language_model: one that has a say, or None.
     """
 
     def __init__(self, model: Seq2Seq, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
@@ -65,10 +73,12 @@ class Translator:
         self.precision = precision
         self.model, self.tokenizers, self.languages, self.decoding = model, tokenizers, languages, decoding
         self.max_pieces, self.device = max_pieces, device
+        self.ensemble: tuple[Seq2Seq, ...] = ()
+        self.language_model: Seq2Seq | None = None
 
     @staticmethod
-    def load(path: str | Path, device: str = "auto", precision: str = "auto",
-             threads: int | None = None) -> Translator:
+    def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
+             ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None) -> Translator:
         """Read a bundle, or the best bundle of a run.
 
         Args:
@@ -77,8 +87,10 @@ class Translator:
                 fp32. In fp32 a translation does not depend on the other lines; below, roundings differ with the shape
                 of the batch, and so does a line now and then.
             threads: of the CPU; None is torch's choice.
+            ensemble: further models that translate together with it (see `decoding.ensemble_mean`).
+            fusion: a language model that has a say (see `decoding.fusion_weight`).
         Raises:
-            CheckpointError: there is no model, or it is damaged.
+            CheckpointError: there is no model, or it is damaged, or their vocabularies differ.
             RecipeError: the device or precision is not to be had here.
         """
         settle_process(threads)
@@ -101,7 +113,18 @@ class Translator:
             raise CheckpointError(f"{bundle.directory}: the model in its recipe.yaml has no "
                                   f"{', '.join(sorted(surplus))}. "
                                   "Restore model.safetensors and recipe.yaml from the same run.")
-        return Translator.from_recipe(model.to(chosen), tokenizers, recipe, chosen, precision)
+        loaded = Translator.from_recipe(model.to(chosen), tokenizers, recipe, chosen, precision)
+        others = [Translator.load(other, device, precision, threads) for other in ensemble]
+        speaking = None if fusion is None else Translator.load(fusion, device, precision, threads)
+        for other, where in zip(others, ensemble, strict=True):
+            _require_one_vocabulary(path, tokenizers.source, where, other.tokenizers.source)
+            _require_one_vocabulary(path, tokenizers.target, where, other.tokenizers.target)
+        if speaking is not None and fusion is not None:
+            _require_one_vocabulary(path, tokenizers.target, fusion, speaking.tokenizers.target)
+            loaded.language_model = speaking.model
+        loaded.ensemble = tuple(other.model for other in others)
+        loaded.max_pieces = min(each.max_pieces for each in (loaded, *others))
+        return loaded
 
     @staticmethod
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
@@ -112,7 +135,7 @@ class Translator:
         return Translator(for_inference(model, chosen), tokenizers, recipe.languages, recipe.decoding, max_pieces,
                           device, chosen)
 
-    def translate(self, lines: Sequence[str], *, progress: Progress | None = None,
+    def translate(self, lines: Sequence[str | Request], *, progress: Progress | None = None,
                   **decoding: Any) -> list[list[Translation]]:
         """For each line its best translations, best first; there is always one.
 
@@ -120,27 +143,32 @@ class Translator:
         model can take is translated in parts, of which only the best translation is made.
 
         Args:
-            lines: text without line ends, of any length.
+            lines: text without line ends, of any length; as a `Request` where more is asked for than a translation.
             progress: called with how many lines are done, now and then.
             decoding: keys of the recipe's `decoding` section that differ for this call, such as beam_size=1.
+        Raises:
+            UserError: what is asked for cannot be had of a line.
         """
         if isinstance(lines, str):
             raise TypeError("lines is a sequence of lines: [line] for one")
         options = DecodingSection.model_validate({**self.decoding.model_dump(), **decoding})
-        divided = self._divide(lines)
+        asked = Decoding(options, self.tokenizers.target, self.languages.target)
+        requests = list(numbered(lines))
+        divided = self._divide([request.text for request in requests])
+        parts = [asked.parts(request, line.texts) for request, line in zip(requests, divided, strict=True)]
         report = _per_line([len(line.texts) for line in divided], progress)
-        hypotheses = iter(self._search([text for line in divided for text in line.texts], options, report))
-        return [self._assemble(line, [next(hypotheses) for _ in line.texts], options) for line in divided]
+        found = iter(self._search([part for line in parts for part in line], asked, report))
+        return [self._assemble(line, [next(found) for _ in line.texts], asked) for line in divided]
 
-    def translate_stream(self, lines: Iterable[str], block_lines: int = 8192, *, progress: Progress | None = None,
-                         **decoding: Any) -> Iterator[list[Translation]]:
+    def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
+                         progress: Progress | None = None, **decoding: Any) -> Iterator[list[Translation]]:
         """`translate` for endless input, in order: blocks grow from 1,024 lines, so that the first come soon."""
-        for block in growing_blocks(lines, block_lines):
+        for block in growing_blocks(numbered(lines), block_lines):
             yield from self.translate(block, progress=progress, **decoding)
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: Progress | None = None) -> list[PairScore]:
-        """log p(target | source) of given translations, by teacher forcing.
+        """log p(target | source) of given translations, by teacher forcing; of an ensemble, the first model's.
 
         Raises:
             ValueError: a side has more pieces than the model has positions.
@@ -171,60 +199,80 @@ class Translator:
 
         return [divide(line, fits) for line in lines]
 
-    def _search(self, texts: list[str], options: DecodingSection, progress: Callable[[np.ndarray], None],
-                ) -> list[list[Hypothesis]]:
-        sources = EncodedSide.from_lists(self.tokenizers.source.encode(texts, torch.get_num_threads()))
-        found: list[list[Hypothesis]] = [[] for _ in texts]
-        batch_tokens = options.batch_tokens * 2 // max(2, options.beam_size)
-        for indices in batches_in_order(sources.lengths, batch_tokens) if texts else ():
+    def _search(self, parts: list[Part], asked: Decoding, progress: Callable[[np.ndarray], None],
+                ) -> list[list[Found]]:
+        """The best hypotheses of each part, with their words where these are asked for."""
+        sources = EncodedSide.from_lists(
+            self.tokenizers.source.encode([part.text for part in parts], torch.get_num_threads()))
+        model = asked.joined((self.model, *self.ensemble))
+        searched, hooks = asked.searched(model, self.language_model)
+        found: list[list[Found]] = [[] for _ in parts]
+        batch_tokens = asked.options.batch_tokens * 2 // max(2, asked.beam_size)
+        for indices in batches_in_order(sources.lengths, batch_tokens) if parts else ():
             ids, offsets, _ = sources.gather(indices)
-            lengths = np.diff(offsets)
-            limits = lengths * options.max_length_ratio + options.max_length_offset
-            limits = limits.clip(1, self.model.max_positions).astype(int)
+            lengths, together = np.diff(offsets), [parts[index] for index in indices]
+            source = torch.from_numpy(ids).to(self.device)
+            source_offsets = torch.from_numpy(offsets.astype(np.int32)).to(self.device)
+            limits = asked.limits(together, lengths, searched.max_positions)
             try:
-                hypotheses = search(
-                    self.model, torch.from_numpy(ids).to(self.device),
-                    torch.from_numpy(offsets.astype(np.int32)).to(self.device), int(lengths.max()),
-                    beam_size=options.beam_size, max_lengths=limits.tolist(), normaliser=normaliser(options),
-                    banned=self.tokenizers.target.control_ids, n_best=options.n_best,
-                )
+                candidates = search(searched, source, source_offsets, int(lengths.max()), max_lengths=limits,
+                                    **asked.search_options(together), **hooks)
+            except NoHypothesis as error:
+                raise UserError(f"line {together[error.lines[0]].line + 1}: no translation meets all that is asked of "
+                                "it. What it is to begin with or to hold contradicts what is forbidden, or repeats "
+                                "what must not be repeated.") from error
             except FloatingPointError as error:
                 raise CheckpointError(f"{error}: its weights are damaged, or the training diverged. Go back to an "
                                       "earlier checkpoint, or train with a lower learning rate.") from error
-            for index, best in zip(indices, hypotheses, strict=True):
-                found[index] = best
+            chosen = [asked.choose(each) for each in candidates]
+            if asked.options.word_confidence:
+                targets = [[hypothesis.tokens for hypothesis in each] for each in chosen]
+                scores = log_probabilities(model, source, source_offsets, int(lengths.max()), targets)
+                words = [list(map(self._words, *each)) for each in zip(targets, scores, strict=True)]
+            else:
+                words = [[()] * len(each) for each in chosen]
+            for index, *each in zip(indices, chosen, words, strict=True):
+                found[index] = list(zip(*each, strict=True))
             progress(indices)
         return found
 
-    def _assemble(self, line: DividedLine, found: list[list[Hypothesis]],
-                  options: DecodingSection) -> list[Translation]:
+    def _words(self, target: list[int], scores: list[float]) -> tuple[Word, ...]:
+        return words_of(target, scores, self.tokenizers.target, self.languages.target)
+
+    def _assemble(self, line: DividedLine, found: list[list[Found]], asked: Decoding) -> list[Translation]:
         """The translations of a line: all that were found for its one part, or the best of each of its parts."""
-        ways = [[hypothesis] for hypothesis in found[0]] if len(found) == 1 else [[best for best, *_ in found]]
-        return [self._translation(line, way, options) for way in ways]
+        ways = [[way] for way in found[0]] if len(found) == 1 else [[best for best, *_ in found]]
+        return [self._translation(line, way, asked) for way in ways]
 
-    def _translation(self, line: DividedLine, way: list[Hypothesis], options: DecodingSection) -> Translation:
-        # Line feeds are banned in search; white space at the ends is the source's, not the model's.
-        texts = [text.replace("\n", " ").strip()
-                 for text in self.tokenizers.target.decode([hypothesis.tokens for hypothesis in way])]
-        log_probability = sum(hypothesis.log_probability for hypothesis in way)
-        tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in way)
-        score = log_probability / normaliser(options)(tokens) if tokens else 0.0
-        return Translation(line.joined(texts, self.languages.target), score, log_probability, tokens, len(way))
+    def _translation(self, line: DividedLine, way: list[Found], asked: Decoding) -> Translation:
+        hypotheses = [hypothesis for hypothesis, _ in way]
+        log_probability = sum(hypothesis.log_probability for hypothesis in hypotheses)
+        tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses)
+        return Translation(line.joined(asked.texts(hypotheses), self.languages.target), asked.score(hypotheses),
+                           log_probability, tokens, len(way), tuple(word for _, words in way for word in words))
 
 
-def growing_blocks(lines: Iterable[str], largest: int) -> Iterator[list[str]]:
+def numbered(lines: Iterable[str | Request]) -> Iterator[Request]:
+    """Each line as a request that knows its number: its place, where it has none yet."""
+    for place, line in enumerate(lines):
+        request = Request(line) if isinstance(line, str) else line
+        yield replace(request, number=place) if request.number is None else request
+
+
+def _require_one_vocabulary(path: str | Path, tokenizer: Tokenizer, other: str | Path, others: Tokenizer) -> None:
+    if tokenizer.fingerprint != others.fingerprint:
+        raise CheckpointError(f"{path} and {other} have different vocabularies ({tokenizer.vocab_size:,} and "
+                              f"{others.vocab_size:,} pieces), so that they cannot translate together. Train both with "
+                              "the same tokenizer.")
+
+
+def growing_blocks(lines: Iterable[Line], largest: int) -> Iterator[list[Line]]:
     """Lists of lines: the first has 1,024, so that it comes soon, and each four times as many as the one before."""
     remaining = iter(lines)
     size = min(1024, largest)
     while block := list(islice(remaining, size)):
         yield block
         size = min(4 * size, largest)
-
-
-def normaliser(options: DecodingSection) -> LengthNormaliser:
-    """The divisor of log-probabilities that the recipe names."""
-    form = {"power": power_normaliser, "wu": wu_normaliser}[options.length_penalty_form]
-    return form(options.length_penalty)
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:

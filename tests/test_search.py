@@ -4,78 +4,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from lookup import VOCAB_SIZE, WORDS, Table, every_translation, translate
 
 from seq2seq.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.search import power_normaliser, search, wu_normaliser
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
-
-VOCAB_SIZE = 7
-BANNED = (UNKNOWN_ID, START_ID, 5)
-WORDS = (3, 4, 6)
-
-
-class Table:
-    """A model that is a look-up: a sentence's number and the target so far decide the logits of what comes next.
-
-    end: added to the logit of `</s>`; the higher it is, the shorter the translations.
-    """
-
-    def __init__(self, dtype=torch.float64, end=0.0, vocab_size=VOCAB_SIZE):
-        self.dtype, self.end, self.vocab_size = dtype, end, vocab_size
-        self.rows_of_steps = []
-
-    def logits(self, sentence, prefix):
-        row = np.random.default_rng([sentence, *prefix]).normal(size=self.vocab_size)
-        row[END_ID] += self.end
-        return row
-
-    def log_probabilities(self, sentence, prefix):
-        row = self.logits(sentence, prefix)
-        return row - np.log(np.exp(row).sum())
-
-    def start(self, source, source_offsets, longest_source, keep_attention=False):
-        return TableState(tuple((int(source[begin]), ()) for begin in source_offsets[:-1]), len(source_offsets) - 1)
-
-    def step(self, last_tokens, state):
-        self.rows_of_steps.append(len(state.rows))
-        rows = tuple((sentence, (*prefix, int(token)))
-                     for (sentence, prefix), token in zip(state.rows, last_tokens, strict=True))
-        assert all(prefix[0] == START_ID for _, prefix in rows)
-        logits = np.stack([self.logits(sentence, prefix[1:]) for sentence, prefix in rows])
-        return torch.from_numpy(logits).to(self.dtype), TableState(rows, state.sentences)
-
-
-class TableState:
-    """(sentence, target so far) of each row."""
-
-    attention = None
-
-    def __init__(self, rows, sentences):
-        self.rows, self.sentences = rows, sentences
-
-    def select(self, rows):
-        beam = len(self.rows) // self.sentences
-        assert ((rows // beam) == (rows[:, :1] // beam)).all(), "the rows of a line are of several sentences"
-        return TableState(tuple(self.rows[row] for row in rows.flatten().tolist()), len(rows))
-
-
-def translate(model, sentences, *, beam_size, max_length=5, alpha=1.0, normaliser=None, banned=BANNED, **options):
-    """Sentences are numbers: the only token of a source."""
-    lengths = max_length if isinstance(max_length, list) else [max_length] * len(sentences)
-    return search(
-        model, torch.tensor(sentences), torch.arange(len(sentences) + 1, dtype=torch.int32), 1, beam_size=beam_size,
-        max_lengths=lengths, normaliser=normaliser or power_normaliser(alpha), banned=banned, **options,
-    )
-
-
-def every_translation(table, sentence, max_length):
-    """(tokens, log p) of every target of at most `max_length` tokens, `</s>` included."""
-    for length in range(max_length):
-        for tokens in itertools.product(WORDS, repeat=length):
-            steps = [table.log_probabilities(sentence, tokens[:place])[token]
-                     for place, token in enumerate((*tokens, END_ID))]
-            yield list(tokens), sum(steps)
-
 
 # Length normalisers
 

@@ -64,16 +64,13 @@ class State(Protocol):
         """
 
 
-class Seq2Seq(Protocol):
-    """A model that scores a target given a source, all positions at once or step by step.
+class Stepwise(Protocol):
+    """A model that scores a target given a source step by step: all that search needs.
 
     max_positions: tokens of the longest sentence that it takes, `</s>` included.
     """
 
     max_positions: int
-
-    def __call__(self, batch: Batch) -> Logits:
-        """Scores of every position of `batch.target_output`, each seeing the target before it (teacher forcing)."""
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> State:
@@ -95,3 +92,10 @@ class Seq2Seq(Protocol):
             (rows, vocab_size), log-probabilities up to a constant per row, which the caller may overwrite, and the
             state after the step.
         """
+
+
+class Seq2Seq(Stepwise, Protocol):
+    """A model that scores a target also all positions at once, and so can be trained."""
+
+    def __call__(self, batch: Batch) -> Logits:
+        """Scores of every position of `batch.target_output`, each seeing the target before it (teacher forcing)."""

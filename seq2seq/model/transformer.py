@@ -285,7 +285,7 @@ class TransformerState:
         """See `interface.State.select`."""
         old_sentences, beam, room = self.visible.shape
         flat = rows.flatten()
-        visible = self.visible.view(-1, room).index_select(0, flat).view(*rows.shape, room)
+        visible = self.visible.flatten(0, 1).index_select(0, flat).view(*rows.shape, room)
         attention = None if self.attention is None else self.attention.index_select(0, flat)
         if len(rows) == old_sentences:
             return replace(self, visible=visible, attention=attention)

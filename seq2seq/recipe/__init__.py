@@ -2,11 +2,11 @@
 
 from seq2seq.recipe.comparison import PROLONGING, Difference, differences
 from seq2seq.recipe.data import Cleaning, Corpus, Data
+from seq2seq.recipe.decoding import DecodingSection
 from seq2seq.recipe.reading import load_recipe, parse_recipe, save_recipe
 from seq2seq.recipe.reference import recipe_reference, recipe_schema
 from seq2seq.recipe.schema import (
     Average,
-    DecodingSection,
     Languages,
     Metric,
     ModelSection,

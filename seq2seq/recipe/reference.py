@@ -99,7 +99,9 @@ def _kind(entry: dict[str, Any]) -> str:
         return "section"
     kind = entry["type"]
     if kind == "array":
-        return f"list of {len(entry['prefixItems'])} numbers" if "prefixItems" in entry else "list of sections"
+        if "prefixItems" in entry:
+            return f"list of {len(entry['prefixItems'])} numbers"
+        return "list of texts" if entry["items"].get("type") == "string" else "list of sections"
     words = {"object": "sections by name", "string": "text", "boolean": "`true`, `false`", "integer": "whole number"}
     bounds = " and ".join(
         f"{sign} {entry[bound]:g}" for bound, sign in _BOUNDS.items() if abs(entry.get(bound, 2 * _LARGEST)) < _LARGEST

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from seq2seq.recipe.data import Data
+from seq2seq.recipe.decoding import DecodingSection
 from seq2seq.recipe.section import MistakeAt, Section
 
 Metric = Literal["bleu", "chrf", "ter"]
@@ -199,33 +200,6 @@ class TrainingSection(Section):
     """Steps between lines of the log."""
     threads: PositiveInt | None = None
     """Threads of a computation on the CPU. Not set: torch decides."""
-
-
-class DecodingSection(Section):
-    """How translations are searched."""
-
-    beam_size: PositiveInt = 5
-    """Hypotheses kept for each sentence; 1 is greedy search."""
-    length_penalty: NonNegativeFloat = 1.0
-    """Exponent of the length that a hypothesis' log-probability is divided by. 0 prefers short ones."""
-    length_penalty_form: Literal["power", "wu"] = "power"
-    """The divisor: length^penalty, or ((5 + length) / 6)^penalty of Wu et al. 2016."""
-    max_length_ratio: PositiveFloat = 2.0
-    """Longest translation, in pieces: this times the source's pieces, plus `max_length_offset`."""
-    max_length_offset: NonNegativeInt = 20
-    """Pieces that a translation may have beyond `max_length_ratio` times its source."""
-    batch_tokens: PositiveInt = 8192
-    """Source tokens translated together in greedy search; of a wider beam, half as many times fewer. Changes speed and
-    memory, not the translations."""
-    n_best: PositiveInt = 1
-    """Translations given for each sentence, at most `beam_size`."""
-
-    @field_validator("n_best")
-    @classmethod
-    def _beam_holds_n_best(cls, n_best: int, info: ValidationInfo) -> int:
-        if n_best > info.data.get("beam_size", n_best):
-            raise ValueError(f"a beam of {info.data['beam_size']} cannot give {n_best} translations; raise beam_size")
-        return n_best
 
 
 class Recipe(Section):

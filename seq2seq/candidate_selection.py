@@ -1,0 +1,164 @@
+"""Which continuations a step of search considers, where it is not the most probable ones: `search.Selection`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq.sampling import draw, narrowed, uniforms
+from seq2seq.search import Hypotheses, most_probable
+from seq2seq.tokenizer import END_ID
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Each hypothesis is drawn word by word; a search with it has as many groups as hypotheses.
+
+    What is drawn depends on the seed, the line and the sample's number alone. A sample's log-probability remains the
+    model's, whatever the distribution is narrowed to (see `sampling.narrowed`).
+
+    lines: (sentences, numbers), whole numbers that tell each line of the search's input from every other line.
+    """
+
+    seed: int
+    lines: np.ndarray
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
+                 count: int) -> tuple[Tensor, Tensor, Tensor]:
+        assert past.shape[2] == 1, "a group is a sample"
+        names = self.lines[hypotheses.lines].T[:, :, None]                      # (numbers, sentences, 1)
+        numbers = uniforms(self.seed, *names, np.arange(past.shape[1]), hypotheses.tokens.shape[2])
+        possible = narrowed(logits, temperature=self.temperature, k=self.top_k, p=self.top_p, minimum=self.min_p)
+        words = draw(possible, numbers.ravel())
+        totals = past + logits.gather(1, words[:, None]).view(past.shape)
+        return totals, torch.zeros_like(words).view(past.shape), words.view(past.shape)
+
+
+@dataclass(frozen=True)
+class Diverse:
+    """Diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with the Hamming diversity).
+
+    The groups of the beam choose one after another; a word loses `strength` for each hypothesis of the groups before
+    that chose it in this step. What a hypothesis is worth afterwards remains its log-probability.
+    """
+
+    strength: float
+
+    def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
+                 count: int) -> tuple[Tensor, Tensor, Tensor]:
+        sentences, groups, size = past.shape
+        by_group = logits.view(sentences, groups, size, -1)
+        chosen = logits.new_zeros(sentences, by_group.shape[3])                 # how often, by the groups before
+        considered = []
+        for group in range(groups):
+            own, own_past = by_group[:, group], past[:, group : group + 1]
+            penalised = (own - self.strength * chosen[:, None]).flatten(0, 1)
+            _, beams, ids = most_probable(penalised, own_past, count)
+            flat = (beams * own.shape[2] + ids).flatten(1)
+            totals = own_past.gather(2, beams) + own.flatten(1).gather(1, flat)[:, None]
+            considered.append((totals, beams, ids))
+            survivors = ids[:, 0, : count // 2]
+            chosen.scatter_add_(1, survivors, (totals[:, 0, : count // 2] > -math.inf).to(chosen.dtype))
+        totals, beams, ids = (torch.cat(parts, 1) for parts in zip(*considered, strict=True))
+        return totals, beams, ids
+
+
+class RequiredPhrases:
+    """Lexically constrained beam search: every target holds all phrases of its line.
+
+    The beam is shared out among the numbers of required words that hypotheses hold (Post and Vilar 2018,
+    arXiv:1804.06609, "dynamic beam allocation"), here in turns: the best candidate with most of them, the best with one
+    fewer, …, then the second best of each. So a beam narrower than the phrases are long keeps only those that are
+    furthest.
+    """
+
+    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]]) -> None:
+        """phrases: those of each line of the search's input, as words; none of them empty."""
+        self.phrases = [sorted({tuple(phrase) for phrase in each}) for each in phrases]
+
+    def unfinished(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+        """A `ScoreFunction`: no target ends before it holds its phrases. A constraint of the same search."""
+        for row, (target, phrases) in enumerate(self._of_rows(hypotheses)):
+            if not all(_holds(target, phrase) for phrase in phrases):
+                logits[row, END_ID] = -math.inf
+        return logits
+
+    def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
+                 count: int) -> tuple[Tensor, Tensor, Tensor]:
+        sentences, groups, beam = past.shape
+        assert groups == 1, "the beam is shared out as a whole"
+        _, beams, ids = most_probable(logits, past, count)
+        first_rows = beam * torch.arange(sentences, device=past.device)[:, None]
+        # Each once: the most probable of each sentence and of each hypothesis, and what brings a phrase further.
+        considered = dict.fromkeys(zip((beams[:, 0] + first_rows).flatten().tolist(), ids.flatten().tolist(),
+                                       strict=True))
+        considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
+        by_row = list(self._of_rows(hypotheses))
+        for row, (target, phrases) in enumerate(by_row):
+            considered |= dict.fromkeys((row, phrase[_begun(target, phrase)])
+                                        for phrase in phrases if not _holds(target, phrase))
+        rows, words = torch.tensor(list(considered), device=logits.device).T
+        totals = (logits[rows, words] + past.flatten()[rows]).tolist()
+        candidates: list[list[_Candidate]] = [[] for _ in range(sentences)]
+        for (row, word), total in zip(considered, totals, strict=True):
+            if total > -math.inf:
+                target, phrases = by_row[row]
+                candidates[row // beam].append(_Candidate(total, row % beam, word, held((*target, word), phrases)))
+        # Where fewer are possible than asked for, hopeless ones fill up.
+        chosen = [[*_in_turns(each)[:count], *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(each))]
+                  for each in candidates]
+        return (past.new_tensor([[[one.total for one in each]] for each in chosen]),
+                ids.new_tensor([[[one.beam for one in each]] for each in chosen]),
+                ids.new_tensor([[[one.word for one in each]] for each in chosen]))
+
+    def _of_rows(self, hypotheses: Hypotheses) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
+        """The target and the phrases of each row."""
+        for line, targets in zip(hypotheses.lines, hypotheses.tokens.tolist(), strict=True):
+            for target in targets:
+                yield tuple(target), self.phrases[line]
+
+
+class _Candidate(NamedTuple):
+    total: float
+    beam: int
+    word: int
+    held: int
+
+
+def held(target: Sequence[int], phrases: Sequence[Sequence[int]]) -> int:
+    """How many words of the phrases a target holds: of whole ones, and of the longest that it ends in the middle of."""
+    lacking = [phrase for phrase in phrases if not _holds(target, phrase)]
+    return (sum(map(len, phrases)) - sum(map(len, lacking))
+            + max((_begun(target, phrase) for phrase in lacking), default=0))
+
+
+def _in_turns(candidates: list[_Candidate]) -> list[_Candidate]:
+    """The best of each number of words held, those that hold most first; then the second best of each, and so on."""
+    ranks: Counter[int] = Counter()
+    ranked = []
+    for candidate in sorted(candidates, key=lambda candidate: -candidate.total):
+        ranked.append((ranks[candidate.held], -candidate.held, candidate))
+        ranks[candidate.held] += 1
+    return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]
+
+
+def _holds(target: Sequence[int], phrase: Sequence[int]) -> bool:
+    return any(tuple(target[begin : begin + len(phrase)]) == tuple(phrase)
+               for begin in range(len(target) - len(phrase) + 1))
+
+
+def _begun(target: Sequence[int], phrase: Sequence[int]) -> int:
+    """How many words of the phrase the target ends in; fewer than all."""
+    return next(size for size in range(min(len(phrase) - 1, len(target)), -1, -1)
+                if tuple(target[len(target) - size :]) == tuple(phrase[:size]))

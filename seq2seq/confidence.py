@@ -1,0 +1,80 @@
+"""How sure a model is of each word of its translations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seq2seq.model.interface import Stepwise
+from seq2seq.segments import SPACELESS, main_language
+from seq2seq.tokenizer import END_ID, START_ID, Tokenizer
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a translation. confidence: the geometric mean of the probabilities of its pieces, from 0 to 1."""
+
+    text: str
+    confidence: float
+
+
+@torch.inference_mode()
+def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int,
+                      targets: Sequence[Sequence[Sequence[int]]]) -> list[list[list[float]]]:
+    """log p of each word of given targets, `</s>` included, through the step interface.
+
+    Args:
+        source, source_offsets, longest_source: as `Stepwise.start` takes them.
+        targets: of each sentence its targets, words without `</s>`.
+    """
+    beam, length = max(map(len, targets)), 1 + max(len(target) for each in targets for target in each)
+    # Every row ends in as many </s> as the longest needs.
+    words = torch.tensor([[*target, *[END_ID] * (length - len(target))] for each in targets
+                          for target in [*each, *[[]] * (beam - len(each))]], device=source.device)   # (rows, length)
+    state = model.start(source, source_offsets, longest_source)
+    if beam > 1:
+        state = state.select(torch.arange(len(targets), device=source.device)[:, None].expand(-1, beam))
+    last = torch.full_like(words[:, 0], START_ID)
+    steps = []
+    for word in words.T:
+        logits, state = model.step(last, state)
+        precise = logits if logits.dtype == torch.float64 else logits.float()
+        steps.append(precise.log_softmax(1).gather(1, word[:, None]))
+        last = word
+    found = torch.cat(steps, 1).view(len(targets), beam, length).tolist()
+    return [[row[: len(target) + 1] for row, target in zip(rows, each, strict=False)]
+            for rows, each in zip(found, targets, strict=True)]
+
+
+def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenizer: Tokenizer,
+             language: str) -> tuple[Word, ...]:
+    """The words of a target, each with the confidence in it.
+
+    In a language without spaces between words each piece is one.
+
+    Args:
+        target: ids without `</s>`. log_probabilities: theirs, and perhaps more.
+        language: code of the target's language.
+    """
+    found = []
+    for begin, end in _spans(tokenizer.pieces(target), main_language(language) in SPACELESS):
+        text = tokenizer.decode([target[begin:end]])[0].strip()
+        if text:
+            found.append(Word(text, math.exp(sum(log_probabilities[begin:end]) / (end - begin))))
+    return tuple(found)
+
+
+def _spans(pieces: Sequence[str], spaceless: bool) -> Iterator[tuple[int, int]]:
+    """Where each word begins and ends among the pieces."""
+    begins = [place for place, piece in enumerate(pieces)
+              if place == 0 or piece.startswith("\u2581") or (spaceless and not _continues_character(piece))]
+    yield from zip(begins, [*begins[1:], len(pieces)], strict=True)
+
+
+def _continues_character(piece: str) -> bool:
+    """Whether a piece is a byte of a character that another byte began: 10xxxxxx in UTF-8."""
+    return len(piece) == 6 and piece.startswith("<0x") and 0x80 <= int(piece[3:5], 16) < 0xC0

@@ -1,0 +1,218 @@
+"""From a recipe's `decoding` section, and what is asked of single lines, to the hooks of search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from seq2seq.candidate_selection import Diverse, RequiredPhrases, Sampling
+from seq2seq.constraints import at_least, beginning_with, no_repeat_ngram, without
+from seq2seq.coverage import Covering
+from seq2seq.errors import UserError
+from seq2seq.minimum_bayes_risk import expected_utilities
+from seq2seq.model.interface import Stepwise
+from seq2seq.model.joined import Ensemble, Fusion
+from seq2seq.recipe import DecodingSection
+from seq2seq.search import Hypothesis, LengthNormaliser, ScoreFunction, power_normaliser, wu_normaliser
+from seq2seq.segments import SPACELESS, main_language
+from seq2seq.tokenizer import Tokenizer
+
+# A character that stands in no text: what is encoded after it does not begin a word.
+NO_WORD = "\ue000"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A line to translate, with what is asked of its translation alone.
+
+    prefix: text that the translation begins with. required: phrases that it holds, beside those of `decoding.require`.
+    number: of the line in its input, from 0, on which its samples depend. Not set: its place in the call.
+    """
+
+    text: str
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What search translates at once: a line, or a part of one that is too long.
+
+    line, place: the number of the line, and the part's within it. prefix, required: as pieces.
+    """
+
+    text: str
+    line: int
+    place: int = 0
+    prefix: tuple[int, ...] = ()
+    required: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def least_length(self) -> int:
+        """Pieces that its translation needs, if nothing that is asked for overlaps."""
+        return len(self.prefix) + sum(map(len, self.required))
+
+
+class Decoding:
+    """How the lines of one call are translated: options, and the vocabulary and language of the target."""
+
+    def __init__(self, options: DecodingSection, tokenizer: Tokenizer, language: str) -> None:
+        self.options, self.tokenizer = options, tokenizer
+        self.spaceless = main_language(language) in SPACELESS
+        self.forms = {"power": power_normaliser, "wu": wu_normaliser}
+        self.required = tuple(map(self._pieces_of_phrase, options.require))
+        self.constraints = list(self._constraints())
+
+    @property
+    def candidates(self) -> int:
+        """Hypotheses of each sentence among which `choose` chooses."""
+        options = self.options
+        return options.beam_size if options.diverse_groups > 1 else options.mbr or options.n_best
+
+    @property
+    def beam_size(self) -> int:
+        """Hypotheses of a sentence that are computed together."""
+        return self.candidates if self.options.sampling else self.options.beam_size
+
+    @property
+    def normaliser(self) -> LengthNormaliser:
+        """The divisor of log-probabilities that the recipe names."""
+        return self.forms[self.options.length_penalty_form](self.options.length_penalty)
+
+    def parts(self, request: Request, texts: Sequence[str]) -> list[Part]:
+        """The parts of a line.
+
+        Args:
+            request: numbered. texts: what the line was divided into, nothing where it is white space.
+        Raises:
+            UserError: what is asked for cannot be had.
+        """
+        assert request.number is not None
+        prefix = self._encode(request.prefix.strip(), request.number, "prefix") if request.prefix.strip() else ()
+        required = tuple(dict.fromkeys([*self.required, *(self._pieces_of_phrase(phrase, request.number)
+                                                          for phrase in request.required if phrase.strip())]))
+        if required and self.options.sampling:
+            raise UserError(f"line {request.number + 1}: required phrases need a search. Leave out sampling, or them.")
+        if required and self.options.diverse_groups > 1:
+            raise UserError(f"line {request.number + 1}: required phrases share out the whole beam. Leave out "
+                            "diverse_groups, or them.")
+        if required and len(texts) > 1:
+            raise UserError(f"line {request.number + 1} is too long for the model and is translated in {len(texts)} "
+                            "parts, so that it is not clear which of them is to hold the required phrases. Put each "
+                            "sentence on a line of its own.")
+        return [Part(text, request.number, place, () if place else prefix, required)
+                for place, text in enumerate(texts)]
+
+    def search_options(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """What `search` takes for these parts, but for the model and what follows from it."""
+        options = self.options
+        constraints, selection, groups = list(self.constraints), None, 1
+        if any(part.required for part in parts):
+            selection = RequiredPhrases([part.required for part in parts])
+            constraints.append(selection.unfinished)
+        if any(part.prefix for part in parts):
+            constraints.append(beginning_with([part.prefix for part in parts]))
+        hooks: dict[str, Any] = {"selection": selection, "groups": groups}
+        if options.sampling:
+            lines = np.array([[part.line, part.place] for part in parts])
+            drawn = Sampling(options.seed, lines, options.temperature, options.top_k, options.top_p, options.min_p)
+            hooks = {"selection": drawn, "groups": self.beam_size}
+        elif options.diverse_groups > 1:
+            hooks = {"selection": Diverse(options.diverse_strength), "groups": options.diverse_groups}
+        return {"beam_size": self.beam_size, "n_best": self.candidates, "normaliser": self.normaliser,
+                "banned": self.tokenizer.control_ids, "constraints": constraints, **hooks}
+
+    def limits(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
+        """The longest translation of each part, `</s>` included.
+
+        Raises:
+            UserError: what a line requires is longer than a translation may be.
+        """
+        options = self.options
+        longest = min(max_positions, math.inf if options.max_length is None else options.max_length + 1)
+        limits = (source_lengths * options.max_length_ratio + options.max_length_offset).clip(1, longest).astype(int)
+        for place, part in enumerate(parts):
+            least = max(options.min_length, part.least_length) + 1
+            if least > longest:
+                raise UserError(f"line {part.line + 1}: its translation is to have {least - 1} pieces, but no "
+                                f"translation has more than {longest - 1:g}. Ask for less"
+                                f"{', or raise max_length' if options.max_length else ''}.")
+            limits[place] = max(limits[place], least)
+        return [int(limit) for limit in limits]
+
+    def joined(self, models: Sequence[Stepwise]) -> Stepwise:
+        """The translation models as one."""
+        return models[0] if len(models) == 1 else Ensemble(models, self.options.ensemble_mean)
+
+    def searched(self, model: Stepwise, language_model: Stepwise | None) -> tuple[Stepwise, dict[str, Any]]:
+        """The model that is searched, and the options of search that belong to it."""
+        hooks: dict[str, Any] = {}
+        if language_model is not None:
+            model = Fusion(model, language_model, self.options.fusion_weight)
+            hooks["normalised"] = True
+        if self.options.coverage_penalty:
+            model = covering = Covering(model)
+            hooks["bonus"] = covering.penalty(self.options.coverage_penalty)
+        return model, hooks
+
+    def choose(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """Of what search has found for a sentence, best first, what is given."""
+        options = self.options
+        if options.mbr:
+            utilities = expected_utilities(self.texts(hypotheses))
+            hypotheses = [replace(hypotheses[place], score=float(utilities[place]))
+                          for place in np.argsort(-utilities, kind="stable")]
+        if options.mbr or options.diverse_groups > 1:                           # which may hold a text twice
+            hypotheses = list(dict(zip(reversed(self.texts(hypotheses)), reversed(hypotheses), strict=True)).values())
+            hypotheses.reverse()
+        return hypotheses[: options.n_best]
+
+    def score(self, hypotheses: Sequence[Hypothesis]) -> float:
+        """What a translation is ranked by that consists of these parts; 0 if of none."""
+        if self.options.mbr and hypotheses:
+            return sum(hypothesis.score for hypothesis in hypotheses) / len(hypotheses)
+        tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses)
+        total = sum(hypothesis.log_probability for hypothesis in hypotheses)
+        bonus = sum(hypothesis.bonus for hypothesis in hypotheses)
+        return total / self.normaliser(tokens) + bonus if tokens else 0.0
+
+    def texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
+        """What the hypotheses say: line feeds are banned in search; white space at the ends is the source's."""
+        return [text.replace("\n", " ").strip()
+                for text in self.tokenizer.decode([hypothesis.tokens for hypothesis in hypotheses])]
+
+    def _constraints(self) -> Sequence[ScoreFunction]:
+        options = self.options
+        found = []
+        if options.min_length:
+            found.append(at_least(options.min_length))
+        if options.no_repeat_ngram:
+            found.append(no_repeat_ngram(options.no_repeat_ngram))
+        if options.forbid:
+            phrases = [phrase.strip() for phrase in options.forbid]
+            found.append(without(phrases, self.tokenizer.piece_texts, not self.spaceless))
+        return found
+
+    def _pieces_of_phrase(self, phrase: str, line: int | None = None) -> tuple[int, ...]:
+        """A phrase as it stands within a text."""
+        if not self.spaceless:
+            return self._encode(phrase.strip(), line, "required phrase")
+        before = self._encode(NO_WORD, line, "required phrase")
+        pieces = self._encode(NO_WORD + phrase.strip(), line, "required phrase")
+        # A tokenizer that joins the two characters, or drops the first, does not tell how the phrase stands alone.
+        if pieces[: len(before)] != before:
+            return self._encode(phrase.strip(), line, "required phrase")
+        return pieces[len(before) :]
+
+    def _encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
+        pieces = tuple(self.tokenizer.encode([text])[0])
+        if banned := set(pieces).intersection(self.tokenizer.control_ids):
+            where = "" if line is None else f"line {line + 1}: "
+            raise UserError(f"{where}the {name} {text!r} holds {self.tokenizer.pieces(sorted(banned))[0]}, a control "
+                            "character, which no translation has. Take it out.")
+        return pieces

@@ -1,0 +1,109 @@
+"""Several models behind the one step interface: an ensemble, and a translation model joined by a language model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.model.interface import Stepwise
+from seq2seq.tokenizer import END_ID
+
+
+@dataclass(frozen=True)
+class JoinedState:
+    """The state of each model. attention: (rows, longest_source), their mean, where all of them have it."""
+
+    states: tuple[Any, ...]
+
+    @property
+    def attention(self) -> Tensor | None:
+        weights = [state.attention for state in self.states]
+        return None if any(each is None for each in weights) else torch.stack(weights).mean(0)
+
+    def select(self, rows: Tensor) -> JoinedState:
+        """See `interface.State.select`."""
+        return JoinedState(tuple(state.select(rows) for state in self.states))
+
+
+class Ensemble:
+    """Models of one vocabulary that decide together.
+
+    mean: "probability", p = mean of p_m; or "log_probability", p proportional to exp(mean of log p_m), which lets each
+    model rule a word out.
+    """
+
+    def __init__(self, models: Sequence[Stepwise], mean: str = "probability") -> None:
+        """Raises ValueError where there are no models or no such mean."""
+        if mean not in ("probability", "log_probability") or not models:
+            raise ValueError(f"cannot take the {mean} mean of {len(models)} models")
+        self.models, self.mean = tuple(models), mean
+        self.max_positions = min(model.max_positions for model in models)
+
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
+              keep_attention: bool = False) -> JoinedState:
+        """See `interface.Stepwise.start`."""
+        return JoinedState(tuple(model.start(source, source_offsets, longest_source, keep_attention)
+                                 for model in self.models))
+
+    def step(self, last_tokens: Tensor, state: JoinedState) -> tuple[Tensor, JoinedState]:
+        """See `interface.Stepwise.step`."""
+        steps = [model.step(last_tokens, each) for model, each in zip(self.models, state.states, strict=True)]
+        each = torch.stack([_log_probabilities(logits) for logits, _ in steps])
+        joined = each.mean(0) if self.mean == "log_probability" else each.logsumexp(0) - math.log(len(steps))
+        return joined, JoinedState(tuple(after for _, after in steps))
+
+
+class Fusion:
+    """Shallow fusion (Gulcehre et al. 2015, arXiv:1503.03535, section 4.1) of a translation and a language model:
+    log p(y|x) + weight * log p_lm(y).
+
+    This is no log-probability of anything: search takes it as it is (`normalised`).
+
+    language_model: its source is empty, so its batch is of sentences that are `</s>` alone.
+    """
+
+    def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:
+        self.model, self.language_model, self.weight = model, language_model, weight
+        self.max_positions = min(model.max_positions, language_model.max_positions)
+
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
+              keep_attention: bool = False) -> FusionState:
+        """See `interface.Stepwise.start`."""
+        sentences = len(source_offsets) - 1
+        empty = torch.arange(sentences + 1, dtype=source_offsets.dtype, device=source.device)
+        return FusionState(self.model.start(source, source_offsets, longest_source, keep_attention),
+                           self.language_model.start(source.new_full((sentences,), END_ID), empty, 1))
+
+    def step(self, last_tokens: Tensor, state: FusionState) -> tuple[Tensor, FusionState]:
+        """See `interface.Stepwise.step`; (rows, vocab_size) scores that are not to be normalised."""
+        translating, translation = self.model.step(last_tokens, state.translation)
+        speaking, language = self.language_model.step(last_tokens, state.language)
+        scores = _log_probabilities(translating) + self.weight * _log_probabilities(speaking)
+        return scores, FusionState(translation, language)
+
+
+@dataclass(frozen=True)
+class FusionState:
+    """The states of both models. attention: that of the translation model."""
+
+    translation: Any
+    language: Any
+
+    @property
+    def attention(self) -> Tensor | None:
+        attention: Tensor | None = self.translation.attention
+        return attention
+
+    def select(self, rows: Tensor) -> FusionState:
+        """See `interface.State.select`."""
+        return FusionState(self.translation.select(rows), self.language.select(rows))
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    """In fp32 or finer: a half-precision logarithm has three digits."""
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)

@@ -1,0 +1,139 @@
+"""The `decoding` section of a recipe: what is searched for, and how."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
+
+from seq2seq.recipe.section import Section
+
+Phrases = Annotated[tuple[str, ...], Field(strict=False)]
+SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
+
+
+class DecodingSection(Section):
+    """How translations are searched."""
+
+    beam_size: PositiveInt = 5
+    """Hypotheses kept for each sentence; 1 is greedy search. Of no use with `sampling`."""
+    length_penalty: NonNegativeFloat = 1.0
+    """Exponent of the length that a hypothesis' log-probability is divided by. 0 prefers short ones."""
+    length_penalty_form: Literal["power", "wu"] = "power"
+    """The divisor: length^penalty, or ((5 + length) / 6)^penalty of Wu et al. 2016."""
+    coverage_penalty: NonNegativeFloat = 0.0
+    """Strength of the penalty for source pieces that got little attention (Wu et al. 2016, equation 14), in the score
+    of hypotheses that have ended. 0 turns it off."""
+    min_length: NonNegativeInt = 0
+    """Shortest translation, in pieces. Of a line translated in parts, each part."""
+    max_length: PositiveInt | None = None
+    """Longest translation, in pieces, where `max_length_ratio` allows more. Not set: no other limit."""
+    max_length_ratio: PositiveFloat = 2.0
+    """Longest translation, in pieces: this times the source's pieces, plus `max_length_offset`."""
+    max_length_offset: NonNegativeInt = 20
+    """Pieces that a translation may have beyond `max_length_ratio` times its source."""
+    no_repeat_ngram: NonNegativeInt = 0
+    """No so many pieces in a row stand in a translation twice. 0 turns it off."""
+    forbid: Phrases = ()
+    """Words or phrases that no translation holds, as they are written. In languages with spaces only whole words are
+    meant: `art` forbids no `party`."""
+    require: Phrases = ()
+    """Words or phrases that every translation holds. Wants a beam about as wide as they have pieces."""
+    diverse_groups: PositiveInt = 1
+    """Groups of the beam that avoid each other's words (diverse beam search, Vijayakumar et al. 2016); must divide
+    `beam_size`. 1 turns it off."""
+    diverse_strength: NonNegativeFloat = 0.5
+    """What a word loses, in nats, for each hypothesis of an earlier group that chose it in the same step."""
+    sampling: bool = False
+    """Draw translations instead of searching for the most probable ones; `n_best` says how many of each sentence."""
+    temperature: PositiveFloat = 1.0
+    """Of samples: below 1 the probable becomes more probable, above 1 everything more alike."""
+    top_k: NonNegativeInt = 0
+    """Of samples: only the so many most probable pieces. 0: all."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of samples: only the smallest set of pieces whose probabilities reach this sum."""
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Of samples: only pieces at least so many times as probable as the most probable one."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Samples follow from it and the number of the line."""
+    mbr: NonNegativeInt = 0
+    """Of so many candidates (samples, or the best of the beam) take the one that agrees most with all of them by chrF:
+    minimum-Bayes-risk decoding. 0 turns it off."""
+    n_best: PositiveInt = 1
+    """Translations given for each sentence, at most `beam_size`, or `mbr`; with `sampling`, the samples."""
+    word_confidence: bool = False
+    """Also tell how sure the model is of each word: the geometric mean of the probabilities of its pieces."""
+    ensemble_mean: Literal["probability", "log_probability"] = "probability"
+    """Where several models translate together: the mean of what."""
+    fusion_weight: NonNegativeFloat = 0.2
+    """Where a language model helps: the weight of its log-probability beside the model's."""
+    batch_tokens: PositiveInt = 8192
+    """Source tokens translated together in greedy search; of a wider beam, half as many times fewer. Changes speed and
+    memory, not the translations."""
+
+    @field_validator("max_length")
+    @classmethod
+    def _longest_is_no_shorter_than_shortest(cls, longest: int | None, info: ValidationInfo) -> int | None:
+        shortest = info.data.get("min_length", 0)
+        if longest is not None and longest < shortest:
+            raise ValueError(f"no translation has at least {shortest} and at most {longest} pieces")
+        return longest
+
+    @field_validator("forbid", "require")
+    @classmethod
+    def _phrases_are_text(cls, phrases: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not all(phrase.strip() for phrase in phrases):
+            raise ValueError("a phrase is text, found white space")
+        if both := set(info.data.get("forbid", ())).intersection(phrases):
+            raise ValueError(f"'{min(both)}' is forbidden, too")
+        return phrases
+
+    @field_validator("diverse_groups")
+    @classmethod
+    def _groups_divide_beam(cls, groups: int, info: ValidationInfo) -> int:
+        beam_size = info.data.get("beam_size", groups)
+        if beam_size % groups:
+            raise ValueError(f"a beam of {beam_size} cannot be cut into {groups} groups of equal size")
+        if groups > 1 and info.data.get("require"):
+            raise ValueError("required phrases share out the whole beam; leave out one of both")
+        return groups
+
+    @field_validator("sampling")
+    @classmethod
+    def _samples_are_drawn_not_searched(cls, sampling: bool, info: ValidationInfo) -> bool:
+        if sampling and info.data.get("require"):
+            raise ValueError("required phrases need a search; leave out one of both")
+        if sampling and info.data.get("diverse_groups", 1) > 1:
+            raise ValueError("diverse groups are of a beam, and sampling has none; leave out one of both")
+        return sampling
+
+    @field_validator(*SAMPLING_KEYS)
+    @classmethod
+    def _only_samples_are_narrowed(cls, value: Any, info: ValidationInfo) -> Any:
+        if value != cls.model_fields[str(info.field_name)].default and not info.data.get("sampling", True):
+            raise ValueError("it changes samples only; turn sampling on, too")
+        return value
+
+    @field_validator("mbr")
+    @classmethod
+    def _candidates_are_found(cls, mbr: int, info: ValidationInfo) -> int:
+        if mbr > info.data.get("beam_size", mbr) and not info.data.get("sampling", False):
+            raise ValueError(f"a beam of {info.data['beam_size']} cannot give {mbr} candidates; raise beam_size, or "
+                             "turn sampling on")
+        return mbr
+
+    @field_validator("n_best")
+    @classmethod
+    def _beam_holds_n_best(cls, n_best: int, info: ValidationInfo) -> int:
+        mbr = info.data.get("mbr", 0)
+        if mbr and n_best > mbr:
+            raise ValueError(f"{mbr} candidates cannot give {n_best} translations; raise mbr")
+        if not mbr and not info.data.get("sampling", False) and n_best > info.data.get("beam_size", n_best):
+            raise ValueError(f"a beam of {info.data['beam_size']} cannot give {n_best} translations; raise beam_size")
+        return n_best

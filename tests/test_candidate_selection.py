@@ -1,0 +1,215 @@
+"""Required phrases, diverse groups and samples: against brute force, their definitions and their probabilities."""
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from lookup import WORDS, Table, every_translation, translate
+
+from seq2seq.candidate_selection import Diverse, RequiredPhrases, Sampling, held
+from seq2seq.constraints import at_least, beginning_with
+from seq2seq.tokenizer import END_ID
+
+
+def holds(tokens, phrase):
+    return any(tokens[begin:begin + len(phrase)] == list(phrase) for begin in range(len(tokens)))
+
+
+# Required phrases
+
+
+def with_phrases(table, sentences, phrases, constraints=(), **options):
+    required = RequiredPhrases(phrases)
+    return translate(table, sentences, selection=required, constraints=[required.unfinished, *constraints], **options)
+
+
+@pytest.mark.parametrize("phrases", [[(4,)], [(4,), (6,)], [(4, 6)], [(6, 6)], [(3, 4), (4, 6)], [(3, 4, 3)], [],
+                                     [(6, 4), (6, 3)], [(4,), (4,)], [(4, 4), (4,)]], ids=str)
+def test_the_best_that_hold_all_phrases_are_found(phrases):
+    table = Table()
+    for sentence in range(5):
+        expected = sorted(((total, tokens) for tokens, total in every_translation(table, sentence, 5)
+                           if all(holds(tokens, phrase) for phrase in phrases)), reverse=True)
+        (found,) = with_phrases(table, [sentence], [phrases], beam_size=121, max_length=5, n_best=121, alpha=0.0)
+        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
+        assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([total for total, _ in expected])
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+@pytest.mark.parametrize("end", [-2.0, 3.0])
+def test_phrases_that_have_room_are_held_by_any_beam(beam_size, end):
+    phrases = [[(4, 4, 3)], [(3,), (6, 6), (4, 3)], [], [(6, 3, 6, 4, 3)]]
+    for hypotheses, each in zip(with_phrases(Table(end=end), [2, 3, 5, 7], phrases, beam_size=beam_size, max_length=6,
+                                             n_best=beam_size), phrases, strict=True):
+        for hypothesis in hypotheses:
+            assert len(hypothesis.tokens) <= 5 and all(holds(hypothesis.tokens, phrase) for phrase in each)
+
+
+def test_lines_without_phrases_are_searched_as_ever_and_no_line_knows_its_neighbours():
+    table, sentences = Table(end=0.5), list(range(13))
+    phrases = [[(4, 6)] if sentence % 3 == 0 else [(3,), (6, 6)] if sentence % 3 == 1 else [] for sentence in sentences]
+    options = {"beam_size": 3, "max_length": 7, "n_best": 3}
+    together = with_phrases(table, sentences, phrases, **options)
+    for sentence in sentences:
+        assert with_phrases(table, [sentence], [phrases[sentence]], **options) == [together[sentence]]
+    plain = translate(table, sentences, **options)
+    assert [together[sentence] for sentence in sentences[2::3]] == plain[2::3]
+
+
+def test_phrases_and_prefixes_meet():
+    table = Table()
+    expected = max((total, tokens) for tokens, total in every_translation(table, 3, 5)
+                   if tokens[:2] == [6, 4] and holds(tokens, (4, 3)) and len(tokens) == 4)
+    ((found,),) = with_phrases(table, [3], [[(4, 3)]], [beginning_with([[6, 4]]), at_least(4)], beam_size=121,
+                               max_length=5, alpha=0.0)
+    assert found.tokens == expected[1]
+
+
+def test_words_of_phrases_are_counted_whole_and_begun():
+    phrases = [(3, 4, 3, 6), (6, 6)]
+    assert [held(target, phrases) for target in ((), (4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
+        == [0, 0, 1, 2, 3, 2, 5]                                                # 3 4 3 6 begins 6 6, too
+    assert held((6, 6, 4, 3), phrases) == 3 and held((3, 4, 3, 6, 6), phrases) == 6
+
+
+# Diverse groups
+
+
+def plain_diverse_search(table, sentence, groups, size, strength, max_length):
+    """The definition, one sentence and one candidate at a time; finished targets of each group, best first."""
+    beams, finished = [[([], 0.0)] for _ in range(groups)], [[] for _ in range(groups)]
+    for length in range(1, max_length + 1):
+        chosen = Counter()
+        for group in range(groups):
+            possible = [END_ID] if length == max_length else [END_ID, *WORDS]
+            candidates = sorted(
+                ((total + (own := table.log_probabilities(sentence, tokens)[word]) - strength * chosen[word],
+                  [*tokens, word], total + own) for tokens, total in beams[group] for word in possible),
+                key=lambda candidate: -candidate[0])[:2 * size]
+            if len(finished[group]) < size:
+                finished[group] += [(total, tokens[:-1]) for _, tokens, total in candidates[:size]
+                                    if tokens[-1] == END_ID]
+            beams[group] = [(tokens, total) for _, tokens, total in candidates if tokens[-1] != END_ID][:size]
+            chosen.update(tokens[-1] for _, tokens, _ in candidates[:size])
+        if all(len(each) >= size for each in finished):
+            break
+    return sorted((entry for each in finished for entry in each), reverse=True)[:groups * size]
+
+
+@pytest.mark.parametrize(("groups", "size"), [(2, 1), (2, 2), (3, 2), (5, 1)])
+@pytest.mark.parametrize("strength", [0.3, 2.0])
+@pytest.mark.parametrize("end", [-1.0, 1.0])
+def test_diverse_search_follows_its_definition(groups, size, strength, end):
+    table, beam_size = Table(end=end), groups * size
+    for sentence in range(7):
+        (found,) = translate(table, [sentence], beam_size=beam_size, groups=groups, selection=Diverse(strength),
+                             n_best=beam_size, max_length=5, alpha=0.0)
+        expected = plain_diverse_search(table, sentence, groups, size, strength, 5)
+        assert [hypothesis.score for hypothesis in found] == pytest.approx([total for total, _ in expected])
+        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
+
+
+def test_one_group_is_plain_beam_search_and_so_is_each_group_without_strength():
+    table, sentences = Table(), list(range(11))
+    plain = translate(table, sentences, beam_size=3, n_best=3)
+    assert translate(table, sentences, beam_size=3, n_best=3, selection=Diverse(0.7)) == plain
+    twice = translate(table, sentences, beam_size=6, n_best=6, groups=2, selection=Diverse(0.0))
+    assert translate(table, sentences, beam_size=6, n_best=6, groups=2) == twice
+    assert [each[::2] for each in twice] == [each[1::2] for each in twice] == plain
+
+
+def test_diverse_translations_differ_more_and_do_not_depend_on_the_batch():
+    table, sentences = Table(end=-1.0), list(range(13))
+    options = {"beam_size": 6, "n_best": 6, "max_length": 7}
+
+    def first_words(found):
+        return np.mean([len({tuple(hypothesis.tokens[:1]) for hypothesis in each}) for each in found])
+
+    diverse = translate(table, sentences, groups=3, selection=Diverse(3.0), **options)
+    assert first_words(diverse) > first_words(translate(table, sentences, **options))
+    for sentence in sentences:
+        assert translate(table, [sentence], groups=3, selection=Diverse(3.0), **options) == [diverse[sentence]]
+
+
+def test_a_beam_is_cut_into_equal_groups():
+    with pytest.raises(ValueError, match="a beam of 5 cannot be cut into 2 groups"):
+        translate(Table(), [1], beam_size=5, groups=2)
+
+
+# Samples
+
+
+def samples(table, sentences, number, lines=None, seed=1, max_length=4, **options):
+    keys = np.array([[line, 0] for line in (sentences if lines is None else lines)])
+    narrow = {name: options.pop(name) for name in ("temperature", "top_k", "top_p", "min_p") if name in options}
+    return translate(table, sentences, beam_size=number, groups=number, n_best=number, max_length=max_length,
+                     selection=Sampling(seed, keys, **narrow), alpha=0.0, **options)
+
+
+def test_targets_are_drawn_as_often_as_they_are_probable():
+    """All targets of at most two words, drawn 6,007 times as one line's samples and as those of many lines."""
+    table = Table()
+    every = list(every_translation(table, 3, 3))
+    # What is banned, and what is too long, leaves its share to the others in each step.
+    probabilities = {}
+    for tokens, _ in every:
+        product = 1.0
+        for place, word in enumerate([*tokens, END_ID]):
+            possible = [END_ID] if place == 2 else [END_ID, *WORDS]
+            row = np.exp(table.log_probabilities(3, tokens[:place]))
+            product *= row[word] / row[possible].sum()
+        probabilities[tuple(tokens)] = product
+    assert len(every) == 13 and sum(probabilities.values()) == pytest.approx(1)
+    (as_samples,) = samples(table, [3], 6007, max_length=3)
+    as_lines = [found for found, in samples(table, [3] * 6007, 1, range(6007), max_length=3)]
+    for found in (as_samples, as_lines):
+        counts = Counter(tuple(hypothesis.tokens) for hypothesis in found)
+        assert counts.keys() <= probabilities.keys()
+        statistic = sum((counts[tokens] - 6007 * p) ** 2 / (6007 * p) for tokens, p in probabilities.items())
+        assert statistic < 32.909                                               # 0.999 quantile, 12 degrees of freedom
+        by_tokens = {tuple(tokens): total for tokens, total in every}
+        assert all(hypothesis.log_probability == pytest.approx(by_tokens[tuple(hypothesis.tokens)])
+                   for hypothesis in found[:101])
+
+
+def test_samples_are_decided_by_seed_line_and_number_alone():
+    table, sentences = Table(end=-1.0), list(range(13))
+    together = samples(table, sentences, 5, max_length=11)
+    assert samples(table, sentences[::-1], 5, max_length=11)[::-1] == together
+    for sentence in sentences:
+        assert samples(table, [sentence], 5, max_length=11) == [together[sentence]]
+        (fewer,) = samples(table, [sentence], 2, max_length=11)
+        assert all(hypothesis in together[sentence] for hypothesis in fewer)
+    assert samples(table, sentences, 5, max_length=11, seed=2) != together
+    assert samples(table, sentences, 5, sentences[::-1], max_length=11) != together
+    # The same sentence on two lines is drawn twice.
+    first, second = samples(table, [3, 3], 5, [0, 1], max_length=11)
+    assert first != second
+
+
+def test_samples_narrowed_to_one_word_are_greedy():
+    table, sentences = Table(), list(range(11))
+    greedy = translate(table, sentences, beam_size=1, alpha=0.0, max_length=7)
+    for narrow in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-4}):
+        found = samples(table, sentences, 1, max_length=7, **narrow)
+        assert [hypothesis.tokens for (hypothesis,) in found] == [hypothesis.tokens for (hypothesis,) in greedy]
+        assert [hypothesis.log_probability for (hypothesis,) in found] \
+            == pytest.approx([hypothesis.log_probability for (hypothesis,) in greedy])
+
+
+def test_samples_keep_constraints():
+    for found in samples(Table(end=1.0), list(range(7)), 11, max_length=7, constraints=[at_least(3)]):
+        assert len(found) == 11
+        for hypothesis in found:
+            assert 3 <= len(hypothesis.tokens) <= 6 and set(hypothesis.tokens) <= set(WORDS)
+            assert math.isfinite(hypothesis.score)
+    assert len({tuple(hypothesis.tokens) for hypothesis in found}) > 5
+
+
+def test_targets_of_all_lengths_are_among_the_samples():
+    (found,) = samples(Table(), [5], 211, max_length=5)
+    assert {len(hypothesis.tokens) for hypothesis in found} == set(range(5))
+    assert [hypothesis.score for hypothesis in found] == sorted((each.score for each in found), reverse=True)
+    assert len(list(itertools.groupby(found, lambda hypothesis: hypothesis.tokens))) > 50

@@ -1,0 +1,158 @@
+"""Search finds the best of all targets that keep a constraint, and their probability stays their own."""
+
+import itertools
+
+import pytest
+import torch
+from lookup import WORDS, Table, every_translation, translate
+
+from seq2seq.constraints import at_least, beginning_with, no_repeat_ngram, without
+from seq2seq.search import Hypotheses, NoHypothesis
+
+# The text of each id; 3, 4 and 6 are the words of the table.
+PIECES = [b"", b"", b"", b" a", b"r", b"-", b"t"]
+
+
+def text_of(tokens):
+    return b"".join(PIECES[token] for token in tokens).decode()
+
+
+def repeats(tokens, size):
+    ngrams = [tuple(tokens[place:place + size]) for place in range(len(tokens) - size + 1)]
+    return len(ngrams) > len(set(ngrams))
+
+
+def words(text):
+    return text.split(" ")
+
+
+CASES = {
+    "at least 0 words": (at_least(0), lambda tokens: True),
+    "at least 2 words": (at_least(2), lambda tokens: len(tokens) >= 2),
+    "at least 3 words": (at_least(3), lambda tokens: len(tokens) == 3),
+    "beginning with nothing": (beginning_with([[]]), lambda tokens: True),
+    "beginning with 4 6": (beginning_with([[4, 6]]), lambda tokens: tokens[:2] == [4, 6]),
+    "no word twice": (no_repeat_ngram(1), lambda tokens: not repeats(tokens, 1)),
+    "no two words twice": (no_repeat_ngram(2), lambda tokens: not repeats(tokens, 2)),
+    "no three words twice": (no_repeat_ngram(3), lambda tokens: True),
+    "without the word art": (without(["art"], PIECES), lambda tokens: "art" not in words(text_of(tokens))[1:]),
+    "without art anywhere": (without(["art"], PIECES, whole_words=False), lambda tokens: "art" not in text_of(tokens)),
+    "without ar and t": (without(["ar", "t"], PIECES, whole_words=False),
+                         lambda tokens: not any(each in text_of(tokens) for each in ("ar", "t"))),
+    "without a a": (without(["a a"], PIECES, whole_words=False), lambda tokens: "a a" not in text_of(tokens)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_best_that_keep_a_constraint_are_found(name):
+    constraint, keeps = CASES[name]
+    table = Table()
+    for sentence in range(5):
+        expected = sorted(((total, tokens) for tokens, total in every_translation(table, sentence, 4)
+                           if keeps(tokens)), reverse=True)
+        (found,) = translate(table, [sentence], beam_size=40, max_length=4, n_best=40, alpha=0.0,
+                             constraints=[constraint])
+        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
+        assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([total for total, _ in expected])
+
+
+def test_constraints_add_up():
+    table = Table()
+    expected = sorted(((total, tokens) for tokens, total in every_translation(table, 3, 5)
+                       if len(tokens) >= 3 and tokens[0] == 6 and not repeats(tokens, 1)), reverse=True)
+    (found,) = translate(table, [3], beam_size=121, max_length=5, n_best=121, alpha=0.0,
+                         constraints=[at_least(3), beginning_with([[6]]), no_repeat_ngram(1)])
+    assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_long_targets_repeat_no_ngram(size, beam_size):
+    for (hypothesis,) in translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29,
+                                   constraints=[no_repeat_ngram(size)]):
+        assert not repeats(hypothesis.tokens, size)
+    free = translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29)
+    assert any(repeats(hypothesis.tokens, size) for (hypothesis,) in free)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_each_line_has_its_own_prefix_whatever_stands_beside_it(beam_size):
+    table, prefixes = Table(end=1.0), [[], [4], [6, 3, 4, 3], [3, 3], []]
+    together = translate(table, [2, 3, 5, 7, 11], beam_size=beam_size, max_length=7, n_best=beam_size,
+                         constraints=[beginning_with(prefixes)])
+    for sentence, prefix, expected in zip([2, 3, 5, 7, 11], prefixes, together, strict=True):
+        assert all(hypothesis.tokens[:len(prefix)] == prefix for hypothesis in expected)
+        (alone,) = translate(table, [sentence], beam_size=beam_size, max_length=7, n_best=beam_size,
+                             constraints=[beginning_with([prefix])])
+        assert alone == expected
+
+
+# Forbidden phrases
+
+
+def test_a_forbidden_phrase_is_found_in_whatever_pieces():
+    pieces = [b"", b"", b"", b" do", b"g", b" dog", b"gs", b" the", b"s", b".", b" dogs", b"\xc3", b"\xa9"]
+    constraint = without(["dog", "th\u00e9"], pieces)
+
+    def forbidden(*tokens):
+        return {index for index in range(3, len(pieces)) if index not in allowed(constraint, tokens, len(pieces))}
+
+    assert forbidden() == {5}
+    assert forbidden(3) == {4, 5}
+    assert forbidden(7) == {5}
+    assert forbidden(7, 3) == {4, 5}
+    assert forbidden(3, 6) == {5}                                               # dogs is another word
+    assert forbidden(3, 3) == {4, 5}
+    assert allowed(constraint, (10,), len(pieces)) >= {8, 9, 10}
+    byte_by_byte = without(["\u00e9"], pieces, whole_words=False)
+    assert allowed(byte_by_byte, (7, 11), len(pieces)) == set(range(len(pieces))) - {12}
+    assert allowed(byte_by_byte, (7,), len(pieces)) == set(range(len(pieces)))
+
+
+def allowed(constraint, tokens, vocab_size):
+    hypotheses = Hypotheses(torch.tensor([[tokens]], dtype=torch.int64).view(1, 1, -1), [0])
+    return set(torch.isfinite(constraint(hypotheses, torch.zeros(1, vocab_size))[0]).nonzero().flatten().tolist())
+
+
+def test_of_words_within_words_only_those_are_forbidden_that_are_whole():
+    pieces = [b"", b"", b"", b" p", b"art", b"y", b" art", b" artist", b",", b"i", b"\xe4\xb8\xad"]
+    for whole_words, context, expected in [
+        (True, (), {4, 6}), (True, (3,), {6}), (True, (8,), {4, 6}), (True, (10,), {6}),
+        (False, (), {4, 6, 7}), (False, (3,), {4, 6, 7}),
+    ]:
+        constraint = without(["art"], pieces, whole_words)
+        assert set(range(len(pieces))) - allowed(constraint, context, len(pieces)) == expected, (whole_words, context)
+
+
+def test_an_empty_phrase_is_refused():
+    with pytest.raises(ValueError, match="empty phrase"):
+        without(["art", ""], PIECES)
+
+
+# Impossible
+
+
+def test_what_constraints_leave_nothing_of_is_named():
+    def nothing(hypotheses, logits):
+        for row, line in enumerate(line for line in hypotheses.lines for _ in range(hypotheses.tokens.shape[1])):
+            if line in (1, 4):
+                logits[row] = float("-inf")
+        return logits
+
+    with pytest.raises(NoHypothesis) as caught:
+        translate(Table(), [2, 3, 5, 7, 11], beam_size=3, constraints=[nothing])
+    assert caught.value.lines == [1, 4]
+
+
+def test_scores_that_are_no_numbers_are_no_matter_of_constraints():
+    class Broken(Table):
+        def logits(self, sentence, prefix):
+            return super().logits(sentence, prefix) * float("nan")
+
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        translate(Broken(), [2, 3], beam_size=3, constraints=[at_least(2)])
+
+
+def test_every_word_of_the_table_is_used_here():
+    assert set(WORDS) == {index for index, piece in enumerate(PIECES) if piece and piece != b"-"}
+    assert {text_of(tokens) for tokens in itertools.product(WORDS, repeat=3)} >= {" art"}

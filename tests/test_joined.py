@@ -1,0 +1,123 @@
+"""Ensembles and fusion against brute force over all that can be said, and real models as members."""
+
+import numpy as np
+import pytest
+import torch
+from lookup import Table, every_translation, translate
+
+from seq2seq.batching import EncodedSide
+from seq2seq.model.joined import Ensemble, Fusion
+from seq2seq.search import power_normaliser, search
+from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
+
+
+class Another(Table):
+    """Says other things than `Table`."""
+
+    def logits(self, sentence, prefix):
+        return super().logits(sentence + 1000, prefix)
+
+
+class Joined:
+    """What `every_translation` asks of a model, from tables and a function of their log-probabilities."""
+
+    def __init__(self, function, *tables):
+        self.function, self.tables = function, tables
+
+    def log_probabilities(self, sentence, prefix):
+        return self.function([table.log_probabilities(sentence, prefix) for table in self.tables])
+
+
+def mean_probability(rows):
+    return np.log(np.mean(np.exp(rows), axis=0))
+
+
+def mean_log_probability(rows):
+    mean = np.mean(rows, axis=0)
+    return mean - np.log(np.exp(mean).sum())
+
+
+def assert_finds_all(model, definition, **options):
+    for sentence in range(5):
+        expected = sorted(((total / (len(tokens) + 1), tokens)
+                           for tokens, total in every_translation(definition, sentence, 4)), reverse=True)
+        (found,) = translate(model, [sentence], beam_size=40, max_length=4, n_best=40, **options)
+        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
+        assert [hypothesis.score for hypothesis in found] == pytest.approx([score for score, _ in expected])
+
+
+@pytest.mark.parametrize(("mean", "function"), [("probability", mean_probability),
+                                                ("log_probability", mean_log_probability)])
+def test_an_ensemble_finds_what_brute_force_finds(mean, function):
+    tables = [Table(), Another(end=0.5), Table(end=-1.0)]
+    assert_finds_all(Ensemble(with_positions(tables), mean), Joined(function, *tables))
+
+
+def with_positions(tables):
+    for table, positions in zip(tables, (31, 29, 37), strict=False):
+        table.max_positions = positions
+    return tables
+
+
+def test_an_ensemble_of_one_model_is_that_model_and_takes_what_all_members_take():
+    (table,) = with_positions([Table()])
+    alone = translate(table, list(range(7)), beam_size=3, n_best=3)
+    for mean in ("probability", "log_probability"):
+        for members in ([table], [table, table]):
+            for found, expected in zip(translate(Ensemble(members, mean), list(range(7)), beam_size=3, n_best=3), alone,
+                                       strict=True):
+                assert [each.tokens for each in found] == [each.tokens for each in expected]
+                assert [each.score for each in found] == pytest.approx([each.score for each in expected])
+    assert Ensemble(with_positions([Table(), Table(), Table()])).max_positions == 29
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.5])
+def test_fusion_finds_what_brute_force_finds(weight):
+    """log p(y|x) + weight * log p_lm(y), which is not normalised; the language model's source is </s> alone."""
+    translating, speaking = with_positions([Table(), Another(end=0.5)])
+
+    class Fused:
+        def log_probabilities(self, sentence, prefix):
+            return (translating.log_probabilities(sentence, prefix)
+                    + weight * speaking.log_probabilities(END_ID, prefix))
+
+    assert_finds_all(Fusion(translating, speaking, weight), Fused(), normalised=True)
+
+
+@pytest.mark.parametrize("model", [Ensemble(with_positions([Table(), Another()])),
+                                   Fusion(*with_positions([Table(), Another()]), 0.7),
+                                   Fusion(Ensemble(with_positions([Table(), Another()])), with_positions([Table()])[0],
+                                          0.7)], ids=["ensemble", "fusion", "both"])
+def test_joined_models_do_not_depend_on_the_batch(model):
+    sentences = list(range(13))
+    options = {"beam_size": 3, "max_length": 11, "n_best": 3, "normalised": isinstance(model, Fusion)}
+    together = translate(model, sentences, **options)
+    assert [translate(model, [sentence], **options)[0] for sentence in sentences] == together
+
+
+def test_only_known_means_of_some_models_can_be_taken():
+    for members, mean in ([[], "probability"], [[Table()], "median"]):
+        with pytest.raises(ValueError, match=f"cannot take the {mean} mean of {len(members)} models"):
+            Ensemble(members, mean)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_real_models_join_and_their_attention_is_the_mean(make_model, groups):
+    models = [make_model(seed=seed, max_positions=29) for seed in (1, 2)]
+    sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10]])
+    ids, offsets, _ = sources.gather(np.arange(3))
+    source, source_offsets = torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32))
+    for joined in (Ensemble(models), Fusion(models[0], models[1], 0.5)):
+        found = search(joined, source, source_offsets, 6, beam_size=3, max_lengths=[7, 11, 13], n_best=3, groups=groups,
+                       normaliser=power_normaliser(0.0), banned=[UNKNOWN_ID, START_ID],
+                       normalised=isinstance(joined, Fusion))
+        assert [len(each) for each in found] == [3, 3, 3]
+    state = Ensemble(models).start(source, source_offsets, 6, keep_attention=True)
+    assert state.attention is None
+    _, state = Ensemble(models).step(torch.full((3,), START_ID), state)
+    steps = [model.step(torch.full((3,), START_ID), model.start(source, source_offsets, 6, keep_attention=True))[1]
+             for model in models]
+    torch.testing.assert_close(state.attention, (steps[0].attention + steps[1].attention) / 2)
+    fused = Fusion(models[0], models[1], 0.5)
+    _, state = fused.step(torch.full((3,), START_ID), fused.start(source, source_offsets, 6, keep_attention=True))
+    torch.testing.assert_close(state.attention, steps[0].attention)

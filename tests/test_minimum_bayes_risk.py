@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+from sacrebleu.metrics import CHRF
+
+from seq2seq.minimum_bayes_risk import expected_utilities, pairwise_utilities
+
+TEXTS = [
+    "A dog runs through the grass.", "The dog is running in the grass", "a cat sleeps", "A dog runs through the", "",
+    "x", "Ein Hund läuft durch das Gras.", "一只狗在草地上跑。", "A  dog runs through\u3000the grass.", "aaaaaaaaaaaaa",
+]
+
+
+def directly(one, other):
+    """sacreBLEU's chrF of a sentence, with either as reference."""
+    return (CHRF().sentence_score(one, [other]).score + CHRF().sentence_score(other, [one]).score) / 2
+
+
+def test_utilities_are_those_of_sacrebleu():
+    found = pairwise_utilities(TEXTS)
+    for row, one in enumerate(TEXTS):
+        for column, other in enumerate(TEXTS):
+            assert found[row, column] == pytest.approx(directly(one, other), abs=1e-9), (one, other)
+    assert np.array_equal(found, found.T)
+
+
+def test_the_candidate_chosen_is_that_of_a_direct_computation():
+    source = np.random.default_rng(3)
+    words = ["a", "the", "dog", "cat", "runs", "sleeps", "in", "grass", "house"]
+    for _ in range(7):
+        candidates = [" ".join(source.choice(words, source.integers(1, 7))) for _ in range(11)]
+        candidates += candidates[:3]                                            # what is drawn twice counts twice
+        expected = [np.mean([directly(one, other) for other in candidates]) for one in candidates]
+        found = expected_utilities(candidates)
+        assert found == pytest.approx(expected, abs=1e-9)
+        assert candidates[found.argmax()] == candidates[int(np.argmax(expected))]
+
+
+def test_what_most_say_is_chosen_over_what_one_says():
+    candidates = ["the dog runs home", "the dog runs home now", "a dog runs home", "xyz"]
+    utilities = expected_utilities(candidates)
+    assert utilities.argmin() == 3 and utilities.max() < 100
+    assert expected_utilities(["a dog"] * 3).tolist() == [100] * 3
