@@ -22,7 +22,7 @@ test: $(READY) ## the quick tests, under three minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: $(READY) ## every test, also those that train
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m ""
 
 check: $(READY) ## style and types
 	$(BIN)/ruff check .

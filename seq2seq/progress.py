@@ -16,7 +16,8 @@ class Progress:
     step: optimizer steps done. epoch, step_in_epoch: what the next step is made of. best_score, best_step: by the
     recipe's best_metric. validations: (step, score) of each. stale: validations since the best. skipped: steps left out
     for want of a finite gradient; skipped_in_row: those since the last good one. window: sums since the last log line.
-    seconds: spent in training and validation. averaged: the average of checkpoints has been tried.
+    seconds: spent in training and validation. averaged: the average of checkpoints has been tried. most_tokens: that
+    are computed together, since memory did not suffice for more.
     """
 
     step: int = 0
@@ -31,6 +32,7 @@ class Progress:
     window: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     averaged: bool = False
+    most_tokens: int | None = None
 
     def finished(self, recipe: Recipe) -> bool:
         """Whether no step is left: all are done, or the score has stopped to improve."""

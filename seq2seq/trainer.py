@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.averaging import MOVING_AVERAGE, validated_weights
-from seq2seq.batching import Shape, derived_seed, fitting, gather, plan_epoch
+from seq2seq.batching import Shape, derived_seed, plan_epoch
 from seq2seq.checkpoint import (
     BEST,
     average_weights,
@@ -34,7 +34,8 @@ from seq2seq.checkpoint import (
 from seq2seq.corpus import read_corpus
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
-from seq2seq.loss import perplexity, training_loss
+from seq2seq.gradients import StepGradients, gradient_of
+from seq2seq.loss import perplexity
 from seq2seq.machine import choose_device, choose_dtype, describe, settle_process
 from seq2seq.model import build_model
 from seq2seq.model.attention import runs_packed
@@ -73,11 +74,7 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
             longer = "max_steps" if training.progress.step >= recipe.training.max_steps else "early_stopping"
             console.say(f"{run} has finished: {training.progress.summary()}. To train on, raise training.{longer}; "
                         "to begin anew, use --restart.")
-        try:
-            training.loop()
-        except torch.OutOfMemoryError as error:
-            raise UserError("the device's memory does not suffice for a step; raise training.accumulation, which "
-                            "changes nothing else. The last checkpoint is intact.") from error
+        training.loop()
         return training.test()
 
 
@@ -111,17 +108,19 @@ class Training:
         self.computing: nn.Module = self.model
         if self.dtype != torch.float32:
             self.computing = copy.deepcopy(self.model).to(self.dtype)
-        self.computing_weights = list(self.computing.parameters())
         self.optimizer = build_optimizer(self.section, self.model.named_parameters())
         self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         # Where the variable-length kernel runs, all batches have one shape.
-        self.longest = recipe.data.cleaning.max_pieces + 1
+        longest = recipe.data.cleaning.max_pieces + 1
         heads = recipe.model.num_heads
         query = torch.empty(0, heads, recipe.model.d_model // heads, dtype=self.dtype, device=self.device)
-        self.shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
-                                      self.longest) if runs_packed(query) else None
+        shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
+                                 longest) if runs_packed(query) else None
         self.progress = Progress()
         self._resume()
+        self.gradients = StepGradients(
+            self.computing, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing, shape=shape,
+            longest=longest, most_tokens=self.progress.most_tokens)
 
     # The loop
 
@@ -177,28 +176,16 @@ class Training:
         """One optimizer step: the gradients of all parts are summed and divided once by the tokens of all."""
         began = time.monotonic()
         step = self.progress.step + 1
-        loss, likelihood = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        source_tokens = target_tokens = 0
-        if self.shape:
-            parts = [half for part in parts for half in fitting(self.corpus, part, self.shape)]
-        for number, part in enumerate(parts):
-            torch.manual_seed(derived_seed(self.recipe.seed, "dropout", step, number))
-            batch = gather(self.corpus, part, self._shape(part)).to(self.device)
-            sums = training_loss(self.computing(batch), batch.target_output, batch.target_count,
-                                 self.section.label_smoothing)
-            sums.total.backward()
-            self._collect_gradients()
-            loss += sums.total.detach()
-            likelihood += sums.negative_log_likelihood
-            source_tokens += int(self.corpus.source.lengths[part].sum())
-            target_tokens += sums.tokens
-        norm = scale_gradients([_gradient(weight) for weight in self.weights], target_tokens,
+        sums = self.gradients.add_up(self.corpus, step, parts)
+        self.progress.most_tokens = self.gradients.most_tokens
+        norm = scale_gradients([gradient_of(weight) for weight in self.weights], sums.target_tokens,
                                self.section.gradient_clip)
         if math.isfinite(norm):
             self._update(learning_rate(self.section, step), step)
             self.progress.skipped_in_row = 0
-            self.progress.count(loss=loss.item(), likelihood=likelihood.item(), source_tokens=source_tokens,
-                                target_tokens=target_tokens, gradient_norm=norm, steps=1)
+            self.progress.count(loss=sums.loss.item(), likelihood=sums.likelihood.item(),
+                                source_tokens=sums.source_tokens, target_tokens=sums.target_tokens,
+                                gradient_norm=norm, steps=1)
         else:
             self._skip(step, parts)
         self.optimizer.zero_grad()
@@ -207,28 +194,12 @@ class Training:
         self.progress.averaged = False
         self.progress.count(seconds=time.monotonic() - began)
 
-    def _shape(self, part: np.ndarray) -> Shape:
-        return self.shape or Shape.rounded(self.corpus, part, self.longest)
-
-    def _collect_gradients(self) -> None:
-        """Add the gradients of the computing copy to those of the weights, in fp32."""
-        if self.computing is self.model:
-            return
-        gradients = [_gradient(weight).float() for weight in self.computing_weights]
-        if self.weights[0].grad is None:
-            for weight, gradient in zip(self.weights, gradients, strict=True):
-                weight.grad = gradient
-        else:
-            torch._foreach_add_([_gradient(weight) for weight in self.weights], gradients)
-        for weight in self.computing_weights:
-            weight.grad = None
-
     def _update(self, rate: float, step: int) -> None:
         self.optimizer.step(rate)
         if self.average:
             update_moving_average(self.average, self.weights, self.section.ema_decay, step)
         if self.computing is not self.model:
-            _copy_all(self.computing_weights, self.weights)
+            _copy_all(list(self.computing.parameters()), self.weights)
 
     def _skip(self, step: int, parts: Sequence[np.ndarray]) -> None:
         """Count and report a step without a finite gradient; the weights stay as they are."""
@@ -375,7 +346,7 @@ class Training:
                                   "Restore the files, or start anew with --restart.")
         _copy_all(self.weights, [checkpoint.model[name].to(self.device) for name in self.names])
         if self.computing is not self.model:
-            _copy_all(self.computing_weights, self.weights)
+            _copy_all(list(self.computing.parameters()), self.weights)
         for name, weight in zip(self.names, self.weights, strict=True):
             prefix = f"optimizer.{name}."
             self.optimizer.restore(weight, {key.removeprefix(prefix): value.to(self.device)
@@ -421,11 +392,6 @@ def _make_deterministic(device: torch.device) -> None:
 @torch.no_grad()
 def _copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     torch._foreach_copy_(list(targets), list(sources))
-
-
-def _gradient(weight: Tensor) -> Tensor:
-    assert weight.grad is not None, "every parameter takes part in every step"
-    return weight.grad
 
 
 def _parameters(weights: Sequence[Tensor]) -> int:

@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 
+from seq2seq import gradients
 from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.machine import has_fast_bf16
@@ -205,16 +206,21 @@ def test_a_run_does_not_go_on_with_other_text(recipe, folder):
 # Computing
 
 
-def test_parts_of_a_step_change_nothing(recipe, tmp_path):
-    for accumulation in (1, 3):
-        settings = ("model.dropout=0.0", f"training.accumulation={accumulation}", "training.max_steps=5")
-        train(recipe(*settings), tmp_path / str(accumulation))
-    one, three = final_weights(tmp_path / "1"), final_weights(tmp_path / "3")
+def assert_trained_alike(run, other):
+    """Equal weights, but for rounding."""
+    one, two = final_weights(run), final_weights(other)
     # Adam divides by the gradient's own size: rounding decides what it makes of a gradient that is truly zero, which
     # that of a key's bias is.
     keys = [name for name in one if name.endswith("bias") and ("query_key_value" in name or "key_value" in name)]
     for name in one.keys() - set(keys):
-        torch.testing.assert_close(one[name], three[name], rtol=0, atol=1e-4)
+        torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-4)
+
+
+def test_parts_of_a_step_change_nothing(recipe, tmp_path):
+    for accumulation in (1, 3):
+        settings = ("model.dropout=0.0", f"training.accumulation={accumulation}", "training.max_steps=5")
+        train(recipe(*settings), tmp_path / str(accumulation))
+    assert_trained_alike(tmp_path / "1", tmp_path / "3")
 
 
 @pytest.mark.skipif(not has_fast_bf16(torch.device("cpu")), reason="this CPU computes bf16 by emulation only")
@@ -226,6 +232,23 @@ def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path):
         losses[precision] = logged(run)[-1]["loss"]
         assert {weight.dtype for weight in final_weights(run).values()} == {torch.float32}
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)
+
+
+def test_a_lack_of_memory_cuts_the_steps_and_changes_nothing_else(recipe, tmp_path, monkeypatch, capsys):
+    settings = ("model.dropout=0.0", "training.max_steps=5", "training.precision=fp32")
+    train(recipe(*settings), tmp_path / "whole")
+    loss, most = gradients.training_loss, 20
+
+    def limited(output, target, tokens, label_smoothing):
+        if tokens > most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes.")
+        return loss(output, target, tokens, label_smoothing)
+
+    monkeypatch.setattr(gradients, "training_loss", limited)
+    train(recipe(*settings), tmp_path / "cut")
+    assert "memory did not suffice" in capsys.readouterr().err
+    assert_trained_alike(tmp_path / "whole", tmp_path / "cut")
+    assert newest_checkpoint(tmp_path / "cut").info["progress"]["most_tokens"] > 0
 
 
 def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, tmp_path, monkeypatch, capsys):

@@ -1,0 +1,137 @@
+"""The gradients of an optimizer step: sums over its parts, which are cut smaller where memory does not suffice.
+
+A step is a list of packed parts. Its gradient is the sum over all tokens, divided once, so that neither the number of
+parts nor their size changes it; with dropout they decide only what is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seq2seq import console
+from seq2seq.batching import EncodedCorpus, Shape, derived_seed, fitting, gather
+from seq2seq.errors import UserError
+from seq2seq.loss import training_loss
+
+
+@dataclass
+class StepSums:
+    """Sums over the tokens of a step. loss: what was minimised. likelihood: -log p of the targets, in nats; both
+    scalars, on the device until somebody asks."""
+
+    loss: Tensor
+    likelihood: Tensor
+    source_tokens: int = 0
+    target_tokens: int = 0
+
+
+class StepGradients:
+    """Computes parts with one copy of the weights and sums their gradients for another, more precise one, or the same.
+
+    most_tokens: parts of more tokens, both sides together, are cut before they are tried; lowered, for good, whenever
+        memory has not sufficed for one. None: no limit.
+    """
+
+    def __init__(self, computing: nn.Module, weights: Sequence[Tensor], *, seed: int, label_smoothing: float,
+                 shape: Shape | None, longest: int, most_tokens: int | None = None) -> None:
+        """shape: of all batches, where it is fixed; else each is rounded. longest: tokens of the longest sentence."""
+        self.computing, self.weights = computing, weights
+        self.computing_weights = list(computing.parameters())
+        self.seed, self.label_smoothing = seed, label_smoothing
+        # Batches of a fixed shape are filled to it: cut ones would take as much memory again.
+        self.shape = shape if most_tokens is None else None
+        self.longest, self.most_tokens = longest, most_tokens
+
+    def add_up(self, corpus: EncodedCorpus, step: int, parts: Sequence[np.ndarray]) -> StepSums:
+        """Leave the summed gradients of a step in `weights`.
+
+        Raises:
+            UserError: memory does not suffice for a single pair.
+        """
+        nothing = torch.zeros((), device=self.computing_weights[0].device)
+        sums, gradients = StepSums(nothing, nothing), list[Tensor]()
+        # Each part with the numbers that lead to it: of the part, of its half, and so on.
+        waiting: list[tuple[tuple[int, ...], np.ndarray]] = [((number,), part) for number, part in enumerate(parts)]
+        while waiting:
+            path, part = waiting.pop(0)
+            pieces = list(self._small_enough(corpus, part))
+            if len(pieces) == 1 and not self._add_part(corpus, (step, *path), part, sums, gradients):
+                self._lower_budget(corpus, part)
+                pieces = [part[::2], part[1::2]]
+            if len(pieces) > 1:
+                waiting = [((*path, number), piece) for number, piece in enumerate(pieces)] + waiting
+        for weight, gradient in zip(self.weights, gradients, strict=True):
+            weight.grad = gradient
+        return sums
+
+    def _small_enough(self, corpus: EncodedCorpus, part: np.ndarray) -> Iterator[np.ndarray]:
+        if self.most_tokens is not None and len(part) > 1 and _tokens(corpus, part) > self.most_tokens:
+            yield from (part[::2], part[1::2])
+        elif self.shape is not None:
+            yield from fitting(corpus, part, self.shape)
+        else:
+            yield part
+
+    def _add_part(self, corpus: EncodedCorpus, path: tuple[int, ...], part: np.ndarray, sums: StepSums,
+                  gradients: list[Tensor]) -> bool:
+        """Add a part's gradients and sums to those of the step; whether memory sufficed. If not, nothing is added.
+
+        path: what dropout's draws depend on.
+        """
+        device = self.computing_weights[0].device
+        try:
+            torch.manual_seed(derived_seed(self.seed, "dropout", *path))
+            batch = gather(corpus, part, self.shape or Shape.rounded(corpus, part, self.longest)).to(device)
+            loss = training_loss(self.computing(batch), batch.target_output, batch.target_count, self.label_smoothing)
+            loss.total.backward()
+        except RuntimeError as error:
+            for weight in self.computing_weights:
+                weight.grad = None
+            if not is_out_of_memory(error):
+                raise
+            return False
+        found = [gradient_of(computed).to(weight.dtype)
+                 for computed, weight in zip(self.computing_weights, self.weights, strict=True)]
+        for weight in self.computing_weights:
+            weight.grad = None
+        if gradients:
+            torch._foreach_add_(gradients, found)
+        else:
+            gradients += found
+        sums.loss = sums.loss + loss.total.detach()
+        sums.likelihood = sums.likelihood + loss.negative_log_likelihood
+        sums.source_tokens += int(corpus.source.lengths[part].sum())
+        sums.target_tokens += loss.tokens
+        return True
+
+    def _lower_budget(self, corpus: EncodedCorpus, part: np.ndarray) -> None:
+        tokens = _tokens(corpus, part)
+        if len(part) == 1:
+            where = "" if corpus.lines is None else f" It is on line {int(corpus.lines[part[0]])} of its corpus."
+            raise UserError(f"memory does not suffice for a single pair of {tokens:,} tokens.{where} Take it out, "
+                            "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
+        if self.computing_weights[0].is_cuda:
+            torch.cuda.empty_cache()
+        self.most_tokens, self.shape = max(1, tokens // 2), None
+        console.warn(f"memory did not suffice for {tokens:,} tokens at once; from here on {self.most_tokens:,} are "
+                     "computed together. The gradients are the same.")
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory was lacking: on a GPU an exception of its own, on a CPU known by its text."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def gradient_of(weight: Tensor) -> Tensor:
+    """Its gradient, which is there."""
+    assert weight.grad is not None, "every parameter takes part in every step"
+    return weight.grad
+
+
+def _tokens(corpus: EncodedCorpus, part: np.ndarray) -> int:
+    return int(corpus.source.lengths[part].sum() + corpus.target.lengths[part].sum())

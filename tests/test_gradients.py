@@ -1,0 +1,99 @@
+"""The gradient of a step does not depend on how it is cut, and memory that does not suffice cuts it."""
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.errors import UserError
+from seq2seq.gradients import StepGradients, is_out_of_memory
+
+
+def gradients_of(model, corpus, parts, **options):
+    model.zero_grad()
+    summing = StepGradients(model, list(model.parameters()), seed=1, label_smoothing=0.1, shape=None, longest=19,
+                            **options)
+    sums = summing.add_up(corpus, 1, parts)
+    return summing, sums, [weight.grad.clone() for weight in model.parameters()]
+
+
+@pytest.fixture
+def lacking_memory(monkeypatch):
+    """Makes a model's forward fail for more than so many source tokens, as the allocator of a CPU does."""
+
+    def lack(model, most):
+        forward = model.forward
+
+        def limited(batch):
+            if int(batch.target_count) > most:
+                raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate "
+                                   "memory: you tried to allocate 99 bytes. Error code 12 (Cannot allocate memory)")
+            return forward(batch)
+
+        monkeypatch.setattr(model, "forward", limited)
+
+    return lack
+
+
+@pytest.fixture
+def failing_backward(monkeypatch):
+    """Lets the first backward pass fail after it has left gradients behind."""
+    backward, calls = torch.Tensor.backward, []
+
+    def failing(loss, *arguments, **options):
+        backward(loss, *arguments, **options)
+        calls.append(loss)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(torch.Tensor, "backward", failing)
+
+
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_a_part_too_large_for_memory_is_cut_and_the_gradient_stays(make_model, make_corpus, lacking_memory, capsys):
+    model, corpus = make_model().train(), make_corpus((5, 2, 7, 3, 11), (3, 11, 2, 5, 7))
+    parts = [np.arange(3), np.arange(3, 5)]
+    _, whole, expected = gradients_of(model, corpus, parts)
+    lacking_memory(model, 12)
+    summing, sums, found = gradients_of(model, corpus, parts)
+    assert_same(found, expected)
+    assert sums.loss.item() == pytest.approx(whole.loss.item()) and sums.target_tokens == whole.target_tokens == 28
+    # 14 + 16 tokens did not fit; from here on 15 are tried.
+    assert summing.most_tokens == 15
+    assert "memory did not suffice for 30 tokens at once; from here on 15" in capsys.readouterr().err
+
+
+def test_what_a_failed_backward_pass_left_behind_is_forgotten(make_model, make_corpus, request):
+    model, corpus = make_model().train(), make_corpus()
+    _, _, expected = gradients_of(model, corpus, [np.arange(2), np.arange(2, 4)])
+    request.getfixturevalue("failing_backward")
+    _, _, found = gradients_of(model, corpus, [np.arange(2), np.arange(2, 4)])
+    assert_same(found, expected)
+
+
+def test_the_lower_budget_is_kept(make_model, make_corpus):
+    model, corpus = make_model().train(), make_corpus()
+    _, _, expected = gradients_of(model, corpus, [np.arange(4)])
+    summing, _, found = gradients_of(model, corpus, [np.arange(4)], most_tokens=12)
+    assert_same(found, expected)
+    assert summing.most_tokens == 12
+
+
+def test_a_pair_that_no_cut_makes_smaller_is_named(make_model, make_corpus, lacking_memory):
+    from dataclasses import replace
+
+    model, corpus = make_model().train(), replace(make_corpus(), lines=np.array([11, 13, 17, 19]))
+    lacking_memory(model, 10)
+    with pytest.raises(UserError, match=r"a single pair of 13 tokens. It is on line 13 of its corpus. Take it out"):
+        gradients_of(model, corpus, [np.arange(4)])
+
+
+def test_another_error_is_not_taken_for_a_lack_of_memory(make_model, make_corpus, monkeypatch):
+    model = make_model().train()
+    monkeypatch.setattr(model, "forward", lambda batch: (_ for _ in ()).throw(RuntimeError("a defect")))
+    with pytest.raises(RuntimeError, match="a defect"):
+        gradients_of(model, make_corpus(), [np.arange(4)])
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory")) and not is_out_of_memory(RuntimeError("x"))
