@@ -36,6 +36,7 @@ def examples(*lines: str) -> str:
 
 
 SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
+CONSTRAINTS, SAMPLING, MODELS = "What a translation must hold", "Sampling", "Several models"
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, in YAML.", show_default=False)]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", show_default=False,

@@ -17,6 +17,7 @@ from seq2seq import console
 from seq2seq.errors import CorpusError, UserError
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 NAMED_LINES = 3
 """Lines that are not UTF-8 and are warned of one by one; the others are counted."""
@@ -180,6 +181,27 @@ def through(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[
     for result in function(texts()):
         yield waiting.popleft(), result
     assert not waiting, "a line went in and nothing came out"
+
+
+def beside(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tuple[Item, str]]:
+    """Each item, one for a line of the input `name`, with the text of the line of `other` beside it; "" where there is
+    no other.
+
+    Raises:
+        CorpusError: one has more lines than the other; seen at the end of the shorter one.
+    """
+    if other is None:
+        yield from ((item, "") for item in items)
+        return
+    lines, count = iter(other), 0
+    for item in items:
+        line = next(lines, None)
+        if line is None:
+            raise not_parallel(name, count + 1 + sum(1 for _ in items), other.name, count)
+        yield item, line.text
+        count += 1
+    if rest := sum(1 for _ in lines):
+        raise not_parallel(name, count, other.name, count + rest)
 
 
 def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[tuple[Line, Line]]]:

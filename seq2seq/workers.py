@@ -10,9 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from seq2seq.decoding import Request
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingSection
-from seq2seq.translator import Progress, Translation, Translator, growing_blocks
+from seq2seq.translator import Progress, Translation, Translator, growing_blocks, numbered
 
 
 class TranslatorPool:
@@ -24,8 +25,9 @@ class TranslatorPool:
     """
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
-                 threads: int = 1) -> None:
-        """Start the processes and wait until each has loaded the model. Arguments: as `Translator.load` takes them.
+                 threads: int = 1, **models: Any) -> None:
+        """Start the processes and wait until each has loaded the model. Arguments, `models` too: as
+        `Translator.load` takes them.
 
         Raises:
             UserError: as `Translator.load`, or a process ended.
@@ -35,7 +37,8 @@ class TranslatorPool:
         self.processes = []
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, str(path), device, precision, threads), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, str(path), device, precision, threads, models),
+                                      daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(ours)
@@ -48,16 +51,16 @@ class TranslatorPool:
         self.decoding: DecodingSection = ready[0][0]
         self.precision: str = ready[0][1]
 
-    def translate_stream(self, lines: Iterable[str], block_lines: int = 8192, *, progress: Progress | None = None,
-                         **decoding: Any) -> Iterator[list[Translation]]:
+    def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
+                         progress: Progress | None = None, **decoding: Any) -> Iterator[list[Translation]]:
         """See `Translator.translate_stream`; `block_lines` are those of each process."""
-        for block in growing_blocks(lines, block_lines * len(self.pipes)):
+        for block in growing_blocks(numbered(lines), block_lines * len(self.pipes)):
             yield from self._translate(block, progress, decoding)
 
-    def _translate(self, lines: Sequence[str], progress: Progress | None,
+    def _translate(self, lines: Sequence[Request], progress: Progress | None,
                    decoding: dict[str, Any]) -> list[list[Translation]]:
         # Each gets every n-th line by length: as many, and as long, as the others.
-        order = sorted(range(len(lines)), key=lambda number: len(lines[number]))
+        order = sorted(range(len(lines)), key=lambda number: len(lines[number].text))
         shares = {pipe: order[first :: len(self.pipes)] for first, pipe in enumerate(self.pipes)}
         waiting = [pipe for pipe, share in shares.items() if share]
         for pipe in waiting:
@@ -103,11 +106,11 @@ class TranslatorPool:
         self.close()
 
 
-def _serve(pipe: Connection, path: str, device: str, precision: str, threads: int) -> None:
+def _serve(pipe: Connection, path: str, device: str, precision: str, threads: int, models: dict[str, Any]) -> None:
     # Ctrl-C reaches every process of the terminal; the one that started us ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        translator = Translator.load(path, device, precision, threads)
+        translator = Translator.load(path, device, precision, threads, **models)
         pipe.send(("ready", (translator.decoding, translator.precision)))
         while True:
             lines, decoding = pipe.recv()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import bar, json_line, load_translator
+from seq2seq.commands.common import bar, json_line
 from seq2seq.errors import UserError
 from seq2seq.options import (
+    CONSTRAINTS,
     FORMAT,
+    MODELS,
+    SAMPLING,
     SEARCH,
     Device,
     Model,
@@ -24,16 +28,29 @@ from seq2seq.options import (
     Workers,
     examples,
 )
-from seq2seq.textio import Line, reading, through, writing
+from seq2seq.textio import Input, Line, beside, reading, require_as_many_lines, through, writing
 
 if TYPE_CHECKING:
+    from seq2seq.decoding import Request
     from seq2seq.translator import Translation, Translator
     from seq2seq.workers import TranslatorPool
+
+
+class Mean(StrEnum):
+    """What an ensemble takes the mean of."""
+
+    probability = "probability"
+    log_probability = "log_probability"
 
 
 EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --output test.en --beam-size 1",
                     "seq2seq translate model test.de --n-best 3 --format jsonl",
+                    "seq2seq translate model test.de --sampling --top-p 0.9 --n-best 5 --format jsonl",
+                    "seq2seq translate model test.de --sampling --mbr 32",
+                    "seq2seq translate model test.de --prefix beginnings.en --forbid dog --no-repeat-ngram 3",
+                    "seq2seq translate model test.de --require phrases.tsv --beam-size 10",
+                    "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8",
                     "seq2seq translate model    (and type)")
 
@@ -52,12 +69,74 @@ def translate(
     n_best: Annotated[int, typer.Option(
         metavar="N", min=1, help="Translations of each line; more than one need --format jsonl.",
         rich_help_panel=FORMAT)] = 1,
+    word_confidence: Annotated[bool, typer.Option(
+        "--word-confidence", help="In JSONL, how sure the model is of each word: the geometric mean of the "
+        "probabilities of its pieces.", rich_help_panel=FORMAT)] = False,
     beam_size: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Hypotheses kept for each sentence; 1 is greedy and fastest.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     length_penalty: Annotated[float | None, typer.Option(
         metavar="X", min=0, help="Above the recipe's for longer translations, below for shorter.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    coverage_penalty: Annotated[float | None, typer.Option(
+        metavar="X", min=0, help="Above 0 for translations that leave out less.", show_default="the recipe's",
+        rich_help_panel=SEARCH)] = None,
+    min_length: Annotated[int | None, typer.Option(
+        metavar="N", min=0, help="Pieces of the shortest translation.", show_default="the recipe's",
+        rich_help_panel=SEARCH)] = None,
+    max_length: Annotated[int | None, typer.Option(
+        metavar="N", min=1, help="Pieces of the longest translation.", show_default="the recipe's",
+        rich_help_panel=SEARCH)] = None,
+    diverse_groups: Annotated[int | None, typer.Option(
+        metavar="N", min=1, help="Groups of the beam that avoid each other's words: an --n-best that differs more.",
+        show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    diverse_strength: Annotated[float | None, typer.Option(
+        metavar="X", min=0, help="How much they avoid them.", show_default="the recipe's",
+        rich_help_panel=SEARCH)] = None,
+    mbr: Annotated[int | None, typer.Option(
+        metavar="N", min=0, help="Of N candidates, samples or the best of the beam, the one most like all of them by "
+        "chrF.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    prefix: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Text that each translation begins with, line by line; nothing where a line is empty.",
+        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+    require: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Words or phrases that each translation holds, line by line, tabs between them.",
+        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+    forbid: Annotated[list[str] | None, typer.Option(
+        metavar="TEXT", help="A word or phrase that no translation holds, as it is written. May be given again.",
+        show_default="the recipe's", rich_help_panel=CONSTRAINTS)] = None,
+    no_repeat_ngram: Annotated[int | None, typer.Option(
+        metavar="N", min=0, help="No N pieces in a row twice in a translation.", show_default="the recipe's",
+        rich_help_panel=CONSTRAINTS)] = None,
+    sampling: Annotated[bool | None, typer.Option(
+        help="Draw translations instead of searching; --n-best of each line.", show_default="the recipe's",
+        rich_help_panel=SAMPLING)] = None,
+    temperature: Annotated[float | None, typer.Option(
+        metavar="X", help="Below 1 the probable is drawn more often, above 1 less.", show_default="the recipe's",
+        rich_help_panel=SAMPLING)] = None,
+    top_k: Annotated[int | None, typer.Option(
+        metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", show_default="the recipe's",
+        rich_help_panel=SAMPLING)] = None,
+    top_p: Annotated[float | None, typer.Option(
+        metavar="P", help="Draw from the fewest pieces whose probabilities reach P.", show_default="the recipe's",
+        rich_help_panel=SAMPLING)] = None,
+    min_p: Annotated[float | None, typer.Option(
+        metavar="P", help="Draw from pieces at least P times as probable as the most probable.",
+        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+    seed: Annotated[int | None, typer.Option(
+        metavar="N", min=0, help="Decides the samples, with the number of the line.", show_default="the recipe's",
+        rich_help_panel=SAMPLING)] = None,
+    ensemble: Annotated[list[Path] | None, typer.Option(
+        metavar="MODEL", help="A model of the same vocabulary that translates together with the first. May be given "
+        "again.", show_default=False, rich_help_panel=MODELS)] = None,
+    ensemble_mean: Annotated[Mean | None, typer.Option(
+        help="What is averaged over the models.", show_default="the recipe's", rich_help_panel=MODELS)] = None,
+    fusion: Annotated[Path | None, typer.Option(
+        metavar="LM", help="A language model of the same vocabulary that has a say.", show_default=False,
+        rich_help_panel=MODELS)] = None,
+    fusion_weight: Annotated[float | None, typer.Option(
+        metavar="X", min=0, help="How much: the weight of its log-probability.", show_default="the recipe's",
+        rich_help_panel=MODELS)] = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
@@ -68,60 +147,127 @@ def translate(
     A line ends at a newline alone. Empty lines come back as they are; a line too long for the model is translated in
     parts, which are joined.
     """
-    if n_best > 1 and format is TextOrLines.text:
-        raise UserError("--n-best gives several translations of a line, but text has one line for each line of input. "
-                        "Add --format jsonl.")
-    with (reading(input) as lines, writing(output) as written,
-          _translators(model, device, precision, threads, workers) as translator):
-        decoding = _decoding(translator, beam_size, length_penalty, n_best)
+    options: dict[str, Any] = {
+        "n_best": n_best, "word_confidence": word_confidence or None, "beam_size": beam_size,
+        "length_penalty": length_penalty, "coverage_penalty": coverage_penalty, "min_length": min_length,
+        "max_length": max_length, "diverse_groups": diverse_groups, "diverse_strength": diverse_strength, "mbr": mbr,
+        "forbid": tuple(forbid) if forbid else None, "no_repeat_ngram": no_repeat_ngram, "sampling": sampling,
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed,
+        "ensemble_mean": ensemble_mean and ensemble_mean.value, "fusion_weight": fusion_weight,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    _refuse_as_text(format, n_best, word_confidence)
+    if ensemble_mean and not ensemble:
+        raise UserError("--ensemble-mean is for several models. Name another by --ensemble MODEL.")
+    if fusion_weight is not None and fusion is None:
+        raise UserError("--fusion-weight is that of a language model. Name one by --fusion LM.")
+    with ExitStack() as stack:
+        lines, written = stack.enter_context(reading(input)), stack.enter_context(writing(output))
+        prefixes, phrases = (None if path is None else stack.enter_context(reading(path)) for path in (prefix, require))
+        for other in (prefixes, phrases):
+            if other is not None:
+                require_as_many_lines(lines, other)
+        translator = stack.enter_context(
+            _translators(model, device, precision, threads, workers, {"ensemble": ensemble or (), "fusion": fusion}))
+        decoding = _decoding(translator, given, require is not None)
         if lines.live:
             console.say("Type a line and press Enter; Ctrl-D ends.")
         with bar("translating", lines, written) as advance:
             def translated(texts: Iterator[str]) -> Iterator[list[Translation]]:
-                return translator.translate_stream(texts, 1 if lines.live else 8192, progress=advance, **decoding)
+                requests = _requests(texts, lines.name, prefixes, phrases)
+                return translator.translate_stream(requests, 1 if lines.live else 8192, progress=advance, **decoding)
 
             for line, found in through(lines, translated):
                 if format is TextOrLines.text:
                     written.write(found[0].text + line.ending)
                 else:
-                    written.write(json_line(_translation_record(line, found, n_best)) + line.ending[-1:])
+                    record = _translation_record(line, found, n_best, word_confidence)
+                    written.write(json_line(record) + line.ending[-1:])
 
 
 @contextmanager
-def _translators(model: Path, device: str, precision: Precision, threads: int | None,
-                 workers: int) -> Iterator[Translator | TranslatorPool]:
-    """One translator, or several as one; says what it computes in."""
+def _translators(model: Path, device: str, precision: Precision, threads: int | None, workers: int,
+                 models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
+    """One translator, or several as one; says what it computes in. models: what helps the model."""
     if workers == 1:
-        translator = load_translator(model, device, precision, threads)
+        from seq2seq.translator import Translator
+
+        translator = Translator.load(model, device, precision.value, threads, **models)
         console.say(f"translating in {translator.precision} on {translator.device}")
         yield translator
         return
     from seq2seq.workers import TranslatorPool
 
-    with TranslatorPool(model, workers, device, precision.value, threads or 1) as pool:
+    with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
         console.say(f"translating in {pool.precision}, {workers} workers")
         yield pool
 
 
-def _decoding(translator: Translator | TranslatorPool, beam_size: int | None, length_penalty: float | None,
-              n_best: int) -> dict[str, Any]:
-    """What differs from the recipe's `decoding` section.
+def _requests(texts: Iterator[str], name: str, prefixes: Input | None, phrases: Input | None) -> Iterator[Request]:
+    """Each line of the input `name` with what stands beside it in the other files."""
+    from seq2seq.decoding import Request
+
+    for (text, prefix), required in beside(beside(texts, name, prefixes), name, phrases):
+        yield Request(text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
+
+
+def _refuse_as_text(format: TextOrLines, n_best: int, words: bool) -> None:
+    """Text has one line for each line of input."""
+    if format is TextOrLines.text and n_best > 1:
+        raise UserError("--n-best gives several translations of a line, but text has one line for each line of input. "
+                        "Add --format jsonl.")
+    if format is TextOrLines.text and words:
+        raise UserError("--word-confidence gives numbers, but text has none. Add --format jsonl.")
+
+
+def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], requiring: bool) -> dict[str, Any]:
+    """What differs from the recipe's `decoding` section. requiring: whether lines have phrases of their own.
 
     Raises:
-        UserError: the beam is too narrow.
+        UserError: options that contradict each other.
     """
-    beam = beam_size or translator.decoding.beam_size
-    if n_best > beam:
+    from pydantic import ValidationError
+
+    from seq2seq.recipe import DecodingSection
+
+    sampling = given.get("sampling", translator.decoding.sampling)
+    beam, n_best = given.get("beam_size", translator.decoding.beam_size), given["n_best"]
+    if not sampling and not given.get("mbr", translator.decoding.mbr) and n_best > beam:
         raise UserError(f"a beam of {beam} cannot give {n_best} translations. Add --beam-size {n_best}.")
-    given = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best}
-    return {name: value for name, value in given.items() if value is not None}
+    if sampling and "beam_size" in given:
+        raise UserError("--beam-size is for searching, and sampling draws. Leave out one of both; --n-best says how "
+                        "many samples there are.")
+    if not sampling and "seed" in given:
+        raise UserError("--seed decides samples, and a search has none. Add --sampling, or leave it out.")
+    try:
+        options = DecodingSection.model_validate({**translator.decoding.model_dump(), **given})
+    except ValidationError as error:
+        raise UserError("\n".join(_mistake(detail) for detail in error.errors(include_url=False))) from error
+    if "diverse_strength" in given and options.diverse_groups == 1:
+        raise UserError("--diverse-strength is that of groups. Add --diverse-groups N.")
+    if requiring and (sampling or options.diverse_groups > 1):
+        raise UserError("--require shares out the beam of a search; it goes neither with sampling nor with diverse "
+                        "groups. Leave out one of both.")
+    return given
 
 
-def _translation_record(line: Line, found: Sequence[Translation], n_best: int) -> dict[str, Any]:
+def _mistake(detail: Any) -> str:
+    name = "-".join(str(part) for part in detail["loc"][:1]).replace("_", "-")
+    cause = detail.get("ctx", {}).get("error", detail["msg"])
+    return f"--{name} (or decoding in the recipe): {cause}"
+
+
+def _translation_record(line: Line, found: Sequence[Translation], n_best: int, words: bool) -> dict[str, Any]:
     best = found[0]
     record = {"line": line.number, "source": line.text, "translation": best.text, "score": best.score,
               "log_probability": best.log_probability, "tokens": best.tokens, "parts": best.parts}
+    if words:
+        record["words"] = _words(best)
     if n_best > 1:
         record["n_best"] = [{"translation": one.text, "score": one.score, "log_probability": one.log_probability,
-                             "tokens": one.tokens} for one in found]
+                             "tokens": one.tokens, **({"words": _words(one)} if words else {})} for one in found]
     return record
+
+
+def _words(translation: Translation) -> list[dict[str, Any]]:
+    return [{"word": word.text, "confidence": word.confidence} for word in translation.words]
