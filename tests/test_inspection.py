@@ -9,6 +9,7 @@ from seq2seq.errors import CheckpointError, UserError
 from seq2seq.inspection import Aligner, Choice, SeenPair, Sentence
 from seq2seq.model.inspection import attention_maps
 from seq2seq.model.packing import Sentences, pack
+from seq2seq.model.rnn import RecurrentModel
 
 # conftest's model: 2 encoder and 3 decoder layers of 2 heads; its batch: 4 pairs, the longest of 7 and 11 tokens.
 
@@ -48,13 +49,31 @@ def test_the_weights_are_those_that_the_steps_of_the_search_report(make_model, m
         torch.testing.assert_close(state.attention, seen[:, position])
 
 
+def test_a_recurrent_model_has_one_layer_of_cross_attention_and_no_other(make_model, make_batch):
+    model, batch = make_model(RecurrentModel), make_batch((5, 2, 7, 3), (3, 11, 5, 7))
+    maps = attention_maps(model, batch)
+    assert maps.encoder == maps.decoder == []
+    (cross,) = maps.cross
+    assert cross.shape == (4, 2, 11, 7)
+    assert cross[0, :, 3:].eq(0).all() and cross[0, :, :, 5:].eq(0).all(), "its own 3 target and 5 source tokens"
+    state = model.start(batch.source, batch.source_offsets, 7, keep_attention=True)
+    for position in range(3):
+        _, state = model.step(batch.target_input[batch.target_offsets[:-1] + position], state)
+        torch.testing.assert_close(state.attention, cross.mean(1)[:, position])
+
+
+def test_weights_that_no_softmax_makes_are_seen_as_they_are(make_model, make_batch):
+    for layer in attention_maps(make_model(normalize="relu"), make_batch()).cross:
+        assert layer.ge(0).all() and layer[:, :, 0].sum(-1).sub(1).abs().max() > 0.1
+
+
 def test_the_weights_times_the_values_are_what_the_attention_returns(make_model, make_batch):
     model, batch = make_model(), make_batch()
     layer = model.decoder[1].cross_attention
     kept = []
     layer.register_forward_hook(lambda module, arguments, output: kept.append((arguments, output)))
     weights = attention_maps(model, batch).cross[1]
-    (hidden, memory, sentences, memory_sentences), output = kept[0]
+    (hidden, memory, sentences, memory_sentences), (output, _) = kept[0]
     _, values = layer.start(memory, memory_sentences)
     torch.testing.assert_close(layer.output(pack(weights @ values, sentences).flatten(1)), output)
 

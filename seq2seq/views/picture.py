@@ -91,7 +91,9 @@ def _families(text: str, languages: tuple[str, str]) -> list[str]:
         return font.style != "normal" or font.weight not in (400, "normal", "regular"), "Sans" not in font.name, \
             face, font.name
 
-    for font in sorted(font_manager.fontManager.ttflist, key=order):
+    # matplotlib's last resort has a frame for every character.
+    fonts = [font for font in font_manager.fontManager.ttflist if not font.name.startswith("Last Resort")]
+    for font in sorted(fonts, key=order):
         if not lacking:
             break
         found = lacking & set(ft2font.FT2Font(font.fname).get_charmap())
