@@ -251,6 +251,20 @@ def load_bundle(directory: Path) -> Bundle:
     return read_steadily(Path(directory), read)
 
 
+def bundle_metadata(directory: Path) -> dict[str, Any]:
+    """What is known about a bundle besides its files, read without them: scores, corpus counts, …
+
+    Raises:
+        CheckpointError: there is no bundle.
+    """
+
+    def read(found: Path) -> dict[str, Any]:
+        metadata = read_metadata(found, "bundle", required=())
+        return {key: value for key, value in metadata.items() if key not in RESERVED}
+
+    return read_steadily(Path(directory), read)
+
+
 def update_bundle_metadata(directory: Path, **fields: Any) -> None:
     """Set fields of a bundle's metadata.json, for instance scores that were measured later.
 

@@ -138,6 +138,14 @@ class Tokenizer:
             _refuse_surrogates(lines)
             raise
 
+    def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Which characters of its line each piece of `encode` stands for, (begin, end).
+
+        A piece may stand for none: the space that is put before a line, and of a character spelled in bytes all bytes
+        but the last.
+        """
+        return [encoded["offsets"] for encoded in self._encode(lines, return_type="offset_mapping")]
+
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each line; START_ID and END_ID vanish, bytes that are not UTF-8 become U+FFFD."""
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
@@ -150,7 +158,7 @@ class Tokenizer:
         """The reverse of `pieces`, line by line, with bytes joined to characters."""
         return [self._processor.decode_pieces(list(line)) for line in pieces]
 
-    def _encode(self, lines: Sequence[str], **options: Any) -> list[list[int]]:
+    def _encode(self, lines: Sequence[str], **options: Any) -> list[Any]:
         try:
             return self._processor.encode(list(lines), **options)
         except TypeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -116,12 +117,13 @@ def test_the_grammar_builds(kind, english, chinese):
 def test_the_files_do_not_depend_on_the_hash_seed(tmp_path, splits):
     subprocess.run([sys.executable, str(SCRIPT), str(tmp_path), "--alignments"], check=True, capture_output=True,
                    env={"PYTHONHASHSEED": "7"})
-    assert len(list(tmp_path.iterdir())) == 9
+    assert len(list(tmp_path.iterdir())) == 12
     for name, pairs in splits.items():
         for suffix, lines in {
             "en": [pair.english for pair in pairs],
             "zh": [pair.chinese for pair in pairs],
             "align": [" ".join(f"{i}-{j}" for i, j in pair.links) for pair in pairs],
+            "words": [pair.alignment for pair in pairs],
         }.items():
             assert (tmp_path / f"{name}.{suffix}").read_text(encoding="utf-8").splitlines() == lines
 
@@ -185,6 +187,29 @@ def test_a_relative_clause_is_linked_across_its_noun():
     pair = built("Known[Print]", "the book that I bought yesterday")
     assert pair.chinese_tokens == ["我", "昨天", "买", "的", "书"]
     assert pair.links == [(1, 4), (3, 0), (4, 2), (5, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "english", "chinese", "alignment"),
+    # Written by hand. "the ... that" and 的, 那些 say the same without being translations word by word; every character
+    # of a word is linked; a mark stands at the word before it.
+    [("Known[Print]", "the book that I bought yesterday", "我昨天买的书", "0?4 1-5 2?4 3-0 4-3 5-1 5-2"),
+     ("Clock", "a quarter to nine", "差一刻九点", "1-1 1-2 2-0 3-3 3-4"),
+     ("Place", "post office", "邮局", "0?0 0?1 1?0 1?1"),
+     ("Sentence", "I can swim.", "我会游泳。", "0-0 1-1 2-2 2-3 2-4")],
+)
+def test_words_are_aligned_with_characters(kind, english, chinese, alignment):
+    pair = built(kind, english)
+    assert pair.chinese == chinese
+    assert pair.alignment == alignment
+
+
+def test_every_character_that_the_grammar_links_has_a_word(splits):
+    for pair in splits["test"]:
+        linked = [re.split("[-?]", link) for link in pair.alignment.split()]
+        assert all(int(word) < len(pair.english.split()) and int(character) < len(pair.chinese)
+                   for word, character in linked)
+        assert any(link.endswith(f"-{len(pair.chinese) - 1}") for link in pair.alignment.split()), "the full stop"
 
 
 def test_sentences_are_well_written(splits):

@@ -23,7 +23,7 @@ def demo() -> int:
     """All of it; an exit code."""
     if not (DATA / "test.zh").exists():
         say("Generating the phrasebook")
-        subprocess.run([sys.executable, str(HERE / "generate.py"), str(DATA)], check=True)
+        subprocess.run([sys.executable, str(HERE / "generate.py"), str(DATA), "--alignments"], check=True)
     say("Training a Transformer on it, and testing it on sentences whose parts never stood together in training")
     code = main(["train", str(HERE / "en_zh.yaml"), "--run-dir", str(RUN)])
     if code:

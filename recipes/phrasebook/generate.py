@@ -20,7 +20,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
 from pathlib import Path
 
 GRAMMAR = Path(__file__).with_name("grammar.txt")
@@ -76,12 +76,14 @@ class Tree:
 class Pair:
     """A sentence in both languages; a link (i, j) joins English token i and Chinese token j, counted from 0.
 
-    Punctuation marks are tokens; `words` are the names of the grammar's words in the sentence.
+    Punctuation marks are tokens; `words` are the names of the grammar's words in the sentence. `loose` joins those
+    literal words of a rule that it links with nothing: together they say the same, as in the X that … = … 的 X.
     """
 
     english_tokens: list[str]
     chinese_tokens: list[str]
     links: list[tuple[int, int]]
+    loose: list[tuple[int, int]]
     words: list[str]
 
     @property
@@ -92,6 +94,26 @@ class Pair:
     @property
     def chinese(self) -> str:
         return "".join(self.chinese_tokens)
+
+    @property
+    def alignment(self) -> str:
+        """The true alignment of English words, parted by white space, and Chinese characters, as `seq2seq align` counts
+        them. 3-5, a sure link: word 3 alone stands for character 5. 3?5, a possible one: several words stand for it
+        together (post office = 邮局), or words that the grammar links with nothing.
+        """
+        words, word = [], -1
+        for token in self.english_tokens:                                       # a mark stands at the word before it
+            word += token not in PUNCTUATION
+            words.append(word)
+        ends = list(accumulate(len(token) for token in self.chinese_tokens))
+
+        def characters(links: list[tuple[int, int]]) -> set[tuple[int, int]]:
+            return {(words[i], at) for i, j in links for at in range(ends[j] - len(self.chinese_tokens[j]), ends[j])}
+
+        linked = characters(self.links)
+        several = Counter(character for _, character in linked)
+        return " ".join(f"{word}{'-' if several[character] == 1 else '?'}{character}"
+                        for word, character in sorted(linked | characters(self.loose)))
 
 
 def chinese_number(number: int) -> str:
@@ -207,7 +229,8 @@ def agreeing(form: str, person: str | None) -> str:
 
 
 def read_english(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
-    """The tokens of a tree, each with the link that its Chinese counterpart carries too (None: it has none)."""
+    """The tokens of a tree, each with the link that its Chinese counterpart carries too; a pair ending in None is that
+    of all literal words of a rule that have none of their own."""
     if isinstance(node, Word):
         text = node.english[forms[0]] if forms else next(iter(node.english.values()))
         yield from ((token, id(node)) for token in text.split("_"))
@@ -217,7 +240,7 @@ def read_english(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tup
         if part.kind:
             yield from read_english(node.children[part.link], tuple(agreeing(form, person) for form in asked))
         else:
-            yield agreeing(part.text, person), part.link and (id(node), part.link)
+            yield agreeing(part.text, person), (id(node), part.link)
 
 
 def read_chinese(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
@@ -233,7 +256,7 @@ def read_chinese(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tup
         if part.kind:
             yield from read_chinese(node.children[part.link], asked)
         else:
-            yield part.text, part.link and (id(node), part.link)
+            yield part.text, (id(node), part.link)
 
 
 def with_forms(parts: list[Part], forms: tuple[str, ...]) -> Iterator[tuple[Part, tuple[str, ...]]]:
@@ -249,9 +272,11 @@ def read_pair(tree: Tree | Word) -> Pair:
     for i, following in enumerate(tokens[1:]):
         if tokens[i] == "a" and VOWEL.match(following):
             tokens[i] = "an"
-    links = [(i, j) for i, (_, a) in enumerate(english) for j, (_, b) in enumerate(chinese) if a and a == b]
+    joined = [(i, j, a) for i, (_, a) in enumerate(english) for j, (_, b) in enumerate(chinese) if a == b]
+    loose = [(i, j) for i, j, link in joined if isinstance(link, tuple) and link[1] is None]
+    links = [(i, j) for i, j, _ in joined if (i, j) not in loose]
     words = sorted(word.name for word in words_of(tree) if not word.kind.startswith("Amount"))
-    return Pair(tokens, [token for token, _ in chinese], links, words)
+    return Pair(tokens, [token for token, _ in chinese], links, loose, words)
 
 
 def held_apart(words: list[str], seed: int) -> bool:
@@ -310,13 +335,16 @@ def main() -> None:
     parser.add_argument("output_dir", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=30000, help="sentence pairs in train")
-    parser.add_argument("--alignments", action="store_true", help="also write *.align: links i-j, counted from 0")
+    parser.add_argument("--alignments", action="store_true",
+                        help="also write *.align, links i-j of the grammar's tokens counted from 0, and *.words, links "
+                        "of English words and Chinese characters: i-j if sure, i?j if possible")
     arguments = parser.parse_args()
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
     for name, pairs in generate(arguments.pairs, arguments.seed).items():
         columns = {"en": [pair.english for pair in pairs], "zh": [pair.chinese for pair in pairs]}
         if arguments.alignments:
             columns["align"] = [" ".join(f"{i}-{j}" for i, j in pair.links) for pair in pairs]
+            columns["words"] = [pair.alignment for pair in pairs]
         for suffix, lines in columns.items():
             path = arguments.output_dir / f"{name}.{suffix}"
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")

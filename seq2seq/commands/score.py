@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from seq2seq.commands.common import bar, json_line, load_translator
-from seq2seq.errors import CorpusError
+from seq2seq.commands.common import bar, json_line, load_translator, too_long
 from seq2seq.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
-from seq2seq.textio import Input, Line, blocks_of_pairs, reading, require_as_many_lines, writing
-
-if TYPE_CHECKING:
-    from seq2seq.translator import Translator
+from seq2seq.textio import blocks_of_pairs, reading, require_as_many_lines, writing
 
 # Pairs scored together: enough to sort them by length, few enough to hold any corpus.
 SCORED_TOGETHER = 8192
@@ -45,7 +40,7 @@ def score(
                 try:
                     scores = translator.score(pairs, progress=advance)
                 except ValueError as error:
-                    raise _too_long(translator, block, sources, targets) from error
+                    raise too_long(translator, block, sources, targets) from error
                 for (one, other), found in zip(block, scores, strict=True):
                     if format is TextOrLines.text:
                         written.write(f"{found.log_probability:.6f}\n")
@@ -53,17 +48,3 @@ def score(
                         written.write(json_line({
                             "line": one.number, "source": one.text, "target": other.text,
                             "log_probability": found.log_probability, "tokens": found.tokens}) + "\n")
-
-
-def _too_long(translator: Translator, block: Sequence[tuple[Line, Line]], sources: Input,
-              targets: Input) -> CorpusError:
-    """Which pair the model could not take."""
-    most = translator.model.max_positions
-    sides = ((sources.name, translator.tokenizers.source, 0), (targets.name, translator.tokenizers.target, 1))
-    for pair in block:
-        for name, tokenizer, side in sides:
-            pieces = len(tokenizer.encode([pair[side].text])[0])
-            if pieces + 1 > most:
-                return CorpusError(f"{name}:{pair[side].number}: {pieces:,} pieces; the model takes {most - 1:,}. "
-                                   "Leave this pair out, or cut it into sentences.")
-    raise AssertionError("the model refused a pair that it has room for")

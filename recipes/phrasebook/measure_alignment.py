@@ -1,0 +1,70 @@
+"""How well attention aligns words: error rate of every layer and head against the alignments that the grammar knows.
+
+    python recipes/phrasebook/measure_alignment.py [MODEL]
+
+Layer, head, step and rule are chosen on valid and reported on test. The choice is kept in the model's metadata, where
+`seq2seq align` looks for it. Prints the table of RESULTS.md.
+"""
+
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+from seq2seq.alignment import Reference, Rule, Step, alignment_error_rate, parse_reference
+from seq2seq.checkpoint import resolve_model_path, update_bundle_metadata
+from seq2seq.inspection import Aligner, SeenPair, see
+from seq2seq.translator import Translator
+
+RUN = Path(__file__).resolve().parents[2] / "runs" / "phrasebook"
+DATA = RUN / "data"
+
+
+def read(split: str) -> tuple[list[tuple[str, str]], list[Reference]]:
+    """The pairs of a split and their true alignments."""
+    english, chinese, alignments = ((DATA / f"{split}.{suffix}").read_text(encoding="utf-8").splitlines()
+                                    for suffix in ("en", "zh", "words"))
+    return list(zip(english, chinese, strict=True)), [parse_reference(line) for line in alignments]
+
+
+def aligners(pair: SeenPair) -> Iterator[Aligner]:
+    """Every way to read an alignment off the model's attention."""
+    layers, heads = pair.maps["cross"].shape[:2]
+    for layer, head, step, rule in product(range(1, layers + 1), [*range(1, heads + 1), "mean"], get_args(Step),
+                                           get_args(Rule)):
+        yield Aligner(layer, head, step, rule)
+
+
+def measure(model: Path) -> None:
+    """Print the tables and keep the best choice."""
+    translator = Translator.load(model, device="cpu", precision="fp32")
+    languages = (translator.languages.source, translator.languages.target)
+    seen, references = {}, {}
+    for split in ("valid", "test"):
+        pairs, references[split] = read(split)
+        seen[split] = [pair for _, pair in sorted(see(translator, pairs), key=lambda found: found[0])]
+
+    def rate(aligner: Aligner, split: str) -> float:
+        found = (aligner.align(pair, languages).links.keys() for pair in seen[split])
+        return alignment_error_rate(found, references[split])
+
+    on_valid = {aligner: rate(aligner, "valid") for aligner in aligners(seen["valid"][0])}
+    best = min(on_valid, key=on_valid.__getitem__)
+    print(f"| layer | head | {' | '.join(f'{step}, {rule}' for step in get_args(Step) for rule in get_args(Rule))} |")
+    print(f"|---|---|{'---|' * len(get_args(Step)) * len(get_args(Rule))}")
+    rows: dict[tuple[object, object], list[str]] = {}
+    for aligner, error in on_valid.items():
+        cell = f"{error:.1%}"
+        rows.setdefault((aligner.layer, aligner.head), []).append(f"**{cell}**" if aligner == best else cell)
+    for (layer, head), cells in rows.items():
+        print(f"| {layer} | {head} | {' | '.join(cells)} |")
+    aer = rate(best, "test")
+    print(f"\nBest on valid: {best}; AER on test {aer:.1%}, on valid {on_valid[best]:.1%}.")
+    print(f"On test, what `seq2seq align` does without a measurement: {rate(Aligner(), 'test'):.1%}.")
+    update_bundle_metadata(resolve_model_path(model), alignment={
+        "layer": best.layer, "head": best.head, "step": best.step, "rule": best.rule, "aer": round(aer, 4)})
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1]) if len(sys.argv) > 1 else RUN)

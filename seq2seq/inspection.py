@@ -1,0 +1,208 @@
+"""Pairs of sentences with what a model attends to in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from seq2seq.alignment import Link, Rule, Span, Step, links_of, word_spans, word_weights, words_of_pieces
+from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
+from seq2seq.errors import CheckpointError, UserError
+from seq2seq.model.inspection import attention_maps
+from seq2seq.tokenizer import Tokenizer
+from seq2seq.translator import Progress, Translator
+
+Kind = Literal["cross", "encoder", "decoder"]
+KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A line, its pieces, and which characters of the line each stands for. `</s>` is not among them."""
+
+    text: str
+    pieces: list[str]
+    spans: list[Span]
+
+
+@dataclass(frozen=True)
+class SeenPair:
+    """A pair of sentences and the attention in it.
+
+    maps: of each kind that the model has (layers, heads, queries, keys), every query's weights a distribution.
+        cross: queries are the pieces of the target and `</s>` as they are written, keys the source's pieces and `</s>`.
+        encoder: both are the source's. decoder: keys are `<s>` and the target's pieces as they are read.
+    """
+
+    source: Sentence
+    target: Sentence
+    maps: dict[Kind, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of a pair's maps are looked at: layers and heads are counted from 1; "mean" is that of a layer's heads."""
+
+    kind: Kind
+    layer: int | Literal["all"]
+    head: int | Literal["mean", "all"]
+
+    def maps(self, pair: SeenPair) -> list[tuple[str, np.ndarray]]:
+        """Each with its name, (queries, keys).
+
+        Raises:
+            UserError: the model has no such attention, layer or head.
+        """
+        maps = maps_of(pair, self.kind)
+        layers, heads = maps.shape[:2]
+        return [(f"layer {layer}, {'mean of the heads' if head == 'mean' else f'head {head}'}",
+                 select(maps, self.kind, layer, head))
+                for layer in (range(1, layers + 1) if self.layer == "all" else [self.layer])
+                for head in (["mean", *range(1, heads + 1)] if self.head == "all" else [self.head])]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The words of a pair, and how much of its attention each target word gives to the source words linked with it."""
+
+    source_words: list[str]
+    target_words: list[str]
+    links: dict[Link, float]
+
+
+@dataclass(frozen=True)
+class Aligner:
+    """How word alignments are read off cross-attention. A model's metadata may hold it, below `alignment`.
+
+    layer: from 1; None is the last. head: from 1, or the mean of all.
+    step: at which step a target piece is looked up, the one that writes it or the next, which reads it.
+    rule: see `alignment.links_of`.
+    """
+
+    layer: int | None = None
+    head: int | Literal["mean"] = "mean"
+    step: Step = "writes"
+    rule: Rule = "target"
+
+    @staticmethod
+    def measured(metadata: Mapping[str, Any], where: str) -> Aligner:
+        """The one that metadata say was measured to be the best; the default if none was.
+
+        Raises:
+            CheckpointError: what they say makes no sense. where: what the message calls them.
+        """
+        values = metadata.get("alignment", {})
+        known = {name: values.get(name, default) for name, default in asdict(Aligner()).items()}
+        sound = (_is_number(known["layer"], None) and _is_number(known["head"], "mean")
+                 and known["step"] in get_args(Step) and known["rule"] in get_args(Rule))
+        if not sound:
+            raise CheckpointError(f"{where}: alignment is {values}, which is no way to read alignments. Measure again, "
+                                  "or delete the entry.")
+        return Aligner(**known)
+
+    def align(self, pair: SeenPair, languages: tuple[str, str]) -> Alignment:
+        """Link the words of a pair. languages: codes of source and target, which say what a word is.
+
+        Raises:
+            UserError: the model has no cross-attention, or no such layer or head.
+        """
+        maps = maps_of(pair, "cross")
+        chosen = select(maps, "cross", len(maps) if self.layer is None else self.layer, self.head)
+        by_piece = chosen[1:] if self.step == "reads" else chosen[:-1]
+        sides = (pair.source, pair.target)
+        words = [word_spans(side.text, language) for side, language in zip(sides, languages, strict=True)]
+        of_source, of_target = (words_of_pieces(side.spans, spans) for side, spans in zip(sides, words, strict=True))
+        weights = word_weights(by_piece, of_source, of_target)
+        source_words, target_words = (
+            [side.text[begin:end] for begin, end in spans] for side, spans in zip(sides, words, strict=True))
+        return Alignment(source_words, target_words, {
+            (source, target): float(weights[target, source])
+            for source, target in sorted(links_of(weights, self.rule))})
+
+
+def maps_of(pair: SeenPair, kind: Kind) -> np.ndarray:
+    """(layers, heads, queries, keys). Raises UserError where the model has no attention of this kind."""
+    if kind not in pair.maps:
+        raise UserError(f"this model has no {kind} attention; it has {' and '.join(pair.maps) or 'none at all'}.")
+    return pair.maps[kind]
+
+
+def select(maps: np.ndarray, kind: Kind, layer: int, head: int | Literal["mean"]) -> np.ndarray:
+    """One head of one layer, or the mean of its heads: (queries, keys).
+
+    Raises:
+        UserError: there is no such layer or head.
+    """
+    layers, heads = maps.shape[:2]
+    if not 1 <= layer <= layers:
+        raise UserError(f"--layer {layer}: the {kind} attention of this model has {_numbered('layer', layers)}.")
+    if head == "mean":
+        mean: np.ndarray = maps[layer - 1].mean(0)
+        return mean
+    if not 1 <= head <= heads:
+        raise UserError(f"--head {head}: a layer of this model has {_numbered('head', heads)}; or say mean.")
+    return maps[layer - 1, head - 1]
+
+
+def _is_number(value: Any, otherwise: str | None) -> bool:
+    return value == otherwise or isinstance(value, int) and value > 0
+
+
+def _numbered(what: str, count: int) -> str:
+    return f"only {what} 1" if count == 1 else f"the {what}s 1 to {count}"
+
+
+@torch.inference_mode()
+def see(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, SeenPair]]:
+    """What the model attends to in each pair when it is made to write the target; with the pair's number, as they come.
+
+    Raises:
+        ValueError: a side has more pieces than the model has positions.
+    """
+    if not pairs:
+        return
+    encoders = (translator.tokenizers.source, translator.tokenizers.target)
+    sides = [[text for text, _ in pairs], [text for _, text in pairs]]
+    ids = [encoder.encode(texts) for encoder, texts in zip(encoders, sides, strict=True)]
+    spans = [encoder.spans(texts) for encoder, texts in zip(encoders, sides, strict=True)]
+    corpus = EncodedCorpus(EncodedSide.from_lists(ids[0]), EncodedSide.from_lists(ids[1]))
+
+    def sentence(side: int, index: int) -> Sentence:
+        tokenizer: Tokenizer = encoders[side]
+        return Sentence(sides[side][index], tokenizer.pieces(ids[side][index]), spans[side][index])
+
+    longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
+    for indices in batches_in_order(longest, translator.decoding.batch_tokens):
+        batch = gather(corpus, indices).to(translator.device)
+        found = attention_maps(translator.model, batch)
+        stacked = {kind: torch.stack(layers).float().cpu().numpy() for kind in KINDS
+                   if (layers := getattr(found, kind))}                         # (layers, sentences, heads, …)
+        for place, index in enumerate(indices):
+            source, target = int(corpus.source.lengths[index]), int(corpus.target.lengths[index])
+            sizes: dict[Kind, tuple[int, int]] = {
+                "cross": (target, source), "encoder": (source, source), "decoder": (target, target)}
+            maps = {kind: stacked[kind][:, place, :, :sizes[kind][0], :sizes[kind][1]] for kind in stacked}
+            yield int(index), SeenPair(sentence(0, index), sentence(1, index), maps)
+
+
+def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Aligner,
+          progress: Progress | None = None) -> list[Alignment]:
+    """Link the words of each pair.
+
+    Args:
+        progress: called with how many pairs are done, now and then.
+    Raises:
+        UserError: as `Aligner.align` does.
+        ValueError: a side has more pieces than the model has positions.
+    """
+    languages = (translator.languages.source, translator.languages.target)
+    found: dict[int, Alignment] = {}
+    for index, pair in see(translator, pairs):
+        found[index] = aligner.align(pair, languages)
+        if progress:
+            progress(1)
+    return [found[index] for index in range(len(pairs))]

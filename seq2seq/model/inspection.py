@@ -1,0 +1,70 @@
+"""What a model attends to: the weights of every attention in it, seen from outside.
+
+The models keep no weights, and their forward knows of no one who looks: hooks see what each attention is called with,
+and ask it for the weights of the same arguments.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.batching import Batch
+from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.packing import Sentences
+from seq2seq.model.rnn import SourceAttention
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Weights by layer, each (sentences, heads, queries, keys), zero where there is no query or no key.
+
+    A list is empty where the model has no such attention. encoder: source over source. decoder: target over the target
+    before it. cross: target over source. Query i of the target is the step that reads token i of `target_input` and
+    writes token i of `target_output`.
+    """
+
+    encoder: list[Tensor]
+    decoder: list[Tensor]
+    cross: list[Tensor]
+
+
+@torch.no_grad()
+def attention_maps(model: Seq2Seq, batch: Batch) -> AttentionMaps:
+    """Run `model` once over `batch`, by teacher forcing, and keep what it attends to."""
+    encoder: list[Tensor] = []
+    decoder: list[Tensor] = []
+    cross: list[Tensor] = []
+    positions: list[Tensor] = []                                                # of a recurrent model, one at a time
+
+    def ask_self(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        (decoder if keywords["causal"] else encoder).append(module.weights_of(*arguments, **keywords))
+
+    def ask_cross(module: Any, arguments: tuple[Any, ...]) -> None:
+        cross.append(module.weights_of(*arguments))
+
+    def keep_position(module: Any, arguments: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        positions.append(output[1])
+
+    with ExitStack() as hooks:
+        for module in cast(nn.Module, model).modules():
+            if isinstance(module, SelfAttention):
+                hooks.callback(module.register_forward_pre_hook(ask_self, with_kwargs=True).remove)
+            elif isinstance(module, CrossAttention):
+                hooks.callback(module.register_forward_pre_hook(ask_cross).remove)
+            elif isinstance(module, SourceAttention):
+                hooks.callback(module.register_forward_hook(keep_position).remove)
+        model(batch)
+    if positions:
+        cross.append(torch.cat(positions, 2))
+    source, target = (
+        Sentences.from_offsets(offsets, longest).real[:, None, :, None]         # True = a query
+        for offsets, longest in ((batch.source_offsets, batch.longest_source),
+                                 (batch.target_offsets, batch.longest_target)))
+    return AttentionMaps([weights * source for weights in encoder], [weights * target for weights in decoder],
+                         [weights * target for weights in cross])

@@ -1,0 +1,1 @@
+"""Attention for the eye: a page for the browser, and a picture."""
