@@ -16,7 +16,9 @@ READING_ORDER = [
     "checkpoint", "averaging", "translator", "alignment", "inspection", "views", "workers", "evaluation",
     "validation", "progress", "run", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
-MODEL_ORDER = ["packing", "interface", "attention", "joined", "transformer", "rnn", "inference", "inspection", "__init__"]
+MODEL_ORDER = [
+    "packing", "interface", "attention", "joined", "transformer", "rnn", "inference", "inspection", "__init__",
+]
 WITHOUT_TORCH = ["errors", "recipe", "textio", "subword_sampling", "tokenizer", "corpus"]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib"}
