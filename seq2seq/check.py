@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.corpus import Counts, clean, read_corpus
+from seq2seq.corpus import Counts, Pair, read_corpus
 from seq2seq.errors import TokenizerError, UserError
-from seq2seq.preparation import blocks
+from seq2seq.preparation import blocks, cleaned, taken_tokenizers
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizer import Tokenizers
 
-SIDES = ("source", "target")
 PERCENTILES = (50, 95, 99, 100)
 BLOCK_PAIRS = 8192
 
@@ -44,7 +43,8 @@ class SideReport:
 
 @dataclass
 class CorpusReport:
-    """One corpus. role: train, valid or test.<name>. pairs: left after cleaning (of train; others are taken whole)."""
+    """One corpus. role: train, valid or test.<name>. pairs: left after cleaning (of train; others are taken whole).
+    sides: source and target, or text alone."""
 
     role: str
     label: str
@@ -53,7 +53,7 @@ class CorpusReport:
     sides: dict[str, SideReport] = field(default_factory=dict)
     weight: float = 1.0
     in_train: int | None = None
-    """Of valid and tests: lines whose source stands in train."""
+    """Of valid and tests: lines whose source, or text, stands in train."""
     in_train_example: int | None = None
     error: str | None = None
 
@@ -92,7 +92,7 @@ def inspect(recipe: Recipe, run: Path) -> Report:
         sources[reader.report.role] = reader.read_held_out()
     wanted = {source for lines in sources.values() for source in lines if source.strip()}
     found: set[str] = set()
-    characters: tuple[set[str], set[str]] = (set(), set())
+    characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid.sides}
     training = [_Reader("train", spec, recipe, tokenizers) for spec in recipe.data.train]
     for reader in training:
         reader.read_train(wanted, found, characters)
@@ -109,13 +109,13 @@ def inspect(recipe: Recipe, run: Path) -> Report:
 
 def _tokenizers(recipe: Recipe, run: Path) -> Tokenizers | None:
     directory = run / "tokenizer"
-    if not directory.is_dir():
-        return None
     try:
-        found = Tokenizers.load(directory)
+        found = Tokenizers.load(directory) if directory.is_dir() else taken_tokenizers(recipe)
     except TokenizerError as error:
         console.warn(f"{error} Tokens are estimated instead.")
         return None
+    if found is None or recipe.tokenizer.taken_from is not None:
+        return found
     if {found.source.vocab_size, found.target.vocab_size} != {recipe.tokenizer.vocab_size}:
         return None                                                             # of another recipe
     return found
@@ -127,30 +127,34 @@ class _Reader:
     def __init__(self, role: str, spec: Corpus, recipe: Recipe, tokenizers: Tokenizers | None) -> None:
         self.report = CorpusReport(role, spec.label, weight=spec.weight)
         self.spec, self.recipe, self.tokenizers = spec, recipe, tokenizers
-        self.characters: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
-        self.words: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
-        self.tokens = [0, 0]
+        self.characters: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
+        self.words: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
+        self.tokens = dict.fromkeys(spec.sides, 0)
 
     def read_held_out(self) -> list[str]:
-        """Validation or test pairs, as training takes them: all. Returns their sources."""
+        """Validation or test pairs, as training takes them: all. Returns their sources, or texts."""
         sources: list[str] = []
         for block in self._blocks(clean_them=False):
-            sources += [source for _, source, _ in block]
+            sources += self._sides(block)[0][1]
         return sources
 
-    def read_train(self, wanted: set[str], found: set[str], characters: tuple[set[str], set[str]]) -> None:
+    def read_train(self, wanted: set[str], found: set[str], characters: dict[str, set[str]]) -> None:
         """Training pairs after cleaning. Adds to `found` which of the wanted sources stand there."""
         for block in self._blocks(clean_them=True):
-            found |= wanted.intersection(source for _, source, _ in block)
-            for _, source, target in block:
-                characters[0].update(source)
-                characters[1].update(target)
+            sides = self._sides(block)
+            found |= wanted.intersection(sides[0][1])
+            for side, texts in sides:
+                characters[side].update(*texts)
 
-    def _blocks(self, clean_them: bool) -> Iterator[list[tuple[int, str, str]]]:
+    def _sides(self, block: list[Pair]) -> list[tuple[str, list[str]]]:
+        """The block's texts, side by side, each with its name."""
+        columns = ([source for _, source, _ in block], [target for _, _, target in block])
+        return list(zip(self.spec.sides, columns[-len(self.spec.sides):], strict=True))
+
+    def _blocks(self, clean_them: bool) -> Iterator[list[Pair]]:
         try:
-            pairs = read_corpus(self.spec, self.recipe.data_directory, self.report.counts)
-            if clean_them:
-                pairs = clean(pairs, self.recipe.data.cleaning, self.report.counts)
+            pairs = (cleaned(self.spec, self.recipe, self.report.counts) if clean_them else
+                     read_corpus(self.spec, self.recipe.data_directory, self.report.counts))
             with console.progress(f"reading {self.report.label}", None) as advance:
                 for block in blocks(pairs, BLOCK_PAIRS):
                     advance(len(block))
@@ -159,31 +163,32 @@ class _Reader:
                     yield kept
         except UserError as error:
             self.report.error = str(error)
-        for number, side in enumerate(SIDES):
-            characters, lines = self.characters[number], max(self.report.pairs, 1)
+        for side in self.spec.sides:
+            characters, lines = self.characters[side], max(self.report.pairs, 1)
             mean = sum(length * count for length, count in characters.items()) / lines
-            tokens = self.tokens[number] if self.tokenizers else self._estimate(number)
-            self.report.sides[side] = SideReport(percentiles(characters), percentiles(self.words[number]), mean, tokens)
+            tokens = self.tokens[side] if self.tokenizers else self._estimate(side)
+            self.report.sides[side] = SideReport(percentiles(characters), percentiles(self.words[side]), mean, tokens)
 
-    def _count(self, block: list[tuple[int, str, str]], clean_them: bool) -> list[tuple[int, str, str]]:
+    def _count(self, block: list[Pair], clean_them: bool) -> list[Pair]:
         """Lengths of a block's pairs; without those that have too many pieces for training."""
         if self.tokenizers:
-            pieces = [[len(ids) for ids in self.tokenizers.source.encode([source for _, source, _ in block])],
-                      [len(ids) for ids in self.tokenizers.target.encode([target for _, _, target in block])]]
+            of_side = {"source": self.tokenizers.source}
+            pieces = {side: [len(ids) for ids in of_side.get(side, self.tokenizers.target).encode(texts)]
+                      for side, texts in self._sides(block)}
             limit = self.recipe.data.cleaning.max_pieces
-            long = {place for place, lengths in enumerate(zip(*pieces, strict=True))
+            long = {place for place, lengths in enumerate(zip(*pieces.values(), strict=True))
                     if clean_them and max(lengths) > limit}
             for place in sorted(long):
                 self.report.counts.drop("too_many_pieces", block[place][0])
-            for side in range(2):
-                self.tokens[side] += sum(length + 1 for place, length in enumerate(pieces[side]) if place not in long)
+            for side, lengths in pieces.items():
+                self.tokens[side] += sum(length + 1 for place, length in enumerate(lengths) if place not in long)
             block = [pair for place, pair in enumerate(block) if place not in long]
-        for side, texts in enumerate(([source for _, source, _ in block], [target for _, _, target in block])):
+        for side, texts in self._sides(block):
             self.characters[side].update(map(len, texts))
             self.words[side].update(len(text.split()) for text in texts)
         return block
 
-    def _estimate(self, side: int) -> int:
+    def _estimate(self, side: str) -> int:
         characters = sum(length * count for length, count in self.characters[side].items())
         words = sum(length * count for length, count in self.words[side].items())
         spaceless = characters > LONGEST_MEAN_WORD * words
@@ -217,23 +222,26 @@ def _look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str
     if not sources:
         warnings.append(f"{corpus.role} has no pairs.")
         return
+    what = f"{next(iter(corpus.sides))}s"                                        # sources, or texts
     blank = [number for number, source in enumerate(sources, start=1) if not source.strip()]
     if blank:
-        warnings.append(f"{corpus.role}: {len(blank):,} sources are empty (line {blank[0]:,}); check that both sides "
-                        "are still parallel.")
+        remedy = "check that both sides are still parallel" if "target" in corpus.sides else "each counts as its end"
+        warnings.append(f"{corpus.role}: {len(blank):,} {what} are empty (line {blank[0]:,}); {remedy}.")
     lines = [number for number, source in enumerate(sources, start=1) if source in found]
     corpus.in_train, corpus.in_train_example = len(lines), lines[0] if lines else None
     if len(lines) > TOLERATED_OVERLAP * len(sources):
-        warnings.append(f"{corpus.role}: {len(lines):,} of {len(sources):,} sources stand in train too (such as line "
+        warnings.append(f"{corpus.role}: {len(lines):,} of {len(sources):,} {what} stand in train too (such as line "
                         f"{lines[0]:,}), so its scores flatter the model. Take them out of train.")
 
 
-def _size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: tuple[set[str], set[str]],
+def _size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
                      report: Report) -> None:
     section = recipe.tokenizer
-    texts = {"both languages": characters[0] | characters[1]} if section.joint else dict(
-        zip(SIDES, characters, strict=True))
-    report.vocabulary = {"type": section.type, "vocab_size": section.vocab_size, "joint": section.joint,
+    texts = {"both languages": set().union(*characters.values())} if section.joint and len(characters) > 1 else (
+        characters)
+    size = tokenizers.target.vocab_size if tokenizers else section.vocab_size
+    kind = section.type if section.taken_from is None else f"taken from {section.taken_from}"
+    report.vocabulary = {"type": kind, "vocab_size": size, "joint": section.joint,
                          "trained": tokenizers is not None,
                          "characters": {name: len(found) for name, found in texts.items()}}
     room = section.vocab_size - RESERVED_PIECES
@@ -258,7 +266,7 @@ def _size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -
         model = build_model(recipe.model, *sizes)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     embeddings = sum(parameter.numel() for name, parameter in model.named_parameters()
-                     if "embedding" in name or name in ("output_weight", "source_positions", "target_positions"))
+                     if "embedding" in name or "positions" in name or name == "output_weight")
     device = choose_device()
     report.machine = {"device": str(device), "processor": describe(device)}
     try:
@@ -276,13 +284,14 @@ def _size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -
 def _size_training(recipe: Recipe, report: Report) -> None:
     section = recipe.training
     corpora = [corpus for corpus in report.corpora if corpus.role == "train"]
-    source, target = (round(sum(corpus.weight * corpus.sides[side].tokens for corpus in corpora)) for side in SIDES)
+    tokens = {side: round(sum(corpus.weight * corpus.sides[side].tokens for corpus in corpora))
+              for side in recipe.data.valid.sides}
     if not sum(corpus.pairs for corpus in corpora):
         report.errors.append("train: no pair is left after cleaning. Check that data.train names the right files, and "
                              "the limits in data.cleaning.")
         return
-    steps = math.ceil(target / section.batch_tokens)
-    report.training = {"source_tokens": source, "target_tokens": target, "steps_per_epoch": steps,
+    steps = math.ceil(list(tokens.values())[-1] / section.batch_tokens)
+    report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
                        "max_steps": section.max_steps, "epochs": section.max_steps / steps}
 
 
@@ -312,9 +321,9 @@ def show(report: Report) -> None:
     print_table(f"Corpora of {report.name}: 50, 95, 99 and 100 of 100 lines are no longer than this",
                 ["corpus", "side", "pairs", "characters 50", "95", "99", "100", "words 50", "95", "99", "100"],
                 [row for corpus in read for row in _length_rows(corpus)], left=2)
-    cleaned = [corpus for corpus in read if corpus.role == "train"]
+    training = [corpus for corpus in read if corpus.role == "train"]
     dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.examples[reason]:,}"]
-               for corpus in cleaned for reason, count in corpus.counts.dropped.items() if count]
+               for corpus in training for reason, count in corpus.counts.dropped.items() if count]
     if dropped:
         print_table("Dropped from train", ["corpus", "reason", "pairs", "such as line"], dropped, left=2)
     else:
@@ -325,8 +334,10 @@ def show(report: Report) -> None:
             out.print(f"{corpus.role} {corpus.label}: {repairs.summary()}", markup=False, soft_wrap=True)
     compared = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
-    if cleaned and compared:
-        print_table("Sources that stand in train too", ["corpus", "sources", "in train", "such as line"], compared)
+    if training and compared:
+        what = f"{next(iter(training[0].sides))}s"
+        print_table(f"{what.capitalize()} that stand in train too", ["corpus", what, "in train", "such as line"],
+                    compared)
     print_table("Cost", ["", ""], list(_cost(report)), left=2)
     for corpus in report.corpora:
         if corpus.error:
@@ -340,7 +351,7 @@ def show(report: Report) -> None:
 def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:
     for side, lengths in corpus.sides.items():
         numbers = [values.get(percent, 0) for values in (lengths.characters, lengths.words) for percent in PERCENTILES]
-        first = side == SIDES[0]
+        first = side == next(iter(corpus.sides))
         yield [f"{corpus.role} {corpus.label}" if first else "", side, f"{corpus.pairs:,}" if first else "",
                *(f"{number:,}" for number in numbers)]
 
@@ -358,9 +369,10 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
                      "layers come on top and grow with training.batch_tokens")
     if training:
         about = "" if report.tokens_are_exact else "about "
-        yield "tokens", (f"{about}{training['source_tokens']:,} source and {training['target_tokens']:,} target tokens "
-                         "an epoch" + ("" if report.tokens_are_exact else ", guessed from characters: there is no "
-                                       "tokenizer yet"))
+        sides = " and ".join(f"{training[key]:,} {side}" for side in ("source", "target", "text")
+                             if (key := f"{side}_tokens") in training)
+        guessed = "" if report.tokens_are_exact else ", guessed from characters: there is no tokenizer yet"
+        yield "tokens", f"{about}{sides} tokens an epoch{guessed}"
         yield "steps", (f"{about}{training['steps_per_epoch']:,} an epoch; {training['max_steps']:,} are "
                         f"{about}{training['epochs']:,.1f} epochs")
     yield "machine", f"{machine['device']} ({machine['processor']}), computing in {machine['precision']}"

@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from seq2seq.recipe import Cleaning, Corpus
 
 Pair = tuple[int, str, str]
-"""Line number (from 1), source, target."""
+"""Line number (from 1), source, target. Text alone, that of a language model, is the target of an empty source."""
+Row = tuple[int, tuple[str, ...]]
+"""Line number (from 1), and what stands there for each of the corpus's sides."""
 
 BLOCK_BYTES = 1 << 20
 SHORT = 10
@@ -114,12 +116,13 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> 
         CorpusError: text is missing, not parallel, not UTF-8, or a column is missing; with file and line.
     """
     counts = Counts() if counts is None else counts
-    pairs = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
-    for number, source, target in islice(pairs, spec.limit):
+    rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
+    for number, texts in islice(rows, spec.limit):
         counts.lines += 1
         if number == 1:
-            source, target = _without_mark(source, counts), _without_mark(target, counts)
-        yield number, _one_line(source, counts), _one_line(target, counts)
+            texts = tuple(_without_mark(text, counts) for text in texts)
+        *source, target = (_one_line(text, counts) for text in texts)
+        yield number, "".join(source), target
 
 
 def _without_mark(text: str, counts: Counts) -> str:
@@ -137,18 +140,19 @@ def _one_line(text: str, counts: Counts) -> str:
     return text
 
 
-def _read_files(spec: Corpus, directory: Path) -> Iterator[Pair]:
-    paths = [directory / str(spec.source), directory / str(spec.target)]
-    sides = [read_lines(path) for path in paths]
+def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
+    paths = [directory / str(path) for path in spec.columns]
+    first, *others = [read_lines(path) for path in paths]
     number = 0
-    for number, source in enumerate(sides[0], 1):
-        target = next(sides[1], None)
-        if target is None:
-            raise _not_parallel(paths, (number + sum(1 for _ in sides[0]), number - 1))
-        yield number, source, target
-    more = sum(1 for _ in sides[1])
-    if more:
-        raise _not_parallel(paths, (number, number + more))
+    for number, text in enumerate(first, 1):
+        texts = [text, *(line for side in others if (line := next(side, None)) is not None)]
+        if len(texts) < len(paths):
+            raise _not_parallel(paths, (number + sum(1 for _ in first), number - 1))
+        yield number, tuple(texts)
+    for side in others:
+        more = sum(1 for _ in side)
+        if more:
+            raise _not_parallel(paths, (number, number + more))
 
 
 def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
@@ -158,12 +162,12 @@ def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
     )
 
 
-def _read_table(spec: Corpus, directory: Path) -> Iterator[Pair]:
+def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
     path = directory / str(spec.file)
     return {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}[str(spec.table_format)](spec, path)
 
 
-def _read_tsv(spec: Corpus, path: Path) -> Iterator[Pair]:
+def _read_tsv(spec: Corpus, path: Path) -> Iterator[Row]:
     lines = enumerate(read_lines(path), 1)
     columns = spec.columns
     if spec.header:
@@ -179,31 +183,31 @@ def _read_tsv(spec: Corpus, path: Path) -> Iterator[Pair]:
         if len(fields) <= max(places):
             raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(places) + 1} is asked for. "
                               "Mend the line, or name other columns in the recipe.")
-        yield number, fields[places[0]], fields[places[1]]
+        yield number, tuple(fields[place] for place in places)
 
 
-def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Pair]:
+def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), 1):
         try:
             record = json.loads(line.removeprefix("\ufeff"))
         except (ValueError, RecursionError) as error:
             raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Mend or remove the line.") from None
-        yield (number, *_fields(spec, record, f"{path}:{number}"))
+        yield number, _fields(spec, record, f"{path}:{number}")
 
 
-def _read_parquet(spec: Corpus, path: Path) -> Iterator[Pair]:
+def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
     # `datasets` takes a second to import: only who needs it waits.
     import datasets
 
     try:
         rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
         for number, record in enumerate(rows, 1):
-            yield (number, *_fields(spec, record, f"{path}: row {number}"))
+            yield number, _fields(spec, record, f"{path}: row {number}")
     except (OSError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
         raise CorpusError(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
 
 
-def _read_hub(spec: Corpus, _: Path) -> Iterator[Pair]:
+def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
     import datasets
 
     try:
@@ -213,18 +217,18 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Pair]:
         raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check the name, config and split, "
                           "and the connection; data sets that are Python scripts are no longer supported.") from error
     for number, record in enumerate(rows, 1):
-        yield (number, *_fields(spec, record, f"{spec.label}: row {number}"))
+        yield number, _fields(spec, record, f"{spec.label}: row {number}")
 
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _fields(spec: Corpus, record: Any, where: str) -> tuple[str, str]:
-    """The two texts of a record: its columns, or keys inside its `translation`."""
+def _fields(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
+    """The texts of a record: its columns, or keys inside its `translation`."""
     if not isinstance(record, dict):
-        raise CorpusError(f"{where}: expected an object with the keys {spec.source} and {spec.target}.")
-    if spec.source not in record and isinstance(record.get("translation"), dict):
+        raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
+    if spec.columns[0] not in record and isinstance(record.get("translation"), dict):
         record = record["translation"]
     found = []
     for column in spec.columns:
@@ -234,7 +238,7 @@ def _fields(spec: Corpus, record: Any, where: str) -> tuple[str, str]:
         if value is not None and not isinstance(value, str):
             raise CorpusError(f"{where}: column '{column}' holds {type(value).__name__}, not text.")
         found.append(_whole_characters(value or "", where))
-    return found[0], found[1]
+    return tuple(found)
 
 
 def _whole_characters(text: str, where: str) -> str:
@@ -249,14 +253,15 @@ def _whole_characters(text: str, where: str) -> str:
 # Cleaning
 
 
-def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts) -> Iterator[Pair]:
+def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2) -> Iterator[Pair]:
     """The pairs worth training on; the others are counted by reason.
 
+    sides: how many texts the corpus has for each pair; of one that has text alone, the source is empty and no fault.
     Equal pairs are found by 64-bit hashes: 16 bytes or so a pair, and one wrong hit in 10^19 comparisons.
     """
     seen: set[bytes] = set()
     for number, source, target in pairs:
-        reason = _fault(source, target, cleaning)
+        reason = _fault((source, target)[-sides:], cleaning)
         if reason is None and cleaning.remove_duplicates:
             digest = hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
             reason = "duplicate" if digest in seen else None
@@ -267,8 +272,8 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts) -> Iterator
             counts.drop(reason, number)
 
 
-def _fault(source: str, target: str, cleaning: Cleaning) -> str | None:
-    lengths = len(source.strip()), len(target.strip())
+def _fault(texts: Sequence[str], cleaning: Cleaning) -> str | None:
+    lengths = [len(text.strip()) for text in texts]
     if not min(lengths):
         return "empty"
     if max(lengths) > cleaning.max_characters:
@@ -276,6 +281,6 @@ def _fault(source: str, target: str, cleaning: Cleaning) -> str | None:
     ratio = cleaning.max_length_ratio
     if ratio is not None and min(lengths) > SHORT and max(lengths) > ratio * min(lengths):
         return "length_ratio"
-    if cleaning.remove_identical and source == target:
+    if cleaning.remove_identical and len(set(texts)) < len(texts):
         return "identical"
     return None

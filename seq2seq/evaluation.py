@@ -1,6 +1,7 @@
-"""Translation quality, measured by sacreBLEU on raw text, with the signature that makes a number comparable.
+"""What a model is worth, each number with the signature that makes it comparable.
 
-Post 2018 (arXiv:1804.08771): a BLEU score without its tokenisation and settings can be compared with nothing.
+Translations are measured by sacreBLEU on raw text: Post 2018 (arXiv:1804.08771), a BLEU score without its tokenisation
+and settings can be compared with nothing. Nor can a perplexity without what it is counted by.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +21,20 @@ if TYPE_CHECKING:
     from seq2seq.translator import Translator
 
 METRICS = ("bleu", "chrf", "ter")
+# Perplexities, and what each is per.
+UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric's value, in percent, as sacreBLEU computes it."""
+    """One metric's value: in percent, as sacreBLEU computes it, or a perplexity."""
 
     value: float
     signature: str
-    """sacreBLEU's own: references, case, tokeniser, smoothing, version."""
+    """sacreBLEU's own: references, case, tokeniser, smoothing, version. Of a perplexity: what is counted."""
     details: dict[str, Any] = field(default_factory=dict)
-    """BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words."""
+    """BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words. A perplexity: the sum
+    of -log p in nats, how many units it is divided by, and of how many lines."""
 
 
 def bleu_tokenizer(language: str) -> str:
@@ -82,11 +86,22 @@ def score_files(
 def score_pairs(
     translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS
 ) -> dict[str, Score]:
-    """Scores of the translations of the pairs' sources against their targets.
+    """Scores of a model on pairs: of the translations of their sources against their targets, and of what it gives for
+    the targets themselves (perplexities).
 
+    metrics: those of `corpus_scores`, or perplexities; nothing is translated for these alone.
     Raises:
         CorpusError, UserError: as corpus_scores.
     """
+    of_likelihood = [metric for metric in metrics if metric in UNITS]
+    of_text = [metric for metric in metrics if metric not in UNITS]
+    scores = perplexities(translator, pairs, of_likelihood) if of_likelihood else {}
+    return (scores | _translated(translator, pairs, of_text)) if of_text else scores
+
+
+def _translated(
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str]
+) -> dict[str, Score]:
     with console.progress("translating", len(pairs)) as advance:
         found = translator.translate([source for source, _ in pairs], progress=advance)
     hypotheses = [best.text for best, *_ in found]
@@ -94,11 +109,48 @@ def score_pairs(
     return corpus_scores(hypotheses, [references], translator.languages.target, metrics)
 
 
+def perplexities(
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = tuple(UNITS)
+) -> dict[str, Score]:
+    """exp of the mean -log p of a unit of the pairs' targets: of a piece, a word, a character.
+
+    The probability is that of the line and its end, so the end counts as a unit, as it does in loss and validation.
+    The number per piece compares models of one tokenizer; those per word and per character compare all models that see
+    the same text. Words are what white space parts.
+
+    Raises:
+        CorpusError: no line is left that the model can take.
+    """
+    from seq2seq.loss import perplexity  # not earlier: it imports torch, which scores of finished text do without
+
+    tokenizer = translator.tokenizers.target
+    kept = translator.within_reach(pairs)
+    if not kept:
+        raise CorpusError("There is nothing to evaluate: no line that the model can take.")
+    if len(kept) < len(pairs):
+        console.warn(f"{len(pairs) - len(kept):,} of {len(pairs):,} lines have more than "
+                     f"{translator.model.max_positions - 1} pieces; they count nowhere")
+    with console.progress("scoring", len(kept)) as advance:
+        found = translator.score(kept, advance)
+    total = -sum(score.log_probability for score in found)
+    counts = {"perplexity": sum(score.tokens for score in found),
+              "word_perplexity": sum(len(text.split()) + 1 for _, text in kept),
+              "character_perplexity": sum(len(text) + 1 for _, text in kept)}
+    signatures = {metric: f"unit:{unit}|end:yes" for metric, unit in UNITS.items()}
+    signatures["perplexity"] += f"|vocabulary:{tokenizer.vocab_size}|tokenizer:{tokenizer.fingerprint[:8]}"
+    return {
+        metric: Score(perplexity(total, counts[metric]), signatures[metric],
+                      {"negative_log_likelihood": total, "units": counts[metric], "lines": len(kept)})
+        for metric in metrics
+    }
+
+
 def evaluate_tests(
-    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] = METRICS
+    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None
 ) -> dict[str, dict[str, Score]]:
     """Scores for each of the recipe's test sets, as they are: nothing is cleaned away.
 
+    metrics: if not given, all that the recipe's model is measured by.
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
     """
@@ -107,20 +159,24 @@ def evaluate_tests(
         name: [(source, target) for _, source, target in read_corpus(spec, recipe.data_directory)]
         for name, spec in recipe.data.test.items()
     }
-    return {name: score_pairs(translator, pairs, metrics) for name, pairs in tests.items()}
+    wanted = recipe.model.metrics if metrics is None else metrics
+    return {name: score_pairs(translator, pairs, wanted) for name, pairs in tests.items()}
 
 
-def require_metrics(language: str) -> None:
-    """Raises UserError if BLEU needs an optional package for this language that is not installed."""
-    _bleu(language)
+def require_metrics(metrics: Sequence[str], language: str) -> None:
+    """Raises UserError if BLEU is wanted and needs an optional package for this language that is not installed."""
+    if "bleu" in metrics:
+        _bleu(language)
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
     """A line for each metric: name, value, signature, and what stands behind a BLEU score."""
     names = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+    names |= {metric: f"perplexity per {unit}" for metric, unit in UNITS.items()}
+    width = max((len(names[metric]) for metric in scores), default=0)
     rows = []
     for metric, score in scores.items():
-        row = f"{names[metric]:<4}  {score.value:6.2f}  {score.signature}"
+        row = f"{names[metric]:<{width}}  {score.value:6.2f}  {score.signature}"
         if metric == "bleu":
             precisions = "/".join(f"{precision:.1f}" for precision in score.details["precisions"])
             row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f})"

@@ -199,7 +199,7 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
         UserError: as `Aligner.align` does.
         ValueError: a side has more pieces than the model has positions.
     """
-    languages = (translator.languages.source, translator.languages.target)
+    languages = translator.languages.pair
     found: dict[int, Alignment] = {}
     for index, pair in see(translator, pairs):
         found[index] = aligner.align(pair, languages)

@@ -19,8 +19,8 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
-from seq2seq.corpus import Counts, clean, read_corpus
-from seq2seq.errors import CorpusError
+from seq2seq.corpus import Counts, Pair, clean, read_corpus
+from seq2seq.errors import CorpusError, TokenizerError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers, train_tokenizers
 
@@ -46,29 +46,55 @@ class Prepared:
     fingerprint: str
 
 
+def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
+    """The pairs of a training corpus without those that cleaning drops; counts receives both."""
+    pairs = read_corpus(spec, recipe.data_directory, counts)
+    return clean(pairs, recipe.data.cleaning, counts, len(spec.sides))
+
+
 def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """The cleaned training text of all corpora, one behind another."""
     for spec in recipe.data.train:
-        counts = Counts()
-        pairs = read_corpus(spec, recipe.data_directory, counts)
-        for _, source, target in clean(pairs, recipe.data.cleaning, counts):
+        for _, source, target in cleaned(spec, recipe, Counts()):
             yield source, target
 
 
 def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
-    """The tokenizers in `directory`; trained there on the cleaned training text if there are none yet.
+    """The tokenizers in `directory`; put there if there are none yet: those of the model that the recipe names, or new
+    ones, trained on the cleaned training text.
 
     Raises:
-        TokenizerError: the text does not allow the vocabulary that the recipe wants.
+        TokenizerError: the text does not allow the vocabulary that the recipe wants, or the other model has none.
     """
     if not directory.exists():
-        console.say("training the tokenizer")
-        tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed)
+        tokenizers = taken_tokenizers(recipe)
+        if tokenizers is None:
+            console.say("training the tokenizer")
+            tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed)
         aside = directory.with_name(directory.name + ".writing")
         aside.mkdir(parents=True, exist_ok=True)
         tokenizers.save(aside)
         os.replace(aside, directory)
     return Tokenizers.load(directory)
+
+
+def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
+    """The tokenizers of the model that the recipe takes them from, if it names one.
+
+    Raises:
+        TokenizerError: there are none.
+    """
+    if recipe.tokenizer.taken_from is None:
+        return None
+    model = recipe.directory / recipe.tokenizer.taken_from
+    # A run has them in a directory of their own, from its first minute on; a bundle among its other files.
+    found = Tokenizers.load(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
+    if recipe.languages.monolingual:
+        return Tokenizers(found.target, found.target)
+    if found.joint != recipe.tokenizer.joint:
+        raise TokenizerError(f"the tokenizer of {model} {'is joint' if found.joint else 'is not joint'}: write "
+                             f"tokenizer.joint: {str(found.joint).lower()}.")
+    return found
 
 
 def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int) -> Prepared:
@@ -167,8 +193,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
                  for side in SIDES] if keep_text else []
         for number, spec in enumerate(recipe.data.train):
             counts = Counts()
-            pairs = clean(read_corpus(spec, recipe.data_directory, counts), recipe.data.cleaning, counts)
-            for block in blocks(pairs, BLOCK_PAIRS):
+            for block in blocks(cleaned(spec, recipe, counts), BLOCK_PAIRS):
                 numbers = np.array([line for line, _, _ in block], np.int64)
                 sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
                 sides = [_encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)]

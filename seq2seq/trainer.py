@@ -378,7 +378,7 @@ def _read_what_is_needed_late(recipe: Recipe) -> None:
     for spec in (recipe.data.valid, *recipe.data.test.values()):
         for _ in read_corpus(spec, recipe.data_directory):
             pass
-    require_metrics(recipe.languages.target)
+    require_metrics(recipe.model.metrics, recipe.languages.target)
 
 
 def _make_deterministic(device: torch.device) -> None:

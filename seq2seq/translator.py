@@ -151,6 +151,9 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("lines is a sequence of lines: [line] for one")
+        if self.languages.monolingual:
+            raise UserError("this is a language model, which translates nothing. It continues text: seq2seq generate; "
+                            "and it helps a model that translates: seq2seq translate --fusion, seq2seq rescore.")
         options = DecodingSection.model_validate({**self.decoding.model_dump(), **decoding})
         asked = Decoding(options, self.tokenizers.target, self.languages.target)
         requests = list(numbered(lines))
@@ -171,7 +174,7 @@ class Translator:
         """log p(target | source) of given translations, by teacher forcing; of an ensemble, the first model's.
 
         Raises:
-            ValueError: a side has more pieces than the model has positions.
+            ValueError: a side has more pieces than the model has positions (see `within_reach`).
         """
         corpus = EncodedCorpus(
             EncodedSide.from_lists(self.tokenizers.source.encode([source for source, _ in pairs])),
@@ -188,6 +191,13 @@ class Translator:
             if progress:
                 progress(len(indices))
         return scores
+
+    def within_reach(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Those pairs that `score` can take: neither side has more pieces than the model has positions."""
+        threads = torch.get_num_threads()
+        sides = (self.tokenizers.source.encode([source for source, _ in pairs], threads),
+                 self.tokenizers.target.encode([target for _, target in pairs], threads))
+        return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.model.max_positions]
 
     def _divide(self, lines: Sequence[str]) -> list[DividedLine]:
         texts = [line.strip() for line in lines]

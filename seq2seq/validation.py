@@ -1,4 +1,4 @@
-"""What a model is worth in the middle of its training: loss, true perplexity, and scores of real translations."""
+"""What a model is worth in the middle of its training: loss, true perplexity, and scores of what it makes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from seq2seq.recipe import Recipe
 from seq2seq.tokenizer import Tokenizers
 from seq2seq.translator import Translator
 
+# Of the metrics of a model those that are measured at each validation: TER is slow, and perplexity comes with the loss.
+VALIDATED = ("bleu", "chrf")
+
 
 @dataclass(frozen=True)
 class Measured:
-    """loss: mean negative log-likelihood of a target token in nats, without smoothing. scores: of the translations."""
+    """loss: mean negative log-likelihood of a target token in nats, without smoothing. scores: of the translations, if
+    the model translates."""
 
     loss: float
     scores: dict[str, Score]
@@ -67,4 +71,5 @@ class Validation:
                 losses = negative_log_likelihood(model(batch), batch.target_output)
                 total += losses.double().sum().item()
                 tokens += batch.target_count
-        return Measured(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], ("bleu", "chrf")))
+        metrics = [metric for metric in self.recipe.model.metrics if metric in VALIDATED]
+        return Measured(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], metrics))

@@ -17,7 +17,8 @@ READING_ORDER = [
     "validation", "progress", "run", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
-    "packing", "interface", "attention", "joined", "transformer", "rnn", "inference", "inspection", "__init__",
+    "packing", "interface", "attention", "joined", "transformer", "language_model", "rnn", "inference", "inspection",
+    "__init__",
 ]
 WITHOUT_TORCH = ["errors", "recipe", "textio", "subword_sampling", "tokenizer", "corpus"]
 # Slow to import, or an extra: only ever inside the function that needs them.

@@ -106,12 +106,16 @@ def choices() -> list[str]:
     return found
 
 
+OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}",
+                       "training.best_metric=loss"]
+# What a choice needs beside it.
+COMPANIONS = {"tokenizer.joint=false": ["model.tied_embeddings=none"], "model.type=language_model": OF_A_LANGUAGE_MODEL,
+              "model.cell=lstm": ["model.type=rnn"], "model.input_feeding=true": ["model.type=rnn"]}
+
+
 @pytest.mark.parametrize("setting", choices())
 def test_every_choice_is_accepted(directory, setting):
-    # What a choice needs beside it.
-    needs = {"tokenizer.joint": "model.tied_embeddings=none", "model.cell": "model.type=rnn",
-             "model.input_feeding": "model.type=rnn"}
-    recipe = load_recipe("recipe.yaml", [setting, *(needs[key] for key in needs if setting.startswith(key))])
+    recipe = load_recipe("recipe.yaml", [setting, *COMPANIONS.get(setting, [])])
     key, _, value = setting.partition("=")
     stored = recipe
     for step in key.split("."):
@@ -204,7 +208,8 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("decoding: {beam_size: 3, n_best: 5}",
          "decoding.n_best: a beam of 3 cannot give 5 translations; raise beam_size"),
         ("expected: {flickr: {blue: [1, 2]}}",
-         "expected.flickr.blue: expected 'bleu', 'chrf' or 'ter'; found 'blue'. Did you mean 'bleu'?"),
+         "expected.flickr.blue: expected 'bleu', 'chrf', 'ter', 'perplexity', 'word_perplexity' or "
+         "'character_perplexity'; found 'blue'. Did you mean 'bleu'?"),
         ("expected: {news: {bleu: [1, 2]}}", "expected.news: data.test has no 'news', it has flickr"),
         ("expected: {flickr: {bleu: [2, 1]}}",
          "expected.flickr.bleu: the lowest score comes first, found [2.0, 1.0]"),

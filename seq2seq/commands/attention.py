@@ -64,6 +64,7 @@ def attention(
     from seq2seq.views.page import page
 
     translator = load_translator(model, device, precision, threads)
+    languages = translator.languages.pair
     written_text = given or translator.translate([source])[0][0].text.strip()
     try:
         ((_, pair),) = see(translator, [(source, written_text)])
@@ -73,7 +74,6 @@ def attention(
     best = measured_aligner(model) if chosen == "cross" else Aligner()
     choice = Choice(chosen, given_layer or best.layer or len(maps_of(pair, chosen)), given_head or best.head)
     choice.maps(pair)                                                           # refuses what the model has not
-    languages = (translator.languages.source, translator.languages.target)
     name = model.resolve().name
     with writing(output) as file:
         if output.suffix == ".png":

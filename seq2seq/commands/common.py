@@ -80,18 +80,17 @@ def measured_aligner(model: Path) -> Aligner:
     return Aligner.measured(bundle_metadata(bundle), f"the metadata of {bundle}")
 
 
-def too_long(translator: Translator, block: Sequence[tuple[Line, Line]], sources: Input,
-             targets: Input) -> CorpusError:
-    """Which pair the model could not take."""
+def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
+    """Which line the model could not take; inputs: source and target, or the text of a language model."""
     most = translator.model.max_positions
-    sides = ((sources.name, translator.tokenizers.source, 0), (targets.name, translator.tokenizers.target, 1))
-    for pair in block:
-        for name, tokenizer, side in sides:
-            pieces = len(tokenizer.encode([pair[side].text])[0])
+    tokenizers = (translator.tokenizers.source, translator.tokenizers.target)[-len(inputs) :]
+    for lines in block:
+        for line, file, tokenizer in zip(lines, inputs, tokenizers, strict=True):
+            pieces = len(tokenizer.encode([line.text])[0])
             if pieces + 1 > most:
-                return CorpusError(f"{name}:{pair[side].number}: {pieces:,} pieces; the model takes {most - 1:,}. "
-                                   "Leave this pair out, or cut it into sentences.")
-    raise AssertionError("the model refused a pair that it has room for")
+                return CorpusError(f"{file.name}:{line.number}: {pieces:,} pieces; the model takes {most - 1:,}. "
+                                   f"Leave this {'pair' if len(inputs) > 1 else 'line'} out, or cut it into sentences.")
+    raise AssertionError("the model refused a line that it has room for")
 
 
 def json_line(record: dict[str, Any]) -> str:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
                     "seq2seq evaluate model --source test.de --reference test.en",
-                    "seq2seq evaluate --hypothesis theirs.en --reference test.en --reference other.en")
+                    "seq2seq evaluate --hypothesis theirs.en --reference test.en --reference other.en",
+                    "seq2seq evaluate language_model --text test.en")
 
 
 def evaluate(
@@ -34,6 +35,9 @@ def evaluate(
         metavar="F", help="Translations of any system; no model is needed.", show_default=False)] = None,
     reference: Annotated[list[Path] | None, typer.Option(
         metavar="F", help="What it is compared with, line by line. May be given again.", show_default=False)] = None,
+    text: Annotated[Path | None, typer.Option(
+        metavar="F", help="Text, one sentence a line, that a language model is to give its perplexity of.",
+        show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
         metavar="CODE", help="With --hypothesis: the language of the files, which chooses how BLEU tells words apart.",
         show_default="en")] = None,
@@ -43,15 +47,23 @@ def evaluate(
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
 ) -> None:
-    """BLEU, chrF and TER, each with the signature that makes it comparable."""
+    """BLEU, chrF and TER of translations, perplexity of a language model, each with the signature that makes it
+    comparable."""
     references = reference or []
-    _refuse_unless_one_way(model, source, hypothesis, references, language)
+    _refuse_unless_one_way(model, source, hypothesis, references, text, language)
     from seq2seq import evaluation
 
     if hypothesis is not None:
         print_scores(evaluation.score_files(hypothesis, references, language or "en"), format)
         return
     assert model is not None, "otherwise there is a hypothesis"
+    if text is not None:
+        lines = _read_lines(text)
+        translator = load_translator(model, device, precision, threads)
+        if not translator.languages.monolingual:
+            raise UserError(f"--text is for a language model; {model} translates. Give --source and --reference.")
+        print_scores(evaluation.perplexities(translator, [("", line) for line in lines]), format)
+        return
     if source is not None:
         texts, *streams = [_read_lines(path) for path in (source, *references)]
         for path, stream in zip(references, streams, strict=True):              # before the work, not after it
@@ -108,7 +120,7 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 
 
 def _refuse_unless_one_way(model: Path | None, source: Path | None, hypothesis: Path | None,
-                           references: Sequence[Path], language: str | None) -> None:
+                           references: Sequence[Path], text: Path | None, language: str | None) -> None:
     """Either a model, or translations that exist already."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
@@ -117,6 +129,8 @@ def _refuse_unless_one_way(model: Path | None, source: Path | None, hypothesis: 
         raise UserError("--source is for a MODEL to translate; --hypothesis is translated already. Leave one out.")
     if hypothesis is not None and not references:
         raise UserError("--hypothesis needs --reference FILE to be compared with.")
+    if text is not None and (hypothesis is not None or source is not None or references):
+        raise UserError("--text is measured by a language model alone; leave the other files out.")
     if model is not None and (source is None) != (not references):
         raise UserError("--source and --reference go together; leave out both for the recipe's test sets.")
     if model is not None and language is not None:

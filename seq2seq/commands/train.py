@@ -32,4 +32,5 @@ def train(
 
     scores = trainer.train(loaded, run, restart)
     typer.echo(scores_as_text(scores), nl=bool(scores))
-    console.say(f"the model is in {run}; translate with: seq2seq translate {shlex.quote(str(run))} FILE")
+    use = "write with: seq2seq generate" if loaded.languages.monolingual else "translate with: seq2seq translate"
+    console.say(f"the model is in {run}; {use} {shlex.quote(str(run))} FILE")

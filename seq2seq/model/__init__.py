@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
 
-Model = Transformer | RecurrentModel
+Model = Transformer | RecurrentModel | LanguageModel
 
 
 def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:
@@ -33,6 +34,25 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
             tied_embeddings=section.tied_embeddings,
             scale_embedding=section.scale_embedding,
             output_bias=section.output_bias,
+        )
+    if section.type == "language_model":
+        return LanguageModel(
+            vocab_size=target_vocab_size,
+            d_model=section.d_model,
+            layers=section.decoder_layers,
+            num_heads=section.num_heads,
+            feed_forward=section.feed_forward,
+            dropout=section.dropout,
+            activation=section.activation,
+            pre_norm=section.norm == "pre",
+            positions=section.positions,
+            max_positions=section.max_positions,
+            tied_embeddings=section.tied_embeddings != "none",
+            scale_embedding=section.scale_embedding,
+            output_bias=section.output_bias,
+            score=section.attention_score,
+            normalize=section.normalize,
+            window=section.window,
         )
     return Transformer(
         source_vocab_size=source_vocab_size,

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import FeedForward, Transformer
 
@@ -84,10 +85,10 @@ class Int8Linear(nn.Module):
         return product if self.bias is None else product.add_(self.bias)
 
 
-Translating = TypeVar("Translating", bound=Transformer | RecurrentModel)
+Network = TypeVar("Network", bound=Transformer | RecurrentModel | LanguageModel)
 
 
-def for_inference(model: Translating, precision: str) -> Translating:
+def for_inference(model: Network, precision: str) -> Network:
     """A copy that computes in `precision`: fp32, bf16 or int8. It learns nothing any more.
 
     precision int8: the linear layers; what lies between them is fp32.

@@ -281,6 +281,13 @@ class TransformerState:
     keep_attention: bool
     attention: Tensor | None = None     # (rows, longest_source), mean over the heads of the last layer
 
+    @staticmethod
+    def begin(caches: tuple[LayerCache, ...], seen: Tensor, num_heads: int, longest_source: int,
+              keep_attention: bool) -> TransformerState:
+        """Before the first step. seen: (sentences, 1, source slots), 0 for a source token and -inf elsewhere."""
+        return TransformerState(0, 0, (), seen[:, :, :0], caches, seen[:, None].repeat(1, num_heads, 1, 1), _Written(0),
+                                longest_source, keep_attention)
+
     def select(self, rows: Tensor) -> TransformerState:
         """See `interface.State.select`."""
         old_sentences, beam, room = self.visible.shape
@@ -324,6 +331,18 @@ class TransformerState:
         self.written.slots = self.slots + beam
         return replace(self, visible=visible, slots=self.slots + beam, position=self.position + 1,
                        begins=(*self.begins, self.slots))
+
+    def target_bias(self, num_heads: int, window: int | None) -> Tensor:
+        """(sentences, heads, rows of a sentence, slots), 0 where the last position of a row looks and -inf elsewhere.
+
+        window: it sees so many positions before its own; None sees all.
+        """
+        # Of the slots those that may be taken; each number of them is a kernel of its own.
+        taken = -(-self.slots // ROUND_SLOTS) * ROUND_SLOTS
+        bias = self.visible[:, None, :, :taken].repeat(1, num_heads, 1, 1)
+        if window is not None:
+            bias[:, :, :, : self.begins[max(0, self.position - 1 - window)]] = -math.inf
+        return bias
 
 
 class Transformer(nn.Module):
@@ -415,8 +434,7 @@ class Transformer(nn.Module):
         sentences = Sentences(source_offsets, filled_sentences.positions, longest)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
         seen = torch.zeros_like(sentences.real, dtype=memory.dtype).masked_fill_(~sentences.real, -math.inf)[:, None]
-        return TransformerState(0, 0, (), seen[:, :, :0], caches, seen[:, None].repeat(1, self.num_heads, 1, 1),
-                                _Written(0), longest_source, keep_attention)
+        return TransformerState.begin(caches, seen, self.num_heads, longest_source, keep_attention)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
@@ -425,11 +443,7 @@ class Transformer(nn.Module):
         before = state.with_room()
         after = before.extended()
         hidden = self.target_embedding[last_tokens] * self.scale + self.target_positions[before.position]
-        # Of the slots those that may be taken; each number of them is a kernel of its own.
-        taken = -(-after.slots // ROUND_SLOTS) * ROUND_SLOTS
-        target_bias = after.visible[:, None, :, :taken].repeat(1, self.num_heads, 1, 1)
-        if self.window is not None:
-            target_bias[:, :, :, : after.begins[max(0, before.position - self.window)]] = -math.inf
+        target_bias = after.target_bias(self.num_heads, self.window)
         for layer, cache in zip(self.decoder, after.caches, strict=True):
             hidden, asking = cast(DecoderLayer, layer).step(hidden, cache, before.slots, target_bias,
                                                             after.source_bias)

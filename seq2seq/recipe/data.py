@@ -12,7 +12,6 @@ from seq2seq.recipe.section import MistakeAt, Section
 # No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
-PATH_KEYS: dict[str, tuple[str, ...]] = {"files": ("source", "target"), "table": ("file",), "hub": ()}
 TABLE_FORMATS = (".tsv", ".jsonl", ".parquet")
 
 
@@ -33,12 +32,17 @@ class Corpus(Section):
 
     `{source: train.de, target: train.en}`, `{file: pairs.tsv}`, or
     `{hub: wmt/wmt14, config: de-en, split: train, source: de, target: en}`.
+
+    A language model reads text of one language, in the same forms: `{text: train.en}`, `{file: pairs.tsv, text: 2}`, or
+    `{hub: wmt/wmt14, config: de-en, split: train, text: en}`.
     """
 
     source: PathOrColumn = None
     """The file of source sentences, one a line (may end in .gz); with `file` or `hub`, the column that holds them."""
     target: PathOrColumn = None
     """The file of target sentences, line by line the translations; with `file` or `hub`, the column."""
+    text: PathOrColumn = None
+    """Instead of `source` and `target`, for a language model: the file of sentences, or the column that holds them."""
     file: str | None = None
     """One file of pairs: .tsv, .jsonl (either may end in .gz as well) or .parquet. Without `source` and `target`, the
     first two columns of a .tsv."""
@@ -59,15 +63,19 @@ class Corpus(Section):
 
     @model_validator(mode="after")
     def _exactly_one_form(self) -> "Corpus":
+        if self.text is not None and (self.source is not None or self.target is not None):
+            raise ValueError("a corpus has `source` and `target`, or `text` alone, not both")
         if self.file is not None and self.hub is not None:
             raise ValueError("a corpus has `file` or `hub`, not both")
         if self.hub is None and (self.config is not None or self.split is not None):
             raise ValueError("`config` and `split` belong to a corpus with `hub`")
+        named = all(isinstance(getattr(self, side), str) for side in self.sides)
         if self.header and self.table_format != ".tsv":
             raise ValueError("`header: true` belongs to a corpus with a .tsv `file`")
         if self.form == "files":
-            if not (isinstance(self.source, str) and isinstance(self.target, str)):
-                raise ValueError("a corpus needs `source` and `target` (two files), or `file`, or `hub`")
+            if not named:
+                needed = "`source` and `target` (two files)" if self.text is None else "a file of `text`"
+                raise ValueError(f"a corpus needs {needed}, or `file`, or `hub`")
             return self
         if self.form == "table" and self.table_format is None:
             raise MistakeAt(
@@ -79,11 +87,17 @@ class Corpus(Section):
         if (self.source is None) != (self.target is None):
             raise ValueError("give both columns, `source` and `target`, or neither")
         by_number = self.table_format == ".tsv" and not self.header
-        if by_number and (isinstance(self.source, str) or isinstance(self.target, str)):
+        if by_number and any(isinstance(column, str) for column in self.columns):
             raise ValueError("a .tsv without `header: true` has numbered columns, such as `source: 1, target: 2`")
-        if not by_number and not (isinstance(self.source, str) and isinstance(self.target, str)):
-            raise ValueError("`source` and `target` must name the columns")
+        if not by_number and not named:
+            raise ValueError("`source` and `target` must name the columns" if self.text is None
+                             else "`text` must name the column")
         return self
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The keys of its texts: source and target, or text."""
+        return ("source", "target") if self.text is None else ("text",)
 
     @property
     def form(self) -> Literal["files", "table", "hub"]:
@@ -101,8 +115,10 @@ class Corpus(Section):
         return suffix if suffix in TABLE_FORMATS else None
 
     @property
-    def columns(self) -> tuple[str | int, str | int]:
-        """The source and the target column of a corpus with `file` or `hub`."""
+    def columns(self) -> tuple[str | int, ...]:
+        """Where each of `sides` is: a column, or a file in a corpus of files."""
+        if self.text is not None:
+            return (self.text,)
         return (1 if self.source is None else self.source, 2 if self.target is None else self.target)
 
     @property
@@ -112,17 +128,20 @@ class Corpus(Section):
             return self.name
         if self.form == "hub":
             return " ".join(str(part) for part in (self.hub, self.config, self.split) if part is not None)
-        return str(self.file if self.form == "table" else self.source)
+        return str(self.file if self.form == "table" else self.columns[0])
 
     @property
     def paths(self) -> list[Path]:
         """The files that the corpus is read from, as they are written."""
-        return [Path(str(getattr(self, key))) for key in PATH_KEYS[self.form]]
+        return [Path(str(getattr(self, key))) for key in self._path_keys()]
 
     def resolve(self, directory: Path) -> "Corpus":
         """The same corpus with absolute paths, which were relative to `directory`."""
-        keys = PATH_KEYS[self.form]
-        return self.model_copy(update={key: os.path.abspath(directory / getattr(self, key)) for key in keys})
+        paths = {key: os.path.abspath(directory / getattr(self, key)) for key in self._path_keys()}
+        return self.model_copy(update=paths)
+
+    def _path_keys(self) -> tuple[str, ...]:
+        return {"files": self.sides, "table": ("file",), "hub": ()}[self.form]
 
 
 class Cleaning(Section):
@@ -163,8 +182,12 @@ class Data(Section):
                 raise MistakeAt(f"{name}.weight".strip("."), "only training corpora have a weight")
         return value
 
+    def keyed_corpora(self) -> Iterator[tuple[tuple[str | int, ...], Corpus]]:
+        """All corpora, train, valid and test, each with the steps of its key below `data`."""
+        yield from ((("train", number), corpus) for number, corpus in enumerate(self.train))
+        yield ("valid",), self.valid
+        yield from ((("test", name), corpus) for name, corpus in self.test.items())
+
     def corpora(self) -> Iterator[Corpus]:
         """All corpora: train, valid, test."""
-        yield from self.train
-        yield self.valid
-        yield from self.test.values()
+        yield from (corpus for _, corpus in self.keyed_corpora())

@@ -44,7 +44,7 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
             continue  # its items have mistakes of their own, and pydantic counts only the good ones
         cause = (detail.get("ctx") or {}).get("error")
         if isinstance(cause, MistakeAt):
-            key += tuple(cause.key.split("."))
+            key += cause.key
         if key[-1] == "[key]":
             key = key[:-1]
         elif detail["type"] == "missing" and isinstance(key[-1], int):

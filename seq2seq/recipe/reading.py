@@ -14,6 +14,8 @@ from seq2seq.recipe.messages import explain, show
 from seq2seq.recipe.schema import Recipe
 
 BASE_SECTIONS = ("model", "training")
+# Keys whose path is that of a directory, relative to the recipe; the others are of files in data.root.
+DIRECTORIES = ("root", "taken_from")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True) -> Recipe:
@@ -164,11 +166,14 @@ def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
     """Each path of an unchecked recipe but the base: its key, and the section and name under which it stands."""
+    tokenizer = recipe.get("tokenizer")
+    if isinstance(tokenizer, dict) and isinstance(tokenizer.get("taken_from"), str):
+        yield ("tokenizer", "taken_from"), tokenizer, "taken_from"
     data = recipe.get("data")
     if isinstance(data, dict) and isinstance(data.get("root"), str):
         yield ("data", "root"), data, "root"
     for key, corpus in _corpora(recipe):
-        names = ["file"] if "file" in corpus else [] if "hub" in corpus else ["source", "target"]
+        names = ["file"] if "file" in corpus else [] if "hub" in corpus else ["source", "target", "text"]
         for name in names:
             if isinstance(corpus.get(name), str):
                 yield (*key, name), corpus, name
@@ -186,12 +191,13 @@ def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> None:
 def _missing_files(document: Document, directory: Path) -> Iterator[Mistake]:
     root = directory
     for key, section, name in _paths(document.value):
-        path = Path(os.path.normpath((directory if name == "root" else root) / section[name]))
-        if name == "root":
-            root = path
+        path = Path(os.path.normpath((directory if name in DIRECTORIES else root) / section[name]))
+        if name in DIRECTORIES:
+            root = path if name == "root" else root
             if not path.is_dir():
                 yield document.mistake(key, f"there is no directory {path}")
-                return  # every file in it would be missing too
+                if name == "root":
+                    return  # every file in it would be missing too
         elif not path.is_file():
             yield document.mistake(key, f"there is no file {path}.{_similar_file(path)}")
 

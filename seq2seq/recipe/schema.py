@@ -16,11 +16,12 @@ from pydantic import (
     model_validator,
 )
 
+from seq2seq.errors import RecipeError
 from seq2seq.recipe.data import Data
 from seq2seq.recipe.decoding import DecodingSection
 from seq2seq.recipe.section import MistakeAt, Section
 
-Metric = Literal["bleu", "chrf", "ter"]
+Metric = Literal["bleu", "chrf", "ter", "perplexity", "word_perplexity", "character_perplexity"]
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -29,15 +30,34 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class Languages(Section):
     """The two languages, as codes."""
 
-    source: LanguageCode
-    """Code of the language to translate from, such as `de`."""
+    source: LanguageCode | None = None
+    """Code of the language to translate from, such as `de`. A language model has none."""
     target: LanguageCode
     """Code of the language to translate into, such as `en`. Chooses sacreBLEU's tokeniser."""
+
+    @property
+    def monolingual(self) -> bool:
+        """There is no language to translate from: the model is a language model."""
+        return self.source is None
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Both codes.
+
+        Raises:
+            RecipeError: there is no language to translate from.
+        """
+        if self.source is None:
+            raise RecipeError("this is a language model: there is no text that it would translate, or attend to.")
+        return self.source, self.target
 
 
 class TokenizerSection(Section):
     """The subword vocabulary, trained by sentencepiece on the training corpora."""
 
+    taken_from: str | None = None
+    """Another model, a run or a bundle, whose tokenizer is used instead of a new one, so that the two can be joined.
+    A language model takes that of the target language. All other keys but `subword_sampling` then say nothing."""
     type: Literal["unigram", "bpe"] = "unigram"
     """Unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016)."""
     vocab_size: Annotated[int, Field(ge=260)] = 8000
@@ -60,14 +80,14 @@ class ModelSection(Section):
     base: Annotated[str | None, Field(exclude=True)] = None
     """File with `model:` and `training:` sections that are used where the recipe says nothing, relative to the recipe
     file. Gone once the recipe is read."""
-    type: Literal["transformer", "rnn"] = "transformer"
+    type: Literal["transformer", "rnn", "language_model"] = "transformer"
     """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015, with one head unless `num_heads`
-    says otherwise."""
+    says otherwise. `language_model`: the Transformer's decoder alone, which continues text."""
     d_model: PositiveInt = 512
     """Width of embeddings and of the states between sublayers; of an `rnn`, of its decoder and of both directions of
     its encoder together."""
     encoder_layers: PositiveInt = 6
-    """Layers of the encoder."""
+    """Layers of the encoder. A language model has none."""
     decoder_layers: PositiveInt = 6
     """Layers of the decoder."""
     num_heads: PositiveInt = 8
@@ -98,11 +118,19 @@ class ModelSection(Section):
     max_positions: PositiveInt = 1024
     """Pieces of the longest sentence, its end included. `learned` has a vector for each position."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
-    """Which matrices are one: source, target and output (`all`), target and output (`decoder`), or `none`."""
+    """Which matrices are one: source, target and output (`all`), target and output (`decoder`), or `none`. A language
+    model has no source: to it `all` and `decoder` are the same."""
     scale_embedding: bool = True
     """Multiply embeddings by the square root of `d_model`."""
     output_bias: bool = False
     """Add a learned bias to each word's score."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What the finished model is measured by."""
+        if self.type == "language_model":
+            return ("perplexity", "word_perplexity", "character_perplexity")
+        return ("bleu", "chrf", "ter")
 
     @field_validator("num_heads")
     @classmethod
@@ -122,7 +150,8 @@ class ModelSection(Section):
     @model_validator(mode="after")
     def _says_nothing_in_vain(self) -> "ModelSection":
         useless = {"rnn": ("window", "feed_forward", "activation", "norm", "positions"),
-                   "transformer": ("cell", "input_feeding")}[self.type]
+                   "transformer": ("cell", "input_feeding"),
+                   "language_model": ("selection", "cell", "input_feeding")}[self.type]
         for key in useless:
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise MistakeAt(key, f"has no meaning in model.type: {self.type}. Leave it out.")
@@ -185,7 +214,7 @@ class TrainingSection(Section):
     valid_sentences: PositiveInt | None = None
     """Translate only the first so many validation sentences for BLEU. Not set: all."""
     best_metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"
-    """Validation score that decides which model is best."""
+    """Validation score that decides which model is best. A language model has loss and perplexity only."""
     early_stopping: NonNegativeInt = 0
     """Stop after this many validations without improvement; 0 never does."""
     keep_checkpoints: PositiveInt = 3
@@ -230,7 +259,8 @@ class Recipe(Section):
     @classmethod
     def _model_fits_data(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
-        if tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
+        both_sides = model.type != "language_model"
+        if both_sides and tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
             raise MistakeAt(
                 "tied_embeddings",
                 "'all' shares one matrix between source and target, which needs "
@@ -253,14 +283,40 @@ class Recipe(Section):
         cls, expected: dict[str, dict[Metric, tuple[float, float]]], info: ValidationInfo
     ) -> dict[str, dict[Metric, tuple[float, float]]]:
         data: Data | None = info.data.get("data")
+        model: ModelSection | None = info.data.get("model")
         for name, ranges in expected.items():
             if data and name not in data.test:
                 known = ", ".join(data.test) or "no test sets"
                 raise MistakeAt(name, f"data.test has no '{name}', it has {known}")
             for metric, (low, high) in ranges.items():
+                if model and metric not in model.metrics:
+                    known = ", ".join(model.metrics)
+                    raise MistakeAt(f"{name}.{metric}", f"a model of type {model.type} is measured by {known}")
                 if low > high:
                     raise MistakeAt(f"{name}.{metric}", f"the lowest score comes first, found [{low}, {high}]")
         return expected
+
+    @model_validator(mode="after")
+    def _one_language_or_two(self) -> "Recipe":
+        """A language model is of one language, has text alone and translates nothing; others need both sides."""
+        alone = self.model.type == "language_model"
+        if not alone and self.languages.source is None:
+            raise MistakeAt("languages.source", f"missing. {Languages.model_fields['source'].description}")
+        if alone and self.languages.source is not None:
+            raise MistakeAt("languages.source", "a language model has one language, `target`; leave this out")
+        for key, corpus in self.data.keyed_corpora():
+            if alone and corpus.text is None:
+                raise MistakeAt(("data", *key), "a language model reads text alone: give `text` instead of `source` "
+                                                "and `target`")
+            if not alone and corpus.text is not None:
+                raise MistakeAt(("data", *key, "text"), f"a model of type {self.model.type} needs `source` and "
+                                                        "`target`; `text` is for model.type: language_model")
+        if alone and not self.tokenizer.joint:
+            raise MistakeAt("tokenizer.joint", "a language model has one language and one vocabulary; leave this out")
+        if alone and self.training.best_metric not in ("loss", "perplexity"):
+            raise MistakeAt("training.best_metric", f"'{self.training.best_metric}' is of translations; a language "
+                                                    "model is compared by loss or perplexity. Write one of them here.")
+        return self
 
     def __eq__(self, other: object) -> bool:
         """Recipes are equal when they say the same. Where they were read from is no part of it."""
@@ -293,7 +349,11 @@ class Recipe(Section):
                 "test": {name: corpus.resolve(root) for name, corpus in self.data.test.items()},
             }
         )
-        return self.model_copy(update={"data": data})
+        tokenizer = self.tokenizer
+        if tokenizer.taken_from is not None:
+            other = os.path.abspath(self.directory / tokenizer.taken_from)
+            tokenizer = tokenizer.model_copy(update={"taken_from": other})
+        return self.model_copy(update={"data": data, "tokenizer": tokenizer})
 
     def to_yaml(self) -> str:
         """The recipe as a file, with every default written out."""

@@ -6,9 +6,10 @@ from pydantic import BaseModel, ConfigDict
 class MistakeAt(ValueError):
     """A mistake that belongs to a key below the one that found it, so that the message names the right line."""
 
-    def __init__(self, key: str, message: str) -> None:
+    def __init__(self, key: str | tuple[str | int, ...], message: str) -> None:
+        """key: dotted, or its steps where one of them is the number of an item."""
         super().__init__(message)
-        self.key = key
+        self.key = tuple(key.split(".")) if isinstance(key, str) else key
 
 
 class Section(BaseModel):

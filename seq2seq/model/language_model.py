@@ -1,0 +1,143 @@
+"""A Transformer decoder alone, which predicts the next token of a text: a language model.
+
+The decoder of Vaswani et al. 2017 (arXiv:1706.03762) without its attention over a source, as Liu et al. 2018
+(arXiv:1801.10198, section 4.2.3) use it: log p(text) = sum_t log p(y_t | y_0, …, y_{t-1}), with `</s>` as the last
+token. To search and trainer it is a model like any other, to which the source of a sentence says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.batching import Batch
+from seq2seq.model.attention import SelfAttention
+from seq2seq.model.interface import Logits
+from seq2seq.model.packing import Sentences
+from seq2seq.model.transformer import (
+    Dropout,
+    FeedForward,
+    LayerCache,
+    Lookup,
+    Residual,
+    TransformerState,
+    embeddings,
+    sinusoids,
+)
+
+
+class CausalLayer(nn.Module):
+    """Z = norm(H + masked MultiHead(H, H, H)); H' = norm(Z + FFN(Z))."""
+
+    def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
+                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax",
+                 window: int | None = None) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(d_model, num_heads, score, normalize, window)
+        self.feed_forward = FeedForward(d_model, feed_forward, activation)
+        self.self_residual = Residual(d_model, dropout, pre_norm)
+        self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
+
+    def forward(self, hidden: Tensor, sentences: Sentences) -> Tensor:
+        """(tokens, d_model) -> (tokens, d_model)"""
+        attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=True)
+        return self._feed_forward(self.self_residual.leave(hidden, attended))
+
+    def step(self, hidden: Tensor, cache: LayerCache, slot: int, bias: Tensor) -> Tensor:
+        """One position of every row, (rows, d_model). Arguments: as `SelfAttention.step` takes them."""
+        taken = bias.shape[3]
+        attended = self.self_attention.step(self.self_residual.enter(hidden), cache.keys[:, :, :taken],
+                                            cache.values[:, :, :taken], slot, bias)
+        return self._feed_forward(self.self_residual.leave(hidden, attended))
+
+    def _feed_forward(self, hidden: Tensor) -> Tensor:
+        transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
+        return self.feed_forward_residual.leave(hidden, transformed)
+
+
+class LanguageModel(nn.Module):
+    """Embedding, layers and output layer. `build_model` makes one from a recipe.
+
+    Args:
+        tied_embeddings: input and output share one matrix.
+        scale_embedding: e = sqrt(d_model) E[index].
+        positions: "sinusoidal" or "learned", counted from 0.
+        max_positions: tokens of the longest sentence.
+        score, normalize: of attention, see `attention.Weighing`.
+        window: a position sees no more than so many before it; None sees all.
+    """
+
+    def __init__(
+        self, *, vocab_size: int, d_model: int, layers: int, num_heads: int, feed_forward: int, dropout: float = 0.0,
+        activation: str = "relu", pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
+        tied_embeddings: bool = True, scale_embedding: bool = True, output_bias: bool = False,
+        score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
+        self.scale = math.sqrt(d_model) if scale_embedding else 1.0
+        self.embedding, _, self.output_weight = embeddings(
+            "all" if tied_embeddings else "none", vocab_size, vocab_size, d_model)
+        self.output_bias = nn.Parameter(torch.zeros(vocab_size)) if output_bias else None
+        self.vocabulary: nn.Module | None = None                                # set by `inference.for_inference`
+        if positions == "learned":
+            self.positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
+        else:
+            self.register_buffer("positions", sinusoids(max_positions, d_model), persistent=False)
+        self.dropout = Dropout(dropout)
+        self.window = window
+        layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, score, normalize, window)
+        self.layers = nn.ModuleList(CausalLayer(*layer) for _ in range(layers))
+        self.norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
+
+    def forward(self, batch: Batch) -> Logits:
+        """Scores of every target position, (target_tokens, vocab_size) as the product that makes them.
+
+        Raises:
+            ValueError: a sentence is longer than `max_positions`.
+        """
+        self._check_length(batch.longest_target)
+        sentences = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
+        hidden = self.dropout(Lookup.apply(self.embedding, batch.target_input) * self.scale
+                              + Lookup.apply(self.positions, sentences.positions))
+        for layer in self.layers:
+            hidden = layer(hidden, sentences)
+        return self._logits(hidden)
+
+    @torch.no_grad()
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
+              keep_attention: bool = False) -> TransformerState:
+        """See `interface.Seq2Seq.start`. The source says only how many texts there are.
+
+        Raises:
+            ValueError: attention is asked for; there is none over a source.
+        """
+        if keep_attention:
+            raise ValueError("a language model attends to no source")
+        sentences, heads = len(source_offsets) - 1, self.num_heads
+        empty = self.embedding.new_zeros(sentences, heads, 0, self.d_model // heads)
+        caches = tuple(LayerCache(empty, empty, empty, empty) for _ in self.layers)
+        seen = self.embedding.new_zeros(sentences, 1, 0)
+        return TransformerState.begin(caches, seen, heads, longest_source, keep_attention)
+
+    @torch.no_grad()
+    def step(self, last_tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+        """See `interface.Seq2Seq.step`."""
+        self._check_length(state.position + 1)
+        before = state.with_room()
+        after = before.extended()
+        hidden = self.embedding[last_tokens] * self.scale + self.positions[before.position]
+        bias = after.target_bias(self.num_heads, self.window)
+        for layer, cache in zip(self.layers, after.caches, strict=True):
+            hidden = cast(CausalLayer, layer).step(hidden, cache, before.slots, bias)
+        return self.vocabulary(self.norm(hidden)) if self.vocabulary else self._logits(hidden).dense(), after
+
+    def _logits(self, hidden: Tensor) -> Logits:
+        return Logits(self.norm(hidden), self.output_weight, self.output_bias)
+
+    def _check_length(self, length: int) -> None:
+        if length > self.max_positions:
+            raise ValueError(f"a text of {length} tokens; this model has {self.max_positions} positions")

@@ -1,0 +1,386 @@
+"""The road of a language model: text alone, a recipe, training, perplexity, and what is refused on the way."""
+
+import gzip
+import json
+import math
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq.check import inspect
+from seq2seq.checkpoint import load_bundle, newest_checkpoint
+from seq2seq.cli import main
+from seq2seq.corpus import Counts, clean, read_corpus
+from seq2seq.errors import CorpusError, RecipeError, TokenizerError
+from seq2seq.evaluation import format_scores, perplexities
+from seq2seq.preparation import taken_tokenizers
+from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
+from seq2seq.tokenizer import Tokenizers
+from seq2seq.trainer import Training, train
+from seq2seq.translator import Translator
+
+SENTENCES = """\
+The dog sleeps.
+The cat drinks milk.
+I do not know.
+Where is the station?
+It is raining again.
+She reads a long letter.
+We have 12 apples.
+“Come in!” he said.
+The train leaves at 7:45.
+Nobody was at home.
+My brother plays chess.
+That costs too much.
+The children are singing.
+Please close the window.
+He works in a factory.
+The soup is cold.
+Can you help me?
+They live by the sea.
+Birds fly south in autumn.
+Tomorrow is Sunday.
+""".splitlines()
+
+RECIPE = """\
+name: text
+languages: {target: en}
+data:
+  train: [{text: train.en}]
+  valid: {text: valid.en}
+  test: {same: {text: valid.en}}
+tokenizer: {vocab_size: 330}
+model: {type: language_model, d_model: 32, decoder_layers: 1, num_heads: 2, feed_forward: 64, dropout: 0.0}
+training:
+  batch_tokens: 400
+  learning_rate: 0.01
+  warmup_steps: 20
+  schedule: linear
+  max_steps: 180
+  validate_every: 180
+  label_smoothing: 0.0
+  best_metric: perplexity
+  precision: fp32
+  threads: 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick_tensorboard(monkeypatch):
+    """TensorBoard's files cost a second a run and are not what these tests are about."""
+    import torch.utils.tensorboard.writer as writer
+
+    class Nothing:
+        def __init__(self, *arguments, **options): ...
+        def add_scalar(self, *arguments): ...
+        def flush(self): ...
+        def close(self): ...
+
+    monkeypatch.setattr(writer, "SummaryWriter", Nothing)
+
+
+def write(folder: Path) -> None:
+    for name in ("train", "valid"):
+        (folder / f"{name}.en").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
+    (folder / "recipe.yaml").write_text(RECIPE)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """The working directory, with the recipe and its text."""
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run that has learnt its twenty sentences by heart."""
+    folder = tmp_path_factory.mktemp("trained")
+    write(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.utils.tensorboard.writer.SummaryWriter", _NoBoard)
+        train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    return folder / "run"
+
+
+class _NoBoard:
+    def __init__(self, *arguments, **options): ...
+    def add_scalar(self, *arguments): ...
+    def flush(self): ...
+    def close(self): ...
+
+
+@pytest.fixture(scope="module")
+def translator(trained) -> Translator:
+    return Translator.load(trained, device="cpu", precision="fp32")
+
+
+def refused(*settings: str, text: str = RECIPE) -> str:
+    with pytest.raises(RecipeError) as error:
+        parse_recipe(text, "recipe.yaml", settings)
+    return str(error.value)
+
+
+# Recipes
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("{text: train.en}", "{source: train.de, target: train.en}",
+     "recipe.yaml:4: data.train.0: a language model reads text alone: give `text` instead of `source` and `target`"),
+    ("{text: valid.en}\n", "{file: valid.tsv}\n", "recipe.yaml:5: data.valid: a language model reads text alone"),
+    ("{target: en}", "{source: de, target: en}",
+     "recipe.yaml:2: languages.source: a language model has one language, `target`; leave this out"),
+    ("best_metric: perplexity", "best_metric: bleu", "recipe.yaml:17: training.best_metric: 'bleu' is of translations"),
+    ("{vocab_size: 330}", "{vocab_size: 330, joint: false}",
+     "recipe.yaml:7: tokenizer.joint: a language model has one language and one vocabulary"),
+    ("type: language_model", "type: transformer",
+     "recipe.yaml:2: languages.source: missing. Code of the language to translate from"),
+    ("{text: train.en}", "{text: train.en, source: train.de}",
+     "recipe.yaml:4: data.train.0: a corpus has `source` and `target`, or `text` alone, not both"),
+    ("{text: train.en}", "{text: 2}", "recipe.yaml:4: data.train.0: a corpus needs a file of `text`, or `file`, or"),
+    ("{text: train.en}", "{file: a.jsonl, text: 2}", "recipe.yaml:4: data.train.0: `text` must name the column"),
+    ("{text: train.en}", "{file: a.tsv, text: en}", "recipe.yaml:4: data.train.0: a .tsv without `header: true` has"),
+])
+def test_what_fits_no_language_model_is_refused_where_it_stands(old, new, message):
+    assert message in refused(text=RECIPE.replace(old, new, 1))
+
+
+def test_text_alone_is_for_a_language_model():
+    text = RECIPE.replace("{target: en}", "{source: de, target: en}").replace("type: language_model", "dropout: 0.1", 1)
+    text = text.replace(", dropout: 0.0}", "}").replace("best_metric: perplexity", "best_metric: loss")
+    assert refused(text=text) == ("recipe.yaml:4: data.train.0.text: a model of type transformer needs `source` and "
+                                  "`target`; `text` is for model.type: language_model")
+
+
+def test_what_is_expected_of_a_language_model_are_perplexities():
+    assert parse_recipe(f"{RECIPE}expected: {{same: {{word_perplexity: [1, 2]}}}}", "recipe.yaml").expected
+    told = refused(text=f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
+    assert "expected.same.bleu: a model of type language_model is measured by perplexity, word_perplexity" in told
+
+
+def test_paths_of_text_and_of_another_models_tokenizer_are_anchored_and_looked_for(folder):
+    recipe = load_recipe("recipe.yaml", ["data.train.0.text=train.en"])
+    resolved = recipe.resolve()
+    assert resolved.data.train[0].text == str(folder / "train.en")
+    assert parse_recipe(resolved.to_yaml(), "elsewhere/recipe.yaml") == resolved
+    with pytest.raises(RecipeError, match=r"data\.valid\.text=valid\.e: there is no file .*Did you mean '.*valid\.en"):
+        load_recipe("recipe.yaml", ["data.valid.text=valid.e"])
+    with pytest.raises(RecipeError, match=r"tokenizer\.taken_from=other: there is no directory .*other"):
+        load_recipe("recipe.yaml", ["tokenizer.taken_from=other"])
+    (folder / "other").mkdir()
+    taking = load_recipe("recipe.yaml", ["tokenizer.taken_from=other"])
+    assert taking.resolve().tokenizer.taken_from == str(folder / "other")
+
+
+# Corpora
+
+
+@pytest.mark.parametrize("spec", [
+    {"text": "a.en"}, {"text": "a.en.gz"}, {"file": "a.tsv", "text": 2},
+    {"file": "h.tsv", "header": True, "text": "english"}, {"file": "a.jsonl", "text": "en"},
+], ids=str)
+def test_text_comes_from_every_form_of_corpus(tmp_path, spec):
+    lines = ["One.", "Two\u2028and a half.", "Three."]
+    (tmp_path / "a.en").write_text("\ufeff" + "\r\n".join(lines) + "\n", encoding="utf-8", newline="")
+    (tmp_path / "a.en.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    (tmp_path / "a.tsv").write_text("".join(f"x\t{line}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "h.tsv").write_text("german\tenglish\n" + "".join(f"x\t{line}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"en": line}) + "\n" for line in lines))
+    first = 2 if "header" in spec else 1
+    assert list(read_corpus(Corpus(**spec), tmp_path)) == [(n, "", line) for n, line in enumerate(lines, first)]
+
+
+def test_a_missing_column_of_text_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"de": "Eins."}\n')
+    with pytest.raises(CorpusError, match="a.jsonl:1: no column 'en'; there are de"):
+        list(read_corpus(Corpus(file="a.jsonl", text="en"), tmp_path))
+    (tmp_path / "a.jsonl").write_text("[1]\n")
+    with pytest.raises(CorpusError, match="expected an object with the keys en"):
+        list(read_corpus(Corpus(file="a.jsonl", text="en"), tmp_path))
+
+
+def test_cleaning_looks_at_the_text_alone():
+    counts = Counts()
+    pairs = [(1, "", "A dog."), (2, "", "  "), (3, "", "x" * 12), (4, "", "A dog."), (5, "", "A cat.")]
+    cleaning = Cleaning(max_characters=11, max_length_ratio=1.1, remove_identical=True, remove_duplicates=True)
+    assert [number for number, _, _ in clean(pairs, cleaning, counts, sides=1)] == [1, 5]
+    assert counts.dropped == {"empty": 1, "too_long": 1, "duplicate": 1}
+
+
+# Training
+
+
+def test_twenty_sentences_are_learnt_by_heart(trained, translator):
+    bundle = load_bundle(trained / "best")
+    scores = bundle.metadata["test"]["same"]
+    # One of twenty sentences costs log 20 = 3.0 nats, its beginning decides the rest; a mean of 13 pieces or so.
+    assert scores["perplexity"]["value"] < 1.5
+    assert bundle.metadata["validation"] == {"loss": pytest.approx(math.log(scores["perplexity"]["value"]), abs=1e-4)}
+    found = translator.score([("", line) for line in SENTENCES])
+    assert max(-score.log_probability for score in found) < math.log(20) + 2
+    # As probable as all of them together are: 20 sentences of which the model gives nothing away.
+    assert sum(math.exp(score.log_probability) for score in found) > 0.8
+
+
+def test_perplexity_is_what_a_direct_computation_gives(translator):
+    lines = ["The dog sleeps.", "", "Nobody knows  me."]
+    model, tokenizer = translator.model, translator.tokenizers.target
+    total = 0.0
+    pieces = 0
+    for line in lines:
+        ids = [1, *tokenizer.encode([line])[0], 2]                              # <s>, pieces, </s>
+        hidden = torch.tensor(ids[:-1])
+        state = model.start(torch.tensor([2]), torch.tensor([0, 1], dtype=torch.int32), 1)
+        for now, following in zip(ids, ids[1:], strict=False):
+            logits, state = model.step(torch.tensor([now]), state)
+            total -= logits.double().log_softmax(1)[0, following].item()
+        pieces += len(hidden)
+    scores = perplexities(translator, [("", line) for line in lines])
+    # 3 + 0 + 3 words and 15 + 0 + 17 characters, and an end for each line.
+    assert scores["perplexity"].value == pytest.approx(math.exp(total / pieces), rel=1e-5)
+    assert scores["word_perplexity"].value == pytest.approx(math.exp(total / 9), rel=1e-5)
+    assert scores["character_perplexity"].value == pytest.approx(math.exp(total / 35), rel=1e-5)
+    assert scores["word_perplexity"].signature == "unit:word|end:yes"
+    assert scores["perplexity"].signature == f"unit:piece|end:yes|vocabulary:330|tokenizer:{tokenizer.fingerprint[:8]}"
+    assert scores["perplexity"].details["units"] == pieces
+    assert format_scores(scores).splitlines()[0].startswith("perplexity per piece      ")
+
+
+def test_lines_that_are_too_long_count_nowhere_and_are_told(translator, capsys, monkeypatch):
+    monkeypatch.setattr(translator.model, "max_positions", 23)
+    lines = [("", "The dog sleeps."), ("", "a" * 23)]
+    assert perplexities(translator, lines)["perplexity"].details["lines"] == 1
+    assert "1 of 2 lines have more than 22 pieces; they count nowhere" in capsys.readouterr().err
+    with pytest.raises(CorpusError, match="no line that the model can take"):
+        perplexities(translator, lines[1:])
+
+
+def die():
+    raise MemoryError("a process that dies here has saved nothing since the last checkpoint")
+
+
+@pytest.mark.parametrize("sampling", [0.0, 0.2])
+def test_a_training_that_was_killed_goes_on_to_the_same_weights(folder, monkeypatch, sampling):
+    settings = [f"tokenizer.subword_sampling={sampling}", "training.max_steps=9", "training.validate_every=4",
+                "training.batch_tokens=90", "model.dropout=0.1"]
+    recipe = load_recipe("recipe.yaml", settings)
+    train(recipe, folder / "whole")
+    done = Training._step
+
+    def dying(self, parts):
+        done(self, parts)
+        if self.progress.step == 6:
+            monkeypatch.setattr(Training, "_step", done)
+            die()
+
+    monkeypatch.setattr(Training, "_step", dying)
+    with pytest.raises(MemoryError):
+        train(recipe, folder / "parted")
+    train(recipe, folder / "parted")
+    whole, parted = (newest_checkpoint(folder / name) for name in ("whole", "parted"))
+    assert whole.step == parted.step == 9
+    assert all(torch.equal(whole.model[name], parted.model[name]) for name in whole.model | parted.model)
+    logs = [[{key: value for key, value in json.loads(line).items() if key not in ("seconds", "tokens_per_second")}
+             for line in (folder / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "parted")]
+    assert logs[0] == logs[1]
+    assert set(logs[0][-1]) == {"kind", "step", "loss", "perplexity"}
+
+
+def test_another_models_tokenizer_is_taken_over(folder, trained):
+    recipe = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}", "training.max_steps=1"])
+    train(recipe, folder / "run")
+    theirs = Tokenizers.load(trained / "tokenizer").target
+    assert Tokenizers.load(folder / "run" / "tokenizer").target.fingerprint == theirs.fingerprint
+    of_bundle = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained / 'best'}"])
+    assert taken_tokenizers(of_bundle).target.fingerprint == theirs.fingerprint
+
+
+def test_a_place_without_a_tokenizer_and_one_of_another_form_are_refused(folder, trained):
+    (folder / "empty").mkdir()
+    with pytest.raises(TokenizerError, match="empty has no tokenizer"):
+        taken_tokenizers(load_recipe("recipe.yaml", ["tokenizer.taken_from=empty"]))
+    both = "languages={source: de, target: en}", "data={train: [{source: train.en, target: train.en}], " \
+        "valid: {source: train.en, target: train.en}}", "model.type=transformer", "model.tied_embeddings=none"
+    with pytest.raises(TokenizerError, match="is joint: write tokenizer.joint: true"):
+        taken_tokenizers(load_recipe("recipe.yaml", [*both, "tokenizer.joint=false",
+                                                     f"tokenizer.taken_from={trained}"]))
+
+
+# check
+
+
+def test_check_reports_one_side(folder, capsys):
+    (folder / "train.en").write_text("The dog sleeps.\n\nA cat.\n")
+    report = inspect(load_recipe("recipe.yaml"), folder / "run")
+    training, valid, test = report.corpora
+    assert (training.pairs, training.counts.dropped, list(training.sides)) == (2, {"empty": 1}, ["text"])
+    assert (valid.in_train, valid.in_train_example) == (1, 1)
+    assert "valid: 1 of 20 texts stand in train too" in report.warnings[0]
+    assert report.vocabulary["characters"] == {"text": len(set("The dog sleeps.A cat."))}
+    assert "source_tokens" not in report.training and report.training["text_tokens"] > 2
+    assert main(["check", "recipe.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert "Texts that stand in train too" in shown and "text tokens an epoch" in shown
+    assert "(language_model)" in shown and "source" not in shown
+
+
+def test_check_counts_with_the_tokenizer_that_is_taken_over(folder, trained):
+    recipe = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}", "tokenizer.vocab_size=9000"])
+    report = inspect(recipe, folder / "run")
+    assert report.tokens_are_exact
+    assert (report.vocabulary["vocab_size"], report.vocabulary["type"]) == (330, f"taken from {trained}")
+
+
+# The command line
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capsysbinary):
+    """Runs a command in this process: exit code, standard output and error."""
+
+    def run(*arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
+        capsysbinary.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsysbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    return run
+
+
+def test_evaluate_gives_perplexities_of_the_test_sets_and_of_any_text(run, trained, translator):
+    code, out, _ = run("evaluate", trained)
+    assert code == 0 and out.startswith("same\nperplexity per piece")
+    code, out, _ = run("evaluate", trained, "--text", "valid.en", "--format", "json")
+    expected = perplexities(translator, [("", line) for line in SENTENCES])
+    assert json.loads(out)["word_perplexity"]["value"] == pytest.approx(expected["word_perplexity"].value, rel=1e-6)
+
+
+def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
+    expected = [score.log_probability for score in translator.score([("", line) for line in SENTENCES])]
+    code, out, _ = run("score", trained, "valid.en")
+    assert [float(line) for line in out.splitlines()] == pytest.approx(expected, abs=1e-3)
+    _, out, _ = run("score", trained, "valid.en", "--format", "jsonl")
+    assert json.loads(out.splitlines()[2]).keys() == {"line", "text", "log_probability", "tokens"}
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("translate", "MODEL", "valid.en"), "this is a language model, which translates nothing"),
+    (("score", "MODEL", "valid.en", "train.en"), "is a language model, which scores text alone; leave train.en out"),
+    (("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"), "which translates nothing"),
+    (("evaluate", "MODEL", "--text", "valid.en", "--reference", "train.en"), "leave the other files out"),
+    (("evaluate", "MODEL", "--text", "nowhere.en"), "nowhere.en cannot be read"),
+])
+def test_what_a_language_model_cannot_do_is_refused(run, trained, arguments, message):
+    code, out, err = run(*(trained if argument == "MODEL" else argument for argument in arguments))
+    assert (code, out) == (2, "") and message in err
+
+
+def test_a_line_too_long_to_be_scored_is_named(run, folder, trained):
+    (folder / "long.en").write_text("short\n" + "x" * 1024 + "\n")
+    code, _, err = run("score", trained, "long.en")
+    assert code == 2 and "long.en:2: 1,0" in err and "Leave this line out" in err
