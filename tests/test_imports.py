@@ -13,8 +13,9 @@ READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "tokenizer", "corpus", "textio", "batching", "machine",
     "model", "loss", "gradients", "optim", "sampling", "search", "constraints", "candidate_selection",
     "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding", "preparation", "storage",
-    "checkpoint", "averaging", "translator", "alignment", "inspection", "views", "workers", "evaluation",
-    "validation", "progress", "run", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
+    "checkpoint", "averaging", "translator", "generation", "rescoring", "alignment", "inspection", "views", "workers",
+    "evaluation", "validation", "progress", "run", "trainer", "check", "interop", "options", "commands", "cli",
+    "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "attention", "joined", "transformer", "language_model", "rnn", "inference", "inspection",

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
+from seq2seq.model.joined import Fusion
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.transformer import sinusoids
 from seq2seq.recipe import ModelSection
@@ -172,6 +173,22 @@ def test_a_beam_finds_the_text_that_trying_all_finds():
     assert len(found) == 15
     wanted = max(found, key=found.get)
     assert (tuple(best.tokens), best.score) == (wanted, pytest.approx(found[wanted], abs=1e-5))
+
+
+def test_it_is_joined_to_a_model_that_translates(make_model, make_batch):
+    translating, speaking, batch = make_model(), make_language_model(), make_batch()
+    fusion = Fusion(translating, speaking, weight=0.3)
+    state = fusion.start(batch.source, batch.source_offsets, batch.longest_source)
+    target = torch.tensor([[START_ID] * 4, [3, 4, 5, 6], [7, 8, 9, 10]])
+    for tokens in target:
+        scores, state = fusion.step(tokens, state)
+    expected = [model.start(batch.source, batch.source_offsets, batch.longest_source) for model in
+                (translating, speaking)]
+    for tokens in target:
+        steps = [model.step(tokens, each) for model, each in zip((translating, speaking), expected, strict=True)]
+        expected = [each for _, each in steps]
+    wanted = steps[0][0].log_softmax(1) + 0.3 * steps[1][0].log_softmax(1)
+    torch.testing.assert_close(scores, wanted, **ROUNDING)
 
 
 def test_there_is_no_attention_to_show():

@@ -1,0 +1,108 @@
+"""`seq2seq generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq import console
+from seq2seq.commands.common import bar, json_line, load_translator
+from seq2seq.errors import UserError
+from seq2seq.options import FORMAT, SEARCH, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
+from seq2seq.textio import Input, Line, reading, through, writing
+
+EXAMPLES = examples("seq2seq generate language_model --samples 5",
+                    'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
+                    "seq2seq generate language_model beginnings.en --greedy --format jsonl",
+                    "seq2seq generate language_model - < beginnings.en")
+
+
+def generate(
+    model: Annotated[Path, typer.Argument(
+        metavar="MODEL", help="A language model: a bundle, or a run (its best model).", show_default=False)],
+    input: Annotated[Path | None, typer.Argument(
+        metavar="INPUT", help="A text file of beginnings, one a line (may end in .gz); - is standard input.",
+        show_default="the model begins")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(
+        metavar="TEXT", help="How the text begins. May be given again.", show_default=False)] = None,
+    samples: Annotated[int, typer.Option(metavar="N", min=1, help="Texts for each beginning.")] = 1,
+    max_length: Annotated[int, typer.Option(
+        metavar="N", min=1, help="Pieces that follow a beginning at most.", rich_help_panel=SEARCH)] = 100,
+    temperature: Annotated[float, typer.Option(
+        metavar="X", min=0.001, help="Below 1 the probable is drawn more often, above 1 less.",
+        rich_help_panel=SEARCH)] = 1.0,
+    top_k: Annotated[int, typer.Option(
+        metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", rich_help_panel=SEARCH)] = 0,
+    top_p: Annotated[float, typer.Option(
+        metavar="P", min=0.001, max=1, help="Draw from the fewest pieces whose probabilities reach P.",
+        rich_help_panel=SEARCH)] = 1.0,
+    min_p: Annotated[float, typer.Option(
+        metavar="P", min=0, max=1, help="Draw from pieces at least P times as probable as the most probable.",
+        rich_help_panel=SEARCH)] = 0.0,
+    greedy: Annotated[bool, typer.Option(
+        "--greedy", help="Draw nothing: take the most probable piece each time.", rich_help_panel=SEARCH)] = False,
+    seed: Annotated[int, typer.Option(
+        metavar="N", min=0, help="Decides the draws, with the numbers of beginning and sample.",
+        rich_help_panel=SEARCH)] = 1,
+    output: Annotated[Path | None, typer.Option(
+        "--output", "-o", metavar="FILE", help="Where the texts go.", rich_help_panel=FORMAT,
+        show_default="standard output")] = None,
+    format: Annotated[TextOrLines, typer.Option(
+        help="A line of text or a JSON object for each text.", rich_help_panel=FORMAT)] = TextOrLines.text,
+    device: Device = "auto",
+    precision: PrecisionOption = Precision.auto,
+    threads: Threads = None,
+) -> None:
+    """Texts from a language model: each begins as asked and goes on as the model has learnt.
+
+    The log-probability in JSONL is that of the whole text, its end included, whatever it was drawn from.
+    """
+    if greedy and samples > 1:
+        raise UserError(f"--greedy gives one text for a beginning, not {samples}; leave out one of the two.")
+    if prompt and input is not None:
+        raise UserError("beginnings come from --prompt or from a file, not both.")
+    with _prompts(prompt, input) as lines, writing(output) as written:
+        translator = load_translator(model, device, precision, threads)
+        from seq2seq import generation
+
+        console.say(f"generating in {translator.precision} on {translator.device}")
+        drawing = generation.Drawing(seed, greedy, temperature, top_k, top_p, min_p)
+        with bar("generating", lines, written) as advance:
+            def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
+                at_once = 1 if lines.live else generation.BLOCK_PROMPTS
+                return generation.generate(translator, prompts, samples, max_length, drawing, at_once)
+
+            for line, texts in through(lines, generated):
+                for number, found in enumerate(texts, start=1):
+                    if format is TextOrLines.text:
+                        written.write(f"{found.text}\n")
+                    else:
+                        written.write(json_line({
+                            "line": line.number, "sample": number, "prompt": line.text, "text": found.text,
+                            "log_probability": found.log_probability, "tokens": found.tokens,
+                            "prompt_tokens": found.prompt_tokens}) + "\n")
+                advance(1)
+
+
+@contextmanager
+def _prompts(given: list[str] | None, path: Path | None) -> Iterator[Input]:
+    """The beginnings, as lines: given ones, those of a file, or an empty one."""
+    if path is not None:
+        with reading(None if str(path) == "-" else path) as lines:
+            yield lines
+    else:
+        yield _Given(given or [""])
+
+
+class _Given(Input):
+    """Beginnings that stand on the command line."""
+
+    def __init__(self, prompts: list[str]) -> None:
+        self.prompts, self.name, self.total, self.live = prompts, "--prompt", len(prompts), False
+
+    def __iter__(self) -> Iterator[Line]:
+        return (Line(number, text, "\n") for number, text in enumerate(self.prompts, start=1))

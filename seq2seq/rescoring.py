@@ -1,0 +1,64 @@
+"""Choosing anew among the translations of a line, with what other models think of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from seq2seq.errors import CorpusError
+from seq2seq.translator import Translation, Translator
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """translation: with its new score. log_probabilities: of each model, in their order; () where nothing was chosen.
+    """
+
+    translation: Translation
+    log_probabilities: tuple[float, ...]
+
+
+def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
+            models: Sequence[tuple[Translator, float]]) -> list[list[Rescored]]:
+    """The translations of each line, best first by score + sum of weight * log p of each model / d.
+
+    log p is p(translation | source), of a language model p(translation). d is what the search divided its own
+    log-probability by, so that lengths count as they did there; weights of 0 change nothing. A line with one
+    translation keeps it as it is: there is nothing to choose.
+
+    Args:
+        found: as `Translator.translate` returns them; their tokens may be another model's.
+        models: each with its weight. Their vocabularies need not be those of the model that translated.
+    Raises:
+        CorpusError: a translation is longer than a model can take.
+    """
+    chosen = [(line, place) for line, ways in enumerate(found) if len(ways) > 1 for place in range(len(ways))]
+    # The model saw and made the text without the white space around it.
+    pairs = [(sources[line].strip(), found[line][place].text.strip()) for line, place in chosen]
+    columns = [_log_probabilities(translator, pairs) for translator, _ in models]
+    by_place = dict(zip(chosen, zip(*columns, strict=True), strict=True))
+    weights = [weight for _, weight in models]
+    result = []
+    for line, ways in enumerate(found):
+        rescored = []
+        for place, way in enumerate(ways):
+            given = by_place.get((line, place), ())
+            added = sum(weight * value for weight, value in zip(weights, given, strict=False)) / _divisor(way)
+            rescored.append(Rescored(replace(way, score=way.score + added), given))
+        result.append(sorted(rescored, key=lambda one: -one.translation.score))
+    return result
+
+
+def _divisor(way: Translation) -> float:
+    return way.log_probability / way.score if way.score and way.log_probability else 1.0
+
+
+def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    alone = translator.languages.monolingual
+    scored = [("" if alone else source, target) for source, target in pairs]
+    kept = translator.within_reach(scored)
+    if len(kept) < len(scored):
+        long = next(pair for pair in scored if pair not in set(kept))
+        raise CorpusError(f"a translation, or its source, has more pieces than a model takes "
+                          f"({translator.model.max_positions - 1}): {long[1][:60]!r}. Leave its line out.")
+    return [score.log_probability for score in translator.score(scored)]

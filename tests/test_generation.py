@@ -1,0 +1,265 @@
+"""Texts drawn from a language model, and translations chosen anew with one. The models are random, but reproducibly."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq.checkpoint import save_bundle
+from seq2seq.cli import main
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.generation import Drawing, generate
+from seq2seq.model import build_model
+from seq2seq.recipe import parse_recipe
+from seq2seq.rescoring import rescore
+from seq2seq.tokenizer import train_tokenizers
+from seq2seq.translator import Translation, Translator, stored_weights
+
+GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
+ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
+TRANSLATES = """\
+name: translates
+languages: {source: de, target: en}
+data:
+  train: [{source: train.de, target: train.en}]
+  valid: {source: test.de, target: test.en}
+  cleaning: {max_pieces: 29}
+tokenizer: {vocab_size: 283}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
+decoding: {beam_size: 5, length_penalty: 0.7, max_length_ratio: 1.0, max_length_offset: 3}
+"""
+SPEAKS = """\
+name: speaks
+languages: {target: en}
+data:
+  train: [{text: train.en}]
+  valid: {text: test.en}
+  cleaning: {max_pieces: 29}
+tokenizer: {vocab_size: 276}
+model: {type: language_model, d_model: 12, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
+training: {best_metric: loss}
+"""
+PROMPTS = ["the", "", "a cat", "  the dog ", "zwölf"]
+
+
+def bundle_of(text: str, pairs: list[tuple[str, str]], place: Path) -> Path:
+    recipe = parse_recipe(text, "recipe.yaml")
+    tokenizers = train_tokenizers(pairs, recipe.tokenizer, seed=1)
+    torch.manual_seed(7)
+    model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return save_bundle(place, stored_weights(model), text, tokenizers.files(), {})
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory) -> dict[str, Path]:
+    """A model that translates and one that speaks, whose vocabularies differ."""
+    directory = tmp_path_factory.mktemp("models")
+    return {"translates": bundle_of(TRANSLATES, list(zip(GERMAN, ENGLISH, strict=True)), directory / "translates"),
+            "speaks": bundle_of(SPEAKS, [("", line) for line in ENGLISH], directory / "speaks")}
+
+
+@pytest.fixture(scope="module")
+def models(bundles) -> dict[str, Translator]:
+    return {name: Translator.load(path, device="cpu", precision="fp32") for name, path in bundles.items()}
+
+
+@pytest.fixture
+def speaker(models) -> Translator:
+    return models["speaks"]
+
+
+def texts(speaker, prompts=PROMPTS, **options):
+    return [[text.text for text in each] for each in generate(speaker, prompts, **options)]
+
+
+# Drawing
+
+
+def test_every_text_begins_with_its_prompt_and_is_no_longer_than_allowed(speaker):
+    found = list(generate(speaker, PROMPTS, samples=3, max_length=7))
+    assert [len(each) for each in found] == [3] * len(PROMPTS)
+    for prompt, each in zip(PROMPTS, found, strict=True):
+        for text in each:
+            assert text.text.startswith(prompt.strip()) and "\n" not in text.text
+            assert text.prompt_tokens == len(speaker.tokenizers.target.encode([prompt.strip()])[0])
+            assert text.prompt_tokens < text.tokens <= text.prompt_tokens + 7 + 1
+            assert text.log_probability < 0
+
+
+def test_seed_and_numbers_decide_a_text_and_the_batch_does_not(speaker):
+    drawing = Drawing(seed=3, temperature=1.3, top_k=100, top_p=0.95)
+    together = texts(speaker, samples=3, max_length=9, drawing=drawing)
+    assert together == texts(speaker, samples=3, max_length=9, drawing=drawing, block_prompts=2)
+    alone = Translator(speaker.model, speaker.tokenizers, speaker.languages,
+                       speaker.decoding.model_copy(update={"batch_tokens": 1}), 29, speaker.device)
+    assert together == texts(alone, samples=3, max_length=9, drawing=drawing)
+    assert together != texts(speaker, samples=3, max_length=9, drawing=replace(drawing, seed=4))
+    assert [each[:2] for each in together] == texts(speaker, samples=2, max_length=9, drawing=drawing)
+    assert all(len(set(each)) > 1 for each in together)
+    twice = texts(speaker, ["a dog", "a dog"], max_length=9, drawing=drawing)
+    assert twice[0] != twice[1], "two lines alike are two draws"
+
+
+@pytest.mark.parametrize("drawing", [Drawing(temperature=1e-4), Drawing(top_k=1), Drawing(top_p=1e-6),
+                                     Drawing(min_p=1)], ids=["temperature", "top-k", "top-p", "min-p"])
+def test_what_is_narrowed_to_one_piece_is_greedy(speaker, drawing):
+    assert texts(speaker, max_length=9, drawing=drawing) == texts(speaker, max_length=9, drawing=Drawing(greedy=True))
+
+
+def test_a_prompt_without_room_for_more_and_a_model_that_translates_are_refused(models):
+    with pytest.raises(UserError, match=r"prompt 2 has 3\d pieces, and the model has room for 31"):
+        list(generate(models["speaks"], ["a", "x" * 30]))
+    with pytest.raises(UserError, match="this model translates"):
+        list(generate(models["translates"], [""]))
+
+
+# Choosing anew
+
+
+def found_by(models) -> list[list[Translation]]:
+    return models["translates"].translate([*GERMAN, "  "], n_best=4)
+
+
+def test_rescoring_adds_what_a_direct_computation_gives(models):
+    found = found_by(models)
+    chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 0.3), (models["translates"], 0.5)])
+    for source, before, after in zip(GERMAN, found, chosen, strict=False):
+        expected = {}
+        for way in before:
+            (speaks,), (translates,) = models["speaks"].score([("", way.text)]), models["translates"].score(
+                [(source, way.text)])
+            total = way.log_probability + 0.3 * speaks.log_probability + 0.5 * translates.log_probability
+            expected[way.text] = total / way.tokens**0.7
+        assert {one.translation.text: one.translation.score for one in after} == pytest.approx(expected, abs=1e-4)
+        scores = [one.translation.score for one in after]
+        assert scores == sorted(scores, reverse=True)
+    assert [one.translation for one in chosen[-1]] == found[-1] and chosen[-1][0].log_probabilities == ()
+
+
+def test_weights_of_zero_change_nothing(models):
+    found = found_by(models)
+    chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 0.0)])
+    assert [[one.translation for one in each] for each in chosen] == found
+
+
+def test_a_large_weight_leaves_the_choice_to_the_language_model(models):
+    found = found_by(models)
+    chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 1e6)])
+    for before, after in zip(found[:-1], chosen, strict=False):
+        scored = models["speaks"].score([("", way.text) for way in before])
+        best = max(zip(before, scored, strict=True), key=lambda both: both[1].log_probability / both[0].tokens**0.7)
+        assert after[0].translation.text == best[0].text
+
+
+def test_a_translation_that_a_model_has_no_room_for_is_shown(models):
+    long = [Translation("x" * 40, -1.0, -1.0, 41), Translation("y", -2.0, -2.0, 2)]
+    with pytest.raises(CorpusError, match=r"more pieces than a model takes \(30\): 'xxxx"):
+        rescore(["ein"], [long], [(models["speaks"], 1.0)])
+
+
+# The command line
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsysbinary):
+    """Runs a command in this process: exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        capsysbinary.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsysbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    return run
+
+
+def test_beginnings_come_from_options_a_file_or_standard_input(run, bundles, speaker, tmp_path):
+    options = "--samples", 2, "--max-length", 5, "--seed", 3
+    expected = texts(speaker, ["the", "a cat"], samples=2, max_length=5, drawing=Drawing(seed=3))
+    wanted = (0, "".join(f"{text}\n" for each in expected for text in each))
+    (tmp_path / "beginnings").write_text("the\na cat\n")
+    assert run("generate", bundles["speaks"], "--prompt", "the", "--prompt", "a cat", *options)[:2] == wanted
+    assert run("generate", bundles["speaks"], "beginnings", *options)[:2] == wanted
+    assert run("generate", bundles["speaks"], "-", *options, stdin="the\na cat\n")[:2] == wanted
+    alone = run("generate", bundles["speaks"], "--max-length", 5)
+    assert alone[:2] == (0, texts(speaker, [""], max_length=5)[0][0] + "\n")
+
+
+def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker):
+    _, out, _ = run("generate", bundles["speaks"], "--prompt", " the", "--samples", 3, "--format", "jsonl",
+                    "--max-length", 5, "--temperature", 0.7, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01)
+    drawing = Drawing(temperature=0.7, top_k=50, top_p=0.9, min_p=0.01)
+    expected = next(generate(speaker, [" the"], 3, 5, drawing))
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"line": 1, "sample": number, "prompt": " the", "text": text.text,
+         "log_probability": pytest.approx(text.log_probability), "tokens": text.tokens,
+         "prompt_tokens": text.prompt_tokens}
+        for number, text in enumerate(expected, start=1)]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--greedy", "--samples", 2), "--greedy gives one text for a beginning, not 2"),
+    (("-", "--prompt", "a"), "beginnings come from --prompt or from a file, not both"),
+    (("--top-p", 1.5), "--top-p"),
+    (("--temperature", 0), "--temperature"),
+    (("nowhere.en",), "nowhere.en cannot be read"),
+    (("--prompt", "x" * 30), "prompt 1 has 3"),
+])
+def test_what_cannot_be_generated_is_refused(run, bundles, arguments, message):
+    code, out, err = run("generate", bundles["speaks"], *arguments)
+    assert (code, out) == (2, "") and message in err
+
+
+def test_a_model_that_translates_generates_nothing(run, bundles):
+    code, _, err = run("generate", bundles["translates"])
+    assert code == 2 and "this model translates" in err
+
+
+def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):
+    lines = [*GERMAN, "  "]
+    (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in lines))
+    _, n_best, _ = run("translate", bundles["translates"], "test.de", "--n-best", 4, "--format", "jsonl",
+                       "--precision", "fp32")
+    chosen = rescore(lines, found_by(models), [(models["speaks"], 2.0), (models["translates"], 1.0)])
+    options = "--model", bundles["speaks"], "--weight", 2, "--model", bundles["translates"], "--weight", 1
+    code, out, _ = run("rescore", *options, stdin=n_best)
+    assert (code, out.splitlines()) == (0, [best.translation.text for best, *_ in chosen])
+    _, out, _ = run("rescore", *options, "--format", "jsonl", stdin=n_best)
+    for line, each, source in zip(out.splitlines(), chosen, lines, strict=True):
+        record = json.loads(line)
+        assert (record["source"], record["translation"]) == (source, each[0].translation.text)
+        assert record["score"] == pytest.approx(each[0].translation.score, abs=1e-4)
+        assert [way["translation"] for way in record["n_best"]] == [one.translation.text for one in each]
+        assert [list(way["log_probabilities"].values()) for way in record["n_best"]] == [
+            pytest.approx(one.log_probabilities, abs=1e-4) for one in each]
+    again = run("rescore", *options, stdin=out)
+    assert again[0] == 0, "what it writes it reads"
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("not json\n", "standard input:1: expected an object with the keys source and n_best"),
+    ('{"source": "a", "translation": "b"}\n', "as `seq2seq translate --n-best 5 --format jsonl` writes it"),
+    ('{"source": "a", "n_best": []}\n', "standard input:1"),
+    ('{"source": "a", "n_best": [{"translation": 3, "score": -1, "log_probability": -1, "tokens": 2}]}\n',
+     "standard input:1"),
+    ("[1]\n", "standard input:1"),
+])
+def test_what_is_no_n_best_list_is_refused_with_its_line(run, bundles, text, message):
+    code, out, err = run("rescore", "--model", bundles["speaks"], "--weight", 1, stdin=text)
+    assert (code, out) == (2, "") and message in err
+
+
+@pytest.mark.parametrize("options", [(), ("--model", "m"), ("--weight", 1),
+                                     ("--model", "m", "--weight", 1, "--weight", 2)])
+def test_each_model_has_its_weight(run, options):
+    code, _, err = run("rescore", *options, stdin="")
+    assert code == 2 and "give each its weight" in err
