@@ -1,103 +1,86 @@
-"""Text from a language model: beginnings in, texts out."""
+"""Text from a language model: beginnings in, texts out, drawn or searched for as a `decoding` section says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
-import torch
-
-from seq2seq.candidate_selection import Sampling
-from seq2seq.constraints import beginning_with
+from seq2seq.confidence import Word
+from seq2seq.decoding import Decoding, Part, Request
 from seq2seq.errors import UserError
-from seq2seq.search import Hypothesis, power_normaliser, search
-from seq2seq.tokenizer import END_ID
+from seq2seq.recipe import DecodingSection
 from seq2seq.translator import Translator, growing_blocks
 
-# Prompts read ahead: texts are long, and whoever waits for the first should not wait for all.
+# Beginnings that are read before the first text comes.
 BLOCK_PROMPTS = 256
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """How texts are drawn. seed, with the numbers of prompt and sample, decides each draw; `greedy` draws nothing and
-    takes the most probable piece each time. temperature, top_k, top_p, min_p: see sampling.py."""
-
-    seed: int = 1
-    greedy: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+# Pieces of a text at most where nobody says otherwise.
+LONGEST = 100
 
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt and what follows it.
+    """A beginning and what follows it.
 
     log_probability: log p of all of it, `</s>` included, as the model gives it, whatever it was drawn from.
-    tokens: its pieces and `</s>`. prompt_tokens: those of them that are the prompt's.
+    tokens: its pieces and `</s>`. prompt_tokens: those of them that are the beginning's.
+    words: with the confidence in each, where it was asked for.
     """
 
     text: str
     log_probability: float
     tokens: int
     prompt_tokens: int
+    words: tuple[Word, ...] = ()
 
 
-def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, max_length: int = 100,
-             drawing: Drawing | None = None, block_prompts: int = BLOCK_PROMPTS) -> Iterator[list[Text]]:
-    """For each prompt, in order, `samples` texts that begin with it.
+def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, max_length: int | None = None,
+             block_prompts: int = BLOCK_PROMPTS, **decoding: Any) -> Iterator[list[Text]]:
+    """For each beginning, in order, texts that go on from it: with decoding's `sampling`, `samples` of them, else the
+    `n_best` of a search.
 
-    A text depends on its prompt, the prompt's number, its own number and the seed; in fp32 not on other prompts.
+    A sample depends on its beginning, the beginning's number, its own number and the seed; in fp32 on nothing else.
 
     Args:
         translator: a language model, loaded.
-        prompts: beginnings; white space around them is left out, and "" lets the model begin.
-        max_length: pieces that may follow the prompt; a text that reaches it is closed there.
-        drawing: if not given, plain draws from the model's distribution.
+        prompts: white space around them is left out, and "" lets the model begin.
+        max_length: pieces of a text at most, its beginning included; a text that reaches it is closed there. Not
+            given: the recipe's, or 100.
         block_prompts: so many are read before the first text comes.
+        decoding: keys of the recipe's `decoding` section that differ for this call, such as sampling=True, top_p=0.9.
     Raises:
-        UserError: the model is no language model, or has no room for a prompt.
+        UserError: the model is no language model, or has no room for a beginning.
+        ValueError: several samples are asked for, and no sampling.
     """
     if not translator.languages.monolingual:
-        raise UserError("this model translates; to draw texts, name a language model, or translate with "
-                        "seq2seq translate.")
-    numbers = count()
-    for block in growing_blocks(prompts, block_prompts):
-        texts = [prompt.strip() for prompt in block]
-        encoded = translator.tokenizers.target.encode(texts)
-        named = list(zip(encoded, numbers, strict=False))
-        for ids, number in named:
-            if len(ids) + 2 > translator.model.max_positions:
-                raise UserError(f"prompt {number + 1} has {len(ids):,} pieces, and the model has room for "
-                                f"{translator.model.max_positions} with what follows. Give its end alone.")
-        # A text is a sentence of its own in the search: texts of one prompt share nothing.
-        wanted = [(number, sample, ids) for ids, number in named for sample in range(samples)]
-        found: list[Text] = []
-        at_once = max(1, translator.decoding.batch_tokens // (max_length + max(map(len, encoded))))
-        for begin in range(0, len(wanted), at_once):
-            found += _generate(translator, wanted[begin : begin + at_once], max_length, drawing or Drawing())
-        yield from (found[begin : begin + samples] for begin in range(0, len(found), samples))
+        raise UserError("this is no language model: it translates. Use seq2seq translate, or name a language model.")
+    recipe = translator.decoding
+    longest = max_length or recipe.max_length or LONGEST
+    options = DecodingSection.model_validate({
+        **recipe.model_dump(), **decoding,
+        # The source of every text is one token, `</s>`: it says nothing of how long texts may be, nor how many there
+        # is memory for.
+        "max_length": None, "max_length_ratio": 1.0, "max_length_offset": longest,
+        "batch_tokens": max(1, recipe.batch_tokens // longest)})
+    if samples > 1 and not options.sampling:
+        raise ValueError("several samples need sampling=True; of a search, n_best says how many texts there are")
+    asked = Decoding(options, translator.tokenizers.target, translator.languages.target)
+    requests = (Request("", prompt, number=number) for number, prompt in enumerate(prompts))
+    for block in growing_blocks(requests, block_prompts):
+        begun = [part for request in block for part in asked.parts(request, [""])]
+        for part in begun:
+            if len(part.prefix) + 2 > translator.model.max_positions:
+                raise UserError(f"beginning {part.line + 1} has {len(part.prefix):,} pieces, and a text with its end "
+                                f"has room for {translator.model.max_positions}. Give its last part alone.")
+        # Each sample is a sentence of its own to the search: they have nothing to share.
+        parts = [replace(part, place=sample) for part in begun for sample in range(samples)]
+        texts = _texts(translator, parts, asked)
+        for first in range(0, len(parts), samples):
+            yield [text for found in texts[first : first + samples] for text in found]
 
 
-def _generate(translator: Translator, wanted: Sequence[tuple[int, int, list[int]]], max_length: int,
-              drawing: Drawing) -> list[Text]:
-    """A text for each (number of the prompt, number of the sample, ids of the prompt)."""
-    names = np.array([[number, sample] for number, sample, _ in wanted])
-    prompts = [ids for *_, ids in wanted]
-    most = translator.model.max_positions
-    selection = None if drawing.greedy else Sampling(drawing.seed, names, drawing.temperature, drawing.top_k,
-                                                     drawing.top_p, drawing.min_p)
-    hypotheses = search(
-        translator.model, torch.full((len(wanted),), END_ID, device=translator.device),
-        torch.arange(len(wanted) + 1, dtype=torch.int32, device=translator.device), 1, beam_size=1,
-        max_lengths=[min(most, len(ids) + max_length + 1) for ids in prompts], normaliser=power_normaliser(0),
-        banned=translator.tokenizers.target.control_ids, constraints=[beginning_with(prompts)], selection=selection,
-    )
-    best: list[Hypothesis] = [first for first, *_ in hypotheses]
-    texts = translator.tokenizers.target.decode([hypothesis.tokens for hypothesis in best])
-    return [Text(text.replace("\n", " "), hypothesis.log_probability, len(hypothesis.tokens) + 1, len(ids))
-            for text, hypothesis, ids in zip(texts, best, prompts, strict=True)]
+def _texts(translator: Translator, parts: Sequence[Part], asked: Decoding) -> list[list[Text]]:
+    found = translator.search_parts(parts, asked)
+    return [[Text(text, hypothesis.log_probability, len(hypothesis.tokens) + 1, len(part.prefix), words)
+             for text, (hypothesis, words) in zip(asked.texts([each for each, _ in ways]), ways, strict=True)]
+            for part, ways in zip(parts, found, strict=True)]

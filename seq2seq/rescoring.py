@@ -19,16 +19,16 @@ class Rescored:
 
 
 def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
-            models: Sequence[tuple[Translator, float]]) -> list[list[Rescored]]:
-    """The translations of each line, best first by score + sum of weight * log p of each model / d.
+            models: Sequence[tuple[Translator, float]], length_penalty: float = 1.0) -> list[list[Rescored]]:
+    """The translations of each line, best first by (log p + sum of weight * log p of each model) / tokens^penalty.
 
-    log p is p(translation | source), of a language model p(translation). d is what the search divided its own
-    log-probability by, so that lengths count as they did there; weights of 0 change nothing. A line with one
-    translation keeps it as it is: there is nothing to choose.
+    log p is that of the search; of the models p(translation | source), of a language model p(translation). A line with
+    one translation keeps it as it is: there is nothing to choose.
 
     Args:
-        found: as `Translator.translate` returns them; their tokens may be another model's.
+        found: as `Translator.translate` returns them.
         models: each with its weight. Their vocabularies need not be those of the model that translated.
+        length_penalty: that of the search, so that weights of 0 change nothing (if its score had no other parts).
     Raises:
         CorpusError: a translation is longer than a model can take.
     """
@@ -42,15 +42,13 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     for line, ways in enumerate(found):
         rescored = []
         for place, way in enumerate(ways):
-            given = by_place.get((line, place), ())
-            added = sum(weight * value for weight, value in zip(weights, given, strict=False)) / _divisor(way)
-            rescored.append(Rescored(replace(way, score=way.score + added), given))
+            if (given := by_place.get((line, place))) is None:
+                rescored.append(Rescored(way, ()))
+                continue
+            total = way.log_probability + sum(weight * value for weight, value in zip(weights, given, strict=True))
+            rescored.append(Rescored(replace(way, score=total / way.tokens**length_penalty), given))
         result.append(sorted(rescored, key=lambda one: -one.translation.score))
     return result
-
-
-def _divisor(way: Translation) -> float:
-    return way.log_probability / way.score if way.score and way.log_probability else 1.0
 
 
 def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]]) -> list[float]:

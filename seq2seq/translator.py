@@ -120,6 +120,9 @@ class Translator:
             _require_one_vocabulary(path, tokenizers.source, where, other.tokenizers.source)
             _require_one_vocabulary(path, tokenizers.target, where, other.tokenizers.target)
         if speaking is not None and fusion is not None:
+            if not speaking.languages.monolingual:
+                raise UserError(f"{fusion} is no language model. To let models translate together, name it as another "
+                                "of the ensemble.")
             _require_one_vocabulary(path, tokenizers.target, fusion, speaking.tokenizers.target)
             loaded.language_model = speaking.model
         loaded.ensemble = tuple(other.model for other in others)
@@ -160,7 +163,7 @@ class Translator:
         divided = self._divide([request.text for request in requests])
         parts = [asked.parts(request, line.texts) for request, line in zip(requests, divided, strict=True)]
         report = _per_line([len(line.texts) for line in divided], progress)
-        found = iter(self._search([part for line in parts for part in line], asked, report))
+        found = iter(self.search_parts([part for line in parts for part in line], asked, report))
         return [self._assemble(line, [next(found) for _ in line.texts], asked) for line in divided]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
@@ -209,9 +212,14 @@ class Translator:
 
         return [divide(line, fits) for line in lines]
 
-    def _search(self, parts: list[Part], asked: Decoding, progress: Callable[[np.ndarray], None],
-                ) -> list[list[Found]]:
-        """The best hypotheses of each part, with their words where these are asked for."""
+    def search_parts(self, parts: Sequence[Part], asked: Decoding,
+                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[Found]]:
+        """The best hypotheses of each part, with their words where these are asked for. What `translate` rests on.
+
+        Raises:
+            UserError: no target meets all that is asked of it.
+            CheckpointError: the model's scores are not numbers.
+        """
         sources = EncodedSide.from_lists(
             self.tokenizers.source.encode([part.text for part in parts], torch.get_num_threads()))
         model = asked.joined((self.model, *self.ensemble))
@@ -273,7 +281,7 @@ def _require_one_vocabulary(path: str | Path, tokenizer: Tokenizer, other: str |
     if tokenizer.fingerprint != others.fingerprint:
         raise CheckpointError(f"{path} and {other} have different vocabularies ({tokenizer.vocab_size:,} and "
                               f"{others.vocab_size:,} pieces), so that they cannot translate together. Train both with "
-                              "the same tokenizer.")
+                              "the same tokenizer: tokenizer.taken_from in a recipe names the model to take it from.")
 
 
 def growing_blocks(lines: Iterable[Line], largest: int) -> Iterator[list[Line]]:

@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from seq2seq.checkpoint import save_bundle
 from seq2seq.cli import main
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.generation import Drawing, generate
+from seq2seq.generation import generate
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
 from seq2seq.rescoring import rescore
@@ -83,40 +82,55 @@ def texts(speaker, prompts=PROMPTS, **options):
 
 
 def test_every_text_begins_with_its_prompt_and_is_no_longer_than_allowed(speaker):
-    found = list(generate(speaker, PROMPTS, samples=3, max_length=7))
+    found = list(generate(speaker, PROMPTS, samples=3, max_length=11, sampling=True))
     assert [len(each) for each in found] == [3] * len(PROMPTS)
     for prompt, each in zip(PROMPTS, found, strict=True):
         for text in each:
             assert text.text.startswith(prompt.strip()) and "\n" not in text.text
             assert text.prompt_tokens == len(speaker.tokenizers.target.encode([prompt.strip()])[0])
-            assert text.prompt_tokens < text.tokens <= text.prompt_tokens + 7 + 1
+            assert text.prompt_tokens < text.tokens <= max(text.prompt_tokens, 11) + 1
             assert text.log_probability < 0
 
 
 def test_seed_and_numbers_decide_a_text_and_the_batch_does_not(speaker):
-    drawing = Drawing(seed=3, temperature=1.3, top_k=100, top_p=0.95)
-    together = texts(speaker, samples=3, max_length=9, drawing=drawing)
-    assert together == texts(speaker, samples=3, max_length=9, drawing=drawing, block_prompts=2)
+    drawing = {"sampling": True, "seed": 3, "temperature": 1.3, "top_k": 100, "top_p": 0.95}
+    together = texts(speaker, samples=3, max_length=9, **drawing)
+    assert together == texts(speaker, samples=3, max_length=9, **drawing, block_prompts=2)
     alone = Translator(speaker.model, speaker.tokenizers, speaker.languages,
                        speaker.decoding.model_copy(update={"batch_tokens": 1}), 29, speaker.device)
-    assert together == texts(alone, samples=3, max_length=9, drawing=drawing)
-    assert together != texts(speaker, samples=3, max_length=9, drawing=replace(drawing, seed=4))
-    assert [each[:2] for each in together] == texts(speaker, samples=2, max_length=9, drawing=drawing)
+    assert together == texts(alone, samples=3, max_length=9, **drawing)
+    assert together != texts(speaker, samples=3, max_length=9, **(drawing | {"seed": 4}))
+    assert [each[:2] for each in together] == texts(speaker, samples=2, max_length=9, **drawing)
     assert all(len(set(each)) > 1 for each in together)
-    twice = texts(speaker, ["a dog", "a dog"], max_length=9, drawing=drawing)
+    twice = texts(speaker, ["a dog", "a dog"], max_length=9, **drawing)
     assert twice[0] != twice[1], "two lines alike are two draws"
 
 
-@pytest.mark.parametrize("drawing", [Drawing(temperature=1e-4), Drawing(top_k=1), Drawing(top_p=1e-6),
-                                     Drawing(min_p=1)], ids=["temperature", "top-k", "top-p", "min-p"])
-def test_what_is_narrowed_to_one_piece_is_greedy(speaker, drawing):
-    assert texts(speaker, max_length=9, drawing=drawing) == texts(speaker, max_length=9, drawing=Drawing(greedy=True))
+@pytest.mark.parametrize("narrowed", [{"temperature": 1e-4}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
+def test_what_is_narrowed_to_one_piece_is_a_search_without_a_beam(speaker, narrowed):
+    assert texts(speaker, sampling=True, **narrowed) == texts(speaker, beam_size=1)
+
+
+def test_a_search_gives_its_best_texts(speaker):
+    (found,) = generate(speaker, ["the"], max_length=9, beam_size=4, n_best=3, length_penalty=0.0)
+    (greedy,), = generate(speaker, ["the"], max_length=9, beam_size=1)
+    assert len(found) == 3
+    assert found == sorted(found, key=lambda text: -text.log_probability) and found[0].tokens <= 10
+    assert found[0].log_probability >= greedy.log_probability
+    with pytest.raises(ValueError, match="several samples need sampling=True"):
+        list(generate(speaker, ["the"], samples=2))
+
+
+def test_words_come_with_the_confidence_in_them(speaker):
+    ((text,),) = generate(speaker, ["the cat"], sampling=True, word_confidence=True, max_length=9)
+    assert [word.text for word in text.words][:2] == ["the", "cat"] or text.text.split()[0] == text.words[0].text
+    assert all(0 <= word.confidence <= 1 for word in text.words)
 
 
 def test_a_prompt_without_room_for_more_and_a_model_that_translates_are_refused(models):
-    with pytest.raises(UserError, match=r"prompt 2 has 3\d pieces, and the model has room for 31"):
+    with pytest.raises(UserError, match=r"beginning 2 has 3\d pieces, and a text with its end has room for 31"):
         list(generate(models["speaks"], ["a", "x" * 30]))
-    with pytest.raises(UserError, match="this model translates"):
+    with pytest.raises(UserError, match="this is no language model: it translates"):
         list(generate(models["translates"], [""]))
 
 
@@ -129,7 +143,7 @@ def found_by(models) -> list[list[Translation]]:
 
 def test_rescoring_adds_what_a_direct_computation_gives(models):
     found = found_by(models)
-    chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 0.3), (models["translates"], 0.5)])
+    chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 0.3), (models["translates"], 0.5)], 0.7)
     for source, before, after in zip(GERMAN, found, chosen, strict=False):
         expected = {}
         for way in before:
@@ -145,8 +159,10 @@ def test_rescoring_adds_what_a_direct_computation_gives(models):
 
 def test_weights_of_zero_change_nothing(models):
     found = found_by(models)
-    chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 0.0)])
-    assert [[one.translation for one in each] for each in chosen] == found
+    chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 0.0)], length_penalty=0.7)
+    for after, before in zip(chosen, found, strict=True):
+        assert [one.translation.text for one in after] == [way.text for way in before]
+        assert [one.translation.score for one in after] == pytest.approx([way.score for way in before])
 
 
 def test_a_large_weight_leaves_the_choice_to_the_language_model(models):
@@ -154,7 +170,7 @@ def test_a_large_weight_leaves_the_choice_to_the_language_model(models):
     chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 1e6)])
     for before, after in zip(found[:-1], chosen, strict=False):
         scored = models["speaks"].score([("", way.text) for way in before])
-        best = max(zip(before, scored, strict=True), key=lambda both: both[1].log_probability / both[0].tokens**0.7)
+        best = max(zip(before, scored, strict=True), key=lambda both: both[1].log_probability / both[0].tokens)
         assert after[0].translation.text == best[0].text
 
 
@@ -184,21 +200,21 @@ def run(tmp_path, monkeypatch, capsysbinary):
 
 def test_beginnings_come_from_options_a_file_or_standard_input(run, bundles, speaker, tmp_path):
     options = "--samples", 2, "--max-length", 5, "--seed", 3
-    expected = texts(speaker, ["the", "a cat"], samples=2, max_length=5, drawing=Drawing(seed=3))
+    expected = texts(speaker, ["the", "a cat"], samples=2, max_length=5, sampling=True, seed=3)
     wanted = (0, "".join(f"{text}\n" for each in expected for text in each))
     (tmp_path / "beginnings").write_text("the\na cat\n")
     assert run("generate", bundles["speaks"], "--prompt", "the", "--prompt", "a cat", *options)[:2] == wanted
     assert run("generate", bundles["speaks"], "beginnings", *options)[:2] == wanted
     assert run("generate", bundles["speaks"], "-", *options, stdin="the\na cat\n")[:2] == wanted
     alone = run("generate", bundles["speaks"], "--max-length", 5)
-    assert alone[:2] == (0, texts(speaker, [""], max_length=5)[0][0] + "\n")
+    assert alone[:2] == (0, texts(speaker, [""], max_length=5, sampling=True)[0][0] + "\n")
 
 
 def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker):
     _, out, _ = run("generate", bundles["speaks"], "--prompt", " the", "--samples", 3, "--format", "jsonl",
                     "--max-length", 5, "--temperature", 0.7, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01)
-    drawing = Drawing(temperature=0.7, top_k=50, top_p=0.9, min_p=0.01)
-    expected = next(generate(speaker, [" the"], 3, 5, drawing))
+    drawing = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
+    expected = next(generate(speaker, [" the"], 3, 5, sampling=True, **drawing))
     assert [json.loads(line) for line in out.splitlines()] == [
         {"line": 1, "sample": number, "prompt": " the", "text": text.text,
          "log_probability": pytest.approx(text.log_probability), "tokens": text.tokens,
@@ -207,12 +223,12 @@ def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--greedy", "--samples", 2), "--greedy gives one text for a beginning, not 2"),
+    (("--greedy", "--samples", 2, "--top-p", 0.9), "--greedy draws nothing, so that --top-p, --samples would change"),
     (("-", "--prompt", "a"), "beginnings come from --prompt or from a file, not both"),
     (("--top-p", 1.5), "--top-p"),
     (("--temperature", 0), "--temperature"),
     (("nowhere.en",), "nowhere.en cannot be read"),
-    (("--prompt", "x" * 30), "prompt 1 has 3"),
+    (("--prompt", "x" * 30), "beginning 1 has 3"),
 ])
 def test_what_cannot_be_generated_is_refused(run, bundles, arguments, message):
     code, out, err = run("generate", bundles["speaks"], *arguments)
@@ -221,7 +237,7 @@ def test_what_cannot_be_generated_is_refused(run, bundles, arguments, message):
 
 def test_a_model_that_translates_generates_nothing(run, bundles):
     code, _, err = run("generate", bundles["translates"])
-    assert code == 2 and "this model translates" in err
+    assert code == 2 and "this is no language model" in err
 
 
 def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):
@@ -229,8 +245,9 @@ def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):
     (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in lines))
     _, n_best, _ = run("translate", bundles["translates"], "test.de", "--n-best", 4, "--format", "jsonl",
                        "--precision", "fp32")
-    chosen = rescore(lines, found_by(models), [(models["speaks"], 2.0), (models["translates"], 1.0)])
-    options = "--model", bundles["speaks"], "--weight", 2, "--model", bundles["translates"], "--weight", 1
+    chosen = rescore(lines, found_by(models), [(models["speaks"], 2.0), (models["translates"], 1.0)], 0.5)
+    options = ("--model", bundles["speaks"], "--weight", 2, "--model", bundles["translates"], "--weight", 1,
+               "--length-penalty", 0.5)
     code, out, _ = run("rescore", *options, stdin=n_best)
     assert (code, out.splitlines()) == (0, [best.translation.text for best, *_ in chosen])
     _, out, _ = run("rescore", *options, "--format", "jsonl", stdin=n_best)

@@ -16,7 +16,7 @@ from seq2seq.cli import main
 from seq2seq.corpus import Counts, clean, read_corpus
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.evaluation import format_scores, perplexities
-from seq2seq.generation import Drawing, generate
+from seq2seq.generation import generate
 from seq2seq.preparation import taken_tokenizers
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
 from seq2seq.tokenizer import Tokenizers
@@ -229,12 +229,12 @@ def test_twenty_sentences_are_learnt_by_heart(trained, translator):
 
 def test_what_was_learnt_is_said_again(translator):
     beginnings = [line.rpartition(" ")[0] for line in SENTENCES]
-    found = [text for text, in generate(translator, beginnings, drawing=Drawing(greedy=True))]
+    found = [text for text, in generate(translator, beginnings, beam_size=1)]
     assert [text.text for text in found] == SENTENCES
     scored = translator.score([("", line) for line in SENTENCES])
     assert [text.log_probability for text in found] == pytest.approx(
         [score.log_probability for score in scored], abs=1e-3)
-    drawn, = generate(translator, [""], samples=50, drawing=Drawing(seed=5, temperature=0.8, top_k=50))
+    drawn, = generate(translator, [""], samples=50, sampling=True, seed=5, temperature=0.8, top_k=50)
     said = {text.text: text.log_probability for text in drawn if text.text in SENTENCES}
     assert len(said) > 10, "most of the twenty, each about as often"
     # Whatever was drawn from, the log-probability is the model's.

@@ -12,13 +12,16 @@ import typer
 from seq2seq import console
 from seq2seq.commands.common import bar, json_line, load_translator
 from seq2seq.errors import UserError
-from seq2seq.options import FORMAT, SEARCH, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
+from seq2seq.options import FORMAT, SAMPLING, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.textio import Input, Line, reading, through, writing
 
 EXAMPLES = examples("seq2seq generate language_model --samples 5",
                     'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
                     "seq2seq generate language_model beginnings.en --greedy --format jsonl",
                     "seq2seq generate language_model - < beginnings.en")
+
+# Drawing from one piece: the most probable.
+GREEDY = {"temperature": 1.0, "top_k": 1, "top_p": 1.0, "min_p": 0.0}
 
 
 def generate(
@@ -30,24 +33,26 @@ def generate(
     prompt: Annotated[list[str] | None, typer.Option(
         metavar="TEXT", help="How the text begins. May be given again.", show_default=False)] = None,
     samples: Annotated[int, typer.Option(metavar="N", min=1, help="Texts for each beginning.")] = 1,
-    max_length: Annotated[int, typer.Option(
-        metavar="N", min=1, help="Pieces that follow a beginning at most.", rich_help_panel=SEARCH)] = 100,
-    temperature: Annotated[float, typer.Option(
+    max_length: Annotated[int | None, typer.Option(
+        metavar="N", min=1, help="Pieces of a text at most, its beginning included.",
+        show_default="the recipe's, or 100", rich_help_panel=SAMPLING)] = None,
+    temperature: Annotated[float | None, typer.Option(
         metavar="X", min=0.001, help="Below 1 the probable is drawn more often, above 1 less.",
-        rich_help_panel=SEARCH)] = 1.0,
-    top_k: Annotated[int, typer.Option(
-        metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", rich_help_panel=SEARCH)] = 0,
-    top_p: Annotated[float, typer.Option(
+        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+    top_k: Annotated[int | None, typer.Option(
+        metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", show_default="the recipe's",
+        rich_help_panel=SAMPLING)] = None,
+    top_p: Annotated[float | None, typer.Option(
         metavar="P", min=0.001, max=1, help="Draw from the fewest pieces whose probabilities reach P.",
-        rich_help_panel=SEARCH)] = 1.0,
-    min_p: Annotated[float, typer.Option(
+        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+    min_p: Annotated[float | None, typer.Option(
         metavar="P", min=0, max=1, help="Draw from pieces at least P times as probable as the most probable.",
-        rich_help_panel=SEARCH)] = 0.0,
+        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     greedy: Annotated[bool, typer.Option(
-        "--greedy", help="Draw nothing: take the most probable piece each time.", rich_help_panel=SEARCH)] = False,
-    seed: Annotated[int, typer.Option(
-        metavar="N", min=0, help="Decides the draws, with the numbers of beginning and sample.",
-        rich_help_panel=SEARCH)] = 1,
+        "--greedy", help="Draw nothing: take the most probable piece each time.", rich_help_panel=SAMPLING)] = False,
+    seed: Annotated[int | None, typer.Option(
+        metavar="N", min=0, help="Decides the samples, with the numbers of beginning and sample.",
+        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="Where the texts go.", rich_help_panel=FORMAT,
         show_default="standard output")] = None,
@@ -61,8 +66,12 @@ def generate(
 
     The log-probability in JSONL is that of the whole text, its end included, whatever it was drawn from.
     """
-    if greedy and samples > 1:
-        raise UserError(f"--greedy gives one text for a beginning, not {samples}; leave out one of the two.")
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    decoding = {name: value for name, value in given.items() if value is not None}
+    if greedy and (samples > 1 or decoding):
+        useless = ", ".join(f"--{name.replace('_', '-')}" for name in [*decoding, *["samples"] * (samples > 1)])
+        raise UserError(f"--greedy draws nothing, so that {useless} would change nothing; leave out the one or the "
+                        "other.")
     if prompt and input is not None:
         raise UserError("beginnings come from --prompt or from a file, not both.")
     with _prompts(prompt, input) as lines, writing(output) as written:
@@ -70,11 +79,11 @@ def generate(
         from seq2seq import generation
 
         console.say(f"generating in {translator.precision} on {translator.device}")
-        drawing = generation.Drawing(seed, greedy, temperature, top_k, top_p, min_p)
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
                 at_once = 1 if lines.live else generation.BLOCK_PROMPTS
-                return generation.generate(translator, prompts, samples, max_length, drawing, at_once)
+                return generation.generate(translator, prompts, samples, max_length, at_once, sampling=True, n_best=1,
+                                           **(GREEDY if greedy else decoding))
 
             for line, texts in through(lines, generated):
                 for number, found in enumerate(texts, start=1):

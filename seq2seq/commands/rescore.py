@@ -37,6 +37,8 @@ def rescore(
     weight: Annotated[list[float] | None, typer.Option(
         metavar="X", help="How much the log-probability of a --model counts beside that of the search; one for each, "
         "in their order.", show_default=False)] = None,
+    length_penalty: Annotated[float, typer.Option(
+        metavar="X", min=0, help="Exponent of the length that the sum is divided by; take that of the search.")] = 1.0,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="Where the result goes.", rich_help_panel=FORMAT,
         show_default="standard output")] = None,
@@ -48,8 +50,8 @@ def rescore(
 ) -> None:
     """Choose anew among the translations of each line, with the log-probabilities of more models.
 
-    The score of a translation becomes (log p of the search + sum of weight * log p of each model) / d, with d by which
-    the search divided. One line out for each line in.
+    The score of a translation becomes (log p of the search + sum of weight * log p of each model) / pieces^penalty.
+    One line out for each line in.
     """
     models, weights = model or [], weight or []
     if not models or len(models) != len(weights):
@@ -63,7 +65,8 @@ def rescore(
 
         with bar("rescoring", lines, written) as advance:
             for block in blocks(_records(lines), LINES_TOGETHER):
-                found = choose([record["source"] for record, _ in block], [ways for _, ways in block], weighted)
+                found = choose([record["source"] for record, _ in block], [ways for _, ways in block], weighted,
+                               length_penalty)
                 for (record, _), rescored in zip(block, found, strict=True):
                     if format is TextOrLines.text:
                         written.write(f"{rescored[0].translation.text}\n")
