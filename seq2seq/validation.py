@@ -56,7 +56,7 @@ class Validation:
                               f"({recipe.model.max_positions}) is too small.")
         if len(kept) < len(self.pairs):
             console.warn(f"{len(self.pairs) - len(kept):,} validation pairs have more than {longest} pieces; "
-                         "they count in BLEU and chrF, not in the loss")
+                         "they do not count in the loss, only in scores of translations")
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 

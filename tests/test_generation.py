@@ -10,7 +10,7 @@ import torch
 
 from seq2seq.checkpoint import save_bundle
 from seq2seq.cli import main
-from seq2seq.errors import CorpusError, UserError
+from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.generation import generate
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
@@ -132,6 +132,13 @@ def test_a_prompt_without_room_for_more_and_a_model_that_translates_are_refused(
         list(generate(models["speaks"], ["a", "x" * 30]))
     with pytest.raises(UserError, match="this is no language model: it translates"):
         list(generate(models["translates"], [""]))
+
+
+def test_what_helps_to_translate_is_a_language_model_of_the_same_vocabulary(bundles):
+    with pytest.raises(UserError, match="translates is no language model"):
+        Translator.load(bundles["translates"], fusion=bundles["translates"])
+    with pytest.raises(CheckpointError, match="different vocabularies .*tokenizer.taken_from in a recipe"):
+        Translator.load(bundles["translates"], fusion=bundles["speaks"])
 
 
 # Choosing anew
