@@ -112,7 +112,7 @@ def test_a_model_learns_to_copy_words_it_has_never_seen_together(tmp_path, model
     write(tmp_path, "train", [(line, line) for line in lines[:-200]])
     write(tmp_path, "valid", [(line, line) for line in lines[-200:]])
     (tmp_path / "recipe.yaml").write_text(
-        RECIPE.format(name="copy", vocab_size=330, layers=2, batch_tokens=1000, warmup_steps=100, steps=700,
+        RECIPE.format(name="copy", vocab_size=330, layers=2, batch_tokens=1500, warmup_steps=100, steps=900,
                       beam_size=5, model=model))
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
     found = Translator.load(tmp_path / "run").translate(lines[-200:])
