@@ -43,7 +43,7 @@ def measure(model: Path) -> None:
     seen, references = {}, {}
     for split in ("valid", "test"):
         pairs, references[split] = read(split)
-        seen[split] = [pair for _, pair in sorted(see(translator, pairs), key=lambda found: found[0])]
+        seen[split] = [pair for _, pair in sorted(see(translator, pairs, ["cross"]), key=lambda found: found[0])]
 
     def rate(aligner: Aligner, split: str) -> float:
         found = (aligner.align(pair, languages).links.keys() for pair in seen[split])

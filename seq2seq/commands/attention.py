@@ -60,7 +60,8 @@ def attention(
 
     if output.suffix == ".png":
         require_matplotlib()
-    from seq2seq.inspection import KINDS, Aligner, Choice, maps_of, see
+    from seq2seq.inspection import Aligner, Choice, maps_of, see
+    from seq2seq.model.inspection import KINDS
     from seq2seq.views.page import page
 
     translator = load_translator(model, device, precision, threads)
