@@ -39,7 +39,7 @@ def aligners(pair: SeenPair) -> Iterator[Aligner]:
 def measure(model: Path) -> None:
     """Print the tables and keep the best choice."""
     translator = Translator.load(model, device="cpu", precision="fp32")
-    languages = (translator.languages.source, translator.languages.target)
+    languages = translator.languages.pair
     seen, references = {}, {}
     for split in ("valid", "test"):
         pairs, references[split] = read(split)
