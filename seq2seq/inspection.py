@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -12,12 +12,9 @@ import torch
 from seq2seq.alignment import Link, Rule, Span, Step, links_of, word_spans, word_weights, words_of_pieces
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.model.inspection import attention_maps
+from seq2seq.model.inspection import KINDS, Kind, attention_maps
 from seq2seq.tokenizer import Tokenizer
 from seq2seq.translator import Progress, Translator
-
-Kind = Literal["cross", "encoder", "decoder"]
-KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,8 @@ class Aligner:
             CheckpointError: what they say makes no sense. where: what the message calls them.
         """
         values = metadata.get("alignment", {})
-        known = {name: values.get(name, default) for name, default in asdict(Aligner()).items()}
+        given = values if isinstance(values, dict) else {"layer": values}
+        known = {name: given.get(name, default) for name, default in asdict(Aligner()).items()}
         sound = (_is_number(known["layer"], None) and _is_number(known["head"], "mean")
                  and known["step"] in get_args(Step) and known["rule"] in get_args(Rule))
         if not sound:
@@ -127,7 +125,8 @@ class Aligner:
 def maps_of(pair: SeenPair, kind: Kind) -> np.ndarray:
     """(layers, heads, queries, keys). Raises UserError where the model has no attention of this kind."""
     if kind not in pair.maps:
-        raise UserError(f"this model has no {kind} attention; it has {' and '.join(pair.maps) or 'none at all'}.")
+        others = f"; it has {' and '.join(pair.maps)}" if pair.maps else ""
+        raise UserError(f"this model has no {kind} attention{others}.")
     return pair.maps[kind]
 
 
@@ -157,9 +156,12 @@ def _numbered(what: str, count: int) -> str:
 
 
 @torch.inference_mode()
-def see(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, SeenPair]]:
+def see(translator: Translator, pairs: Sequence[tuple[str, str]],
+        kinds: Collection[Kind] = KINDS) -> Iterator[tuple[int, SeenPair]]:
     """What the model attends to in each pair when it is made to write the target; with the pair's number, as they come.
 
+    Args:
+        kinds: which attention is kept.
     Raises:
         ValueError: a side has more pieces than the model has positions.
     """
@@ -178,7 +180,7 @@ def see(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Iterator[tu
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
     for indices in batches_in_order(longest, translator.decoding.batch_tokens):
         batch = gather(corpus, indices).to(translator.device)
-        found = attention_maps(translator.model, batch)
+        found = attention_maps(translator.model, batch, kinds)
         stacked = {kind: torch.stack(layers).float().cpu().numpy() for kind in KINDS
                    if (layers := getattr(found, kind))}                         # (layers, sentences, heads, …)
         for place, index in enumerate(indices):
@@ -201,7 +203,7 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
     """
     languages = translator.languages.pair
     found: dict[int, Alignment] = {}
-    for index, pair in see(translator, pairs):
+    for index, pair in see(translator, pairs, kinds=["cross"]):
         found[index] = aligner.align(pair, languages)
         if progress:
             progress(1)

@@ -50,7 +50,7 @@ def test_the_weights_are_those_that_the_steps_of_the_search_report(make_model, m
 
 
 def test_a_recurrent_model_has_one_layer_of_cross_attention_and_no_other(make_model, make_batch):
-    model, batch = make_model(RecurrentModel), make_batch((5, 2, 7, 3), (3, 11, 5, 7))
+    model, batch = make_model(kind=RecurrentModel), make_batch((5, 2, 7, 3), (3, 11, 5, 7))
     maps = attention_maps(model, batch)
     assert maps.encoder == maps.decoder == []
     (cross,) = maps.cross
@@ -76,6 +76,11 @@ def test_the_weights_times_the_values_are_what_the_attention_returns(make_model,
     (hidden, memory, sentences, memory_sentences), (output, _) = kept[0]
     _, values = layer.start(memory, memory_sentences)
     torch.testing.assert_close(layer.output(pack(weights @ values, sentences).flatten(1)), output)
+
+
+def test_only_what_was_asked_for_is_kept(make_model, make_batch):
+    maps = attention_maps(make_model(), make_batch(), ["cross"])
+    assert maps.encoder == maps.decoder == [] and len(maps.cross) == 3
 
 
 def test_looking_leaves_no_trace(make_model, make_batch):
@@ -141,6 +146,8 @@ def test_the_measured_choice_is_read_from_metadata():
     assert Aligner.measured({}, "here") == Aligner()
     best = {"layer": 3, "head": 2, "step": "reads", "rule": "mutual", "aer": 0.25}
     assert Aligner.measured({"alignment": best}, "here") == Aligner(3, 2, "reads", "mutual")
+    with pytest.raises(CheckpointError, match="here: alignment is 0-0"):
+        Aligner.measured({"alignment": "0-0"}, "here")
     for wrong in ({"head": None}, {"layer": 0}, {"head": "all"}, {"step": "sleeps"}, {"rule": 1}):
         with pytest.raises(CheckpointError, match="here: alignment is .*Measure again"):
             Aligner.measured({"alignment": best | wrong}, "here")

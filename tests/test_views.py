@@ -21,7 +21,7 @@ from seq2seq.cli import main
 from seq2seq.inspection import Choice, SeenPair, Sentence
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
-from seq2seq.tokenizer import train_tokenizers
+from seq2seq.tokenizer import Tokenizers, train_tokenizers
 from seq2seq.translator import stored_weights
 from seq2seq.views.labels import labels, rows_and_columns
 from seq2seq.views.page import page
@@ -198,6 +198,34 @@ def test_a_decoder_reads_one_piece_later_than_it_writes():
     rows, columns = rows_and_columns(SeenPair(sentence, sentence, {}), "decoder")
     assert [row.text for row in rows] == ["▁a", "▁b", "</s>"]
     assert [column.text for column in columns] == ["<s>", "▁a", "▁b"]
+
+
+LANGUAGE_MODEL = """\
+name: text
+languages: {target: de}
+data: {train: [{text: train.de}], valid: {text: valid.de}}
+tokenizer: {vocab_size: 290}
+model: {type: language_model, d_model: 12, decoder_layers: 2, num_heads: 3, feed_forward: 7}
+training: {best_metric: loss}
+"""
+
+
+def test_a_language_model_attends_to_its_text_alone(run, model):
+    recipe = parse_recipe(LANGUAGE_MODEL, "recipe.yaml", check_files=False)
+    files = {"tokenizer.model": (model / "tokenizer.model").read_bytes()}
+    size = Tokenizers.from_files(files).target.vocab_size
+    save_bundle(Path("text"), stored_weights(build_model(recipe.model, size, size)), LANGUAGE_MODEL, files, {})
+    code, _, err = run("attention", "text", "--source", "ein Hund", "--output", "page.html")
+    assert code == 0, err
+    data = json.loads(Parsed(Path("page.html").read_text(encoding="utf-8")).data)
+    assert data["maps"].keys() == {"decoder"} and data["first"] == {"kind": "decoder", "layer": 2, "head": "mean"}
+    assert data["sides"]["target"]["text"] == "ein Hund"
+    for arguments, message in ((["--kind", "cross"], "this model has no cross attention; it has decoder."),
+                               (["--target", "a dog"], "reads one text; leave --target out.")):
+        code, _, err = run("attention", "text", "--source", "ein Hund", "--output", "other.html", *arguments)
+        assert code == 2 and message in err
+    code, _, err = run("align", "text", write("s", ["a"]), write("t", ["b"]))
+    assert code == 2 and "this is a language model" in err
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

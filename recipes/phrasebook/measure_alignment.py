@@ -39,11 +39,11 @@ def aligners(pair: SeenPair) -> Iterator[Aligner]:
 def measure(model: Path) -> None:
     """Print the tables and keep the best choice."""
     translator = Translator.load(model, device="cpu", precision="fp32")
-    languages = (translator.languages.source, translator.languages.target)
+    languages = translator.languages.pair
     seen, references = {}, {}
     for split in ("valid", "test"):
         pairs, references[split] = read(split)
-        seen[split] = [pair for _, pair in sorted(see(translator, pairs), key=lambda found: found[0])]
+        seen[split] = [pair for _, pair in sorted(see(translator, pairs, ["cross"]), key=lambda found: found[0])]
 
     def rate(aligner: Aligner, split: str) -> float:
         found = (aligner.align(pair, languages).links.keys() for pair in seen[split])

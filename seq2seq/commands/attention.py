@@ -31,7 +31,8 @@ class AttentionKind(StrEnum):
 
 def attention(
     model: Model,
-    source: Annotated[str, typer.Option(metavar="TEXT", help="A sentence.", show_default=False)],
+    source: Annotated[str, typer.Option(metavar="TEXT", help="A sentence; of a language model, its text.",
+                                        show_default=False)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="FILE", show_default=False, rich_help_panel=FORMAT,
         help="FILE.html is a page on which layers and heads can be chosen, in one file that needs no network; FILE.png "
@@ -60,14 +61,18 @@ def attention(
 
     if output.suffix == ".png":
         require_matplotlib()
-    from seq2seq.inspection import KINDS, Aligner, Choice, maps_of, see
+    from seq2seq.inspection import Aligner, Choice, maps_of, see
+    from seq2seq.model.inspection import KINDS
     from seq2seq.views.page import page
 
     translator = load_translator(model, device, precision, threads)
-    languages = translator.languages.pair
-    written_text = given or translator.translate([source])[0][0].text.strip()
+    alone = translator.languages.monolingual
+    if alone and given:
+        raise UserError(f"{model} is a language model, which reads one text; leave --target out.")
+    languages = (translator.languages.source or "", translator.languages.target)
+    texts = ("", source) if alone else (source, given or translator.translate([source])[0][0].text.strip())
     try:
-        ((_, pair),) = see(translator, [(source, written_text)])
+        ((_, pair),) = see(translator, [texts])
     except ValueError as error:
         raise CorpusError(f"{error}. Give a shorter sentence.") from error
     chosen = kind.value if kind else next(name for name in KINDS if name in pair.maps)
@@ -79,8 +84,8 @@ def attention(
         if output.suffix == ".png":
             file.file.write(picture(pair, languages, name, choice))
         else:
-            file.write(page(pair, languages, name, given is None, choice))
-    console.say(f"{written_text}\nits attention is in {output}")
+            file.write(page(pair, languages, name, not (given or alone), choice))
+    console.say(f"{texts[1]}\nits attention is in {output}")
 
 
 def _one_sentence(text: str, option: str) -> str:

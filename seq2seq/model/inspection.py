@@ -6,9 +6,10 @@ and ask it for the weights of the same arguments.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +20,17 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import SourceAttention
 
+Kind = Literal["cross", "encoder", "decoder"]
+KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
+
 
 @dataclass(frozen=True)
 class AttentionMaps:
     """Weights by layer, each (sentences, heads, queries, keys), zero where there is no query or no key.
 
-    A list is empty where the model has no such attention. encoder: source over source. decoder: target over the target
-    before it. cross: target over source. Query i of the target is the step that reads token i of `target_input` and
-    writes token i of `target_output`.
+    A list is empty where the model has no such attention, or nobody asked for it. encoder: source over source.
+    decoder: target over the target before it. cross: target over source. Query i of the target is the step that reads
+    token i of `target_input` and writes token i of `target_output`.
     """
 
     encoder: list[Tensor]
@@ -35,15 +39,17 @@ class AttentionMaps:
 
 
 @torch.no_grad()
-def attention_maps(model: Seq2Seq, batch: Batch) -> AttentionMaps:
-    """Run `model` once over `batch`, by teacher forcing, and keep what it attends to."""
+def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS) -> AttentionMaps:
+    """Run `model` once over `batch`, by teacher forcing, and keep what it attends to. kinds: which of it."""
     encoder: list[Tensor] = []
     decoder: list[Tensor] = []
     cross: list[Tensor] = []
     positions: list[Tensor] = []                                                # of a recurrent model, one at a time
 
     def ask_self(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        (decoder if keywords["causal"] else encoder).append(module.weights_of(*arguments, **keywords))
+        kind: Kind = "decoder" if keywords["causal"] else "encoder"
+        if kind in kinds:
+            (decoder if kind == "decoder" else encoder).append(module.weights_of(*arguments, **keywords))
 
     def ask_cross(module: Any, arguments: tuple[Any, ...]) -> None:
         cross.append(module.weights_of(*arguments))
@@ -55,9 +61,9 @@ def attention_maps(model: Seq2Seq, batch: Batch) -> AttentionMaps:
         for module in cast(nn.Module, model).modules():
             if isinstance(module, SelfAttention):
                 hooks.callback(module.register_forward_pre_hook(ask_self, with_kwargs=True).remove)
-            elif isinstance(module, CrossAttention):
+            elif isinstance(module, CrossAttention) and "cross" in kinds:
                 hooks.callback(module.register_forward_pre_hook(ask_cross).remove)
-            elif isinstance(module, SourceAttention):
+            elif isinstance(module, SourceAttention) and "cross" in kinds:
                 hooks.callback(module.register_forward_hook(keep_position).remove)
         model(batch)
     if positions:

@@ -23,7 +23,8 @@ def page(pair: SeenPair, languages: tuple[str, str], model: str, own: bool, firs
     """The page as HTML.
 
     Args:
-        languages: codes of source and target, by which a browser chooses its fonts.
+        languages: codes of source and target, by which a browser chooses its fonts. A pair without source text is
+            that of a language model.
         model: what the page calls the model.
         own: whether the target is the model's own translation.
         first: what is shown when the page opens.
@@ -42,6 +43,7 @@ def page(pair: SeenPair, languages: tuple[str, str], model: str, own: bool, firs
         "source_language": html.escape(languages[0]),
         "target_language": html.escape(languages[1]),
         "whose": "translated by the model" if own else "as given",
+        "hidden": "" if pair.source.text else " hidden",
         "data": _json(values),
     }
     template = files("seq2seq.views").joinpath("attention.html").read_text(encoding="utf-8")
