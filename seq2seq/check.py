@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.corpus import Counts, clean, read_corpus
+from seq2seq.corpus import Counts, clean, read_pairs
 from seq2seq.errors import TokenizerError, UserError
 from seq2seq.preparation import blocks
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.tokenizer import Tokenizers, Words
 
 SIDES = ("source", "target")
 PERCENTILES = (50, 95, 99, 100)
@@ -116,7 +116,9 @@ def _tokenizers(recipe: Recipe, run: Path) -> Tokenizers | None:
     except TokenizerError as error:
         console.warn(f"{error} Tokens are estimated instead.")
         return None
-    if {found.source.vocab_size, found.target.vocab_size} != {recipe.tokenizer.vocab_size}:
+    of_words = recipe.tokenizer.type == "words"                                 # these may be fewer, or positions
+    if of_words != isinstance(found.source, Words) or not of_words and {
+            found.source.vocab_size, found.target.vocab_size} != {recipe.tokenizer.vocab_size}:
         return None                                                             # of another recipe
     return found
 
@@ -148,7 +150,7 @@ class _Reader:
 
     def _blocks(self, clean_them: bool) -> Iterator[list[tuple[int, str, str]]]:
         try:
-            pairs = read_corpus(self.spec, self.recipe.data_directory, self.report.counts)
+            pairs = read_pairs(self.recipe, self.spec, self.report.counts)
             if clean_them:
                 pairs = clean(pairs, self.recipe.data.cleaning, self.report.counts)
             with console.progress(f"reading {self.report.label}", None) as advance:
@@ -236,6 +238,8 @@ def _size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: 
     report.vocabulary = {"type": section.type, "vocab_size": section.vocab_size, "joint": section.joint,
                          "trained": tokenizers is not None,
                          "characters": {name: len(found) for name, found in texts.items()}}
+    if section.type == "words":
+        return
     room = section.vocab_size - RESERVED_PIECES
     for name, found in texts.items():
         if tokenizers is None and section.character_coverage == 1 and len(found) > room:

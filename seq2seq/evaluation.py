@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from seq2seq import console
-from seq2seq.corpus import read_corpus, read_lines
+from seq2seq.corpus import read_lines, read_pairs
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.segments import main_language
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from seq2seq.translator import Translator
 
 METRICS = ("bleu", "chrf", "ter")
+"""What is measured unless something else is asked for; `exact` is the fourth."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric's value, in percent, as sacreBLEU computes it."""
+    """One metric's value, in percent; but for exact as sacreBLEU computes it."""
 
     value: float
     signature: str
-    """sacreBLEU's own: references, case, tokeniser, smoothing, version."""
+    """sacreBLEU's own, or in its manner: references, case, tokeniser, smoothing, version."""
     details: dict[str, Any] = field(default_factory=dict)
     """BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words."""
 
@@ -51,7 +52,7 @@ def corpus_scores(
         hypotheses: translations, one a line, as a reader would see them (not tokenised).
         references: one stream or more, each with a line for every hypothesis.
         language: the code of the target language; it decides how BLEU tells words apart.
-        metrics: some of bleu, chrf, ter.
+        metrics: some of bleu, chrf, ter, and exact: the share of lines that equal their line in a reference.
         names: what errors call the hypotheses and each stream of references, such as their paths.
     Raises:
         CorpusError: there is nothing to compare, or lines do not match.
@@ -95,19 +96,22 @@ def score_pairs(
 
 
 def evaluate_tests(
-    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] = METRICS
+    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None
 ) -> dict[str, dict[str, Score]]:
     """Scores for each of the recipe's test sets, as they are: nothing is cleaned away.
+
+    Args:
+        metrics: None are the recipe's.
 
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
     """
     # All are read before the first is translated: a mistake in the last one shows at once.
     tests = {
-        name: [(source, target) for _, source, target in read_corpus(spec, recipe.data_directory)]
+        name: [(source, target) for _, source, target in read_pairs(recipe, spec)]
         for name, spec in recipe.data.test.items()
     }
-    return {name: score_pairs(translator, pairs, metrics) for name, pairs in tests.items()}
+    return {name: score_pairs(translator, pairs, metrics or recipe.metrics) for name, pairs in tests.items()}
 
 
 def require_metrics(language: str) -> None:
@@ -120,7 +124,7 @@ def format_scores(scores: Mapping[str, Score]) -> str:
     names = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
     rows = []
     for metric, score in scores.items():
-        row = f"{names[metric]:<4}  {score.value:6.2f}  {score.signature}"
+        row = f"{names.get(metric, metric):<4}  {score.value:6.2f}  {score.signature}"
         if metric == "bleu":
             precisions = "/".join(f"{precision:.1f}" for precision in score.details["precisions"])
             row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f})"
@@ -176,7 +180,11 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
         characters = main_language(language) in ("zh", "ja")
         ter = TER(normalized=characters, asian_support=characters)
         return Score(ter.corpus_score(hypotheses, references).score, str(ter.get_signature()))
-    raise ValueError(f"unknown metric {metric!r}; known are {', '.join(METRICS)}")
+    if metric == "exact":
+        equal = sum(hypothesis in lines for hypothesis, lines in zip(hypotheses, zip(*references, strict=True),
+                                                                     strict=True))
+        return Score(100 * equal / len(hypotheses), f"nrefs:{len(references)}|case:mixed|equal:line")
+    raise ValueError(f"unknown metric {metric!r}; known are {', '.join((*METRICS, 'exact'))}")
 
 
 def _bleu(language: str) -> BLEU:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from seq2seq.batching import IGNORED
-from seq2seq.model.interface import Choices, Logits
+from seq2seq.model.interface import Choices, Logits, LogProbabilities, Output
+from seq2seq.tokenizer import END_ID
 
 # Logits of so many rows are computed at a time, or fewer where they would take more bytes: (tokens, vocab_size) at once
 # would be fresh pages each step, and each chunk costs a pass over the weights' gradient. A GPU needs larger products to
@@ -40,11 +41,18 @@ class LossSum:
         return -self.log_probabilities.sum()
 
 
-def training_loss(output: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
+def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
     """What a training step minimises: the smoothed cross-entropy, and the terms that train hard attention.
 
     Arguments: as `smoothed_cross_entropy`.
+    Raises:
+        ValueError: label smoothing of an output that is no product over a vocabulary.
     """
+    if not isinstance(output, Logits):
+        if label_smoothing:
+            raise ValueError("label smoothing gives probability to words that this output does not have")
+        found = log_probabilities(output, target)
+        return LossSum(-found.sum(), found.detach(), tokens)
     loss = smoothed_cross_entropy(output, target, tokens, label_smoothing)
     if output.choices is None:
         return loss
@@ -69,6 +77,14 @@ def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Ten
     return (terms * counted).sum()
 
 
+def log_probabilities(output: LogProbabilities, target: Tensor) -> Tensor:
+    """log p of each target, (tokens,); 0 where the target is -100. Differentiable."""
+    counted = target != IGNORED
+    # Some choice that every row has: the gradient of another would not be a number.
+    targets = target.where(counted, END_ID)[:, None]
+    return output.values.gather(1, targets).squeeze(1).where(counted, 0.0)
+
+
 def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
     """Cross-entropy against (1 - e) one-hot + e / vocab_size, summed.
 
@@ -85,15 +101,21 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
     return LossSum(total, log_probabilities, tokens)
 
 
-def negative_log_likelihood(logits: Logits, target: Tensor) -> Tensor:
+@torch.no_grad()
+def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
     """-log p of each target in nats, (tokens,) fp32; 0 where the target is -100. Not for training: no gradient."""
+    if not isinstance(output, Logits):
+        return -log_probabilities(output, target).float()
+    return _product_likelihood(output, target)
+
+
+def _product_likelihood(logits: Logits, target: Tensor) -> Tensor:
     out = torch.empty(len(target), dtype=torch.float32, device=target.device)
-    with torch.no_grad():
-        for rows in _chunks(len(target), logits.weight):
-            scores = Logits(logits.hidden[rows], logits.weight, logits.bias).dense().float()
-            counted = target[rows] != IGNORED
-            picked = scores.gather(1, target[rows].clamp(min=0)[:, None]).squeeze(1)
-            out[rows] = (scores.logsumexp(1) - picked) * counted
+    for rows in _chunks(len(target), logits.weight):
+        scores = Logits(logits.hidden[rows], logits.weight, logits.bias).dense().float()
+        counted = target[rows] != IGNORED
+        picked = scores.gather(1, target[rows].clamp(min=0)[:, None]).squeeze(1)
+        out[rows] = (scores.logsumexp(1) - picked) * counted
     return out
 
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
-from seq2seq.corpus import Counts, clean, read_corpus
+from seq2seq.corpus import Counts, clean, read_pairs
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers, train_tokenizers
+from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
@@ -50,7 +50,7 @@ def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """The cleaned training text of all corpora, one behind another."""
     for spec in recipe.data.train:
         counts = Counts()
-        pairs = read_corpus(spec, recipe.data_directory, counts)
+        pairs = read_pairs(recipe, spec, counts)
         for _, source, target in clean(pairs, recipe.data.cleaning, counts):
             yield source, target
 
@@ -63,7 +63,9 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
     """
     if not directory.exists():
         console.say("training the tokenizer")
-        tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed)
+        points = recipe.model.type == "pointer"
+        tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed,
+                                      target_positions=recipe.model.max_positions - 1 if points else None)
         aside = directory.with_name(directory.name + ".writing")
         aside.mkdir(parents=True, exist_ok=True)
         tokenizers.save(aside)
@@ -124,7 +126,7 @@ def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 class _SideWriter:
     """Appends tokenised sentences of one language to a file of ids and a file of offsets."""
 
-    def __init__(self, directory: Path, name: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, directory: Path, name: str, tokenizer: Vocabulary) -> None:
         self.ids: BinaryIO = open(directory / f"{name}.ids", "wb")              # noqa: SIM115, closed by `close`
         self.offsets: BinaryIO = open(directory / f"{name}.offsets", "wb")      # noqa: SIM115
         self.dtype = id_type(tokenizer.vocab_size)
@@ -167,7 +169,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
                  for side in SIDES] if keep_text else []
         for number, spec in enumerate(recipe.data.train):
             counts = Counts()
-            pairs = clean(read_corpus(spec, recipe.data_directory, counts), recipe.data.cleaning, counts)
+            pairs = clean(read_pairs(recipe, spec, counts), recipe.data.cleaning, counts)
             for block in blocks(pairs, BLOCK_PAIRS):
                 numbers = np.array([line for line, _, _ in block], np.int64)
                 sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
@@ -198,7 +200,7 @@ def _unique(label: str, taken: dict[str, Any]) -> str:
     return label if label not in taken else _unique(f"{label}'", taken)
 
 
-def _encode(tokenizer: Tokenizer, lines: list[str], threads: int) -> tuple[np.ndarray, np.ndarray]:
+def _encode(tokenizer: Vocabulary, lines: list[str], threads: int) -> tuple[np.ndarray, np.ndarray]:
     """Ids of closed sentences, flat, and their lengths."""
     flat, offsets = tokenizer.encode_flat(lines, threads)
     lengths = np.diff(offsets)

@@ -31,7 +31,7 @@ from seq2seq.checkpoint import (
     step_of,
     update_bundle_metadata,
 )
-from seq2seq.corpus import read_corpus
+from seq2seq.corpus import read_pairs
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
 from seq2seq.loss import perplexity, training_loss
@@ -405,7 +405,7 @@ class Training:
 def _read_what_is_needed_late(recipe: Recipe) -> None:
     """Raises at once what would otherwise stop a training at its first validation, or at its end."""
     for spec in (recipe.data.valid, *recipe.data.test.values()):
-        for _ in read_corpus(spec, recipe.data_directory):
+        for _ in read_pairs(recipe, spec):
             pass
     require_metrics(recipe.languages.target)
 

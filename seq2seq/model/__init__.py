@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from seq2seq.model.pointer import PointerNetwork
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
 
-Model = Transformer | RecurrentModel
+Model = Transformer | RecurrentModel | PointerNetwork
 
 
 def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:
@@ -33,6 +34,17 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
             tied_embeddings=section.tied_embeddings,
             scale_embedding=section.scale_embedding,
             output_bias=section.output_bias,
+        )
+    if section.type == "pointer":
+        return PointerNetwork(
+            source_vocab_size=source_vocab_size,
+            d_model=section.d_model,
+            encoder_layers=section.encoder_layers,
+            decoder_layers=section.decoder_layers,
+            dropout=section.dropout,
+            cell=section.cell,
+            max_positions=section.max_positions,
+            scale_embedding=section.scale_embedding,
         )
     return Transformer(
         source_vocab_size=source_vocab_size,

@@ -84,7 +84,7 @@ class Int8Linear(nn.Module):
         return product if self.bias is None else product.add_(self.bias)
 
 
-Translating = TypeVar("Translating", bound=Transformer | RecurrentModel)
+Translating = TypeVar("Translating", bound=nn.Module)
 
 
 def for_inference(model: Translating, precision: str) -> Translating:
@@ -96,7 +96,7 @@ def for_inference(model: Translating, precision: str) -> Translating:
     fast.eval().requires_grad_(False)
     if precision == "bf16":
         fast.bfloat16()
-    if precision == "fp32" or fast.output_weight.is_cuda or not torch.backends.mkldnn.is_available():
+    if precision == "fp32" or next(fast.parameters()).is_cuda or not torch.backends.mkldnn.is_available():
         return fast
 
     def converted(layer: nn.Linear, activation: str = "none") -> nn.Module:
@@ -112,5 +112,6 @@ def for_inference(model: Translating, precision: str) -> Translating:
             if isinstance(child, nn.Linear):
                 module.add_module(name, converted(child))
     # In bf16 the logits of a step would be rounded to three digits; in int8 the sums are exact and come in fp32.
-    fast.vocabulary = Int8Linear(fast.output_weight, fast.output_bias)
+    if isinstance(fast, Transformer | RecurrentModel):
+        fast.vocabulary = Int8Linear(fast.output_weight, fast.output_bias)
     return fast

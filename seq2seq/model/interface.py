@@ -48,6 +48,24 @@ class Logits:
         return logits if self.bias is None else logits + self.bias
 
 
+@dataclass(frozen=True)
+class LogProbabilities:
+    """log p over few choices, such as the places of a sentence; -inf where a row has no such choice.
+
+    values: (tokens, choices).
+    """
+
+    values: Tensor
+
+    def dense(self) -> Tensor:
+        """(tokens, choices)"""
+        return self.values
+
+
+Output = Logits | LogProbabilities
+"""What a model says of every target position."""
+
+
 class State(Protocol):
     """Where the decoding of some rows stands. Row r belongs to sentence r // (rows / sentences)."""
 
@@ -90,12 +108,12 @@ class Stepwise(Protocol):
             state: what `start` or a step of this model returned.
         Returns:
             (rows, vocab_size), log-probabilities up to a constant per row, which the caller may overwrite, and the
-            state after the step.
+            state after the step. Where targets are positions of the source, vocab_size is what this batch needs.
         """
 
 
 class Seq2Seq(Stepwise, Protocol):
     """A model that scores a target also all positions at once, and so can be trained."""
 
-    def __call__(self, batch: Batch) -> Logits:
+    def __call__(self, batch: Batch) -> Output:
         """Scores of every position of `batch.target_output`, each seeing the target before it (teacher forcing)."""

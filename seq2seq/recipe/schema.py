@@ -20,7 +20,7 @@ from seq2seq.recipe.data import Data
 from seq2seq.recipe.decoding import DecodingSection
 from seq2seq.recipe.section import MistakeAt, Section
 
-Metric = Literal["bleu", "chrf", "ter"]
+Metric = Literal["bleu", "chrf", "ter", "exact"]
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -36,14 +36,17 @@ class Languages(Section):
 
 
 class TokenizerSection(Section):
-    """The subword vocabulary, trained by sentencepiece on the training corpora."""
+    """The vocabulary, made from the training corpora; of subwords by sentencepiece."""
 
-    type: Literal["unigram", "bpe"] = "unigram"
-    """Unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016)."""
+    type: Literal["unigram", "bpe", "words"] = "unigram"
+    """Unigram language model (Kudo 2018), byte-pair encoding (Sennrich et al. 2016), or whole `words`, which stand
+    between white space; those that training has not seen are unknown."""
     vocab_size: Annotated[int, Field(ge=260)] = 8000
-    """Number of pieces, among them 256 bytes and 3 symbols."""
+    """Number of pieces, among them 256 bytes and 3 symbols; of `words` the largest number, the most frequent are
+    kept."""
     joint: bool = True
-    """One vocabulary for both languages; false makes one for each, of `vocab_size` pieces."""
+    """One vocabulary for both languages; false makes one for each, of `vocab_size` pieces. A pointer's targets are
+    positions and always have their own."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
     """What happens to text before it is cut. `nmt_nfkc` folds characters (， becomes a comma) and cannot be undone."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
@@ -53,6 +56,13 @@ class TokenizerSection(Section):
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Cut training text differently in each epoch: alpha of unigram sampling, dropout of BPE merges. 0 turns it off."""
 
+    @field_validator("subword_sampling")
+    @classmethod
+    def _words_are_not_cut(cls, subword_sampling: float, info: ValidationInfo) -> float:
+        if subword_sampling and info.data.get("type") == "words":
+            raise ValueError("words are not cut into pieces; leave it out, or choose tokenizer.type: unigram")
+        return subword_sampling
+
 
 class ModelSection(Section):
     """The network."""
@@ -60,12 +70,13 @@ class ModelSection(Section):
     base: Annotated[str | None, Field(exclude=True)] = None
     """File with `model:` and `training:` sections that are used where the recipe says nothing, relative to the recipe
     file. Gone once the recipe is read."""
-    type: Literal["transformer", "rnn"] = "transformer"
+    type: Literal["transformer", "rnn", "pointer"] = "transformer"
     """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015, with one head unless `num_heads`
-    says otherwise."""
+    says otherwise. `pointer`: Vinyals et al. 2015, recurrent too; the target file holds positions of the source's
+    words, counted from 1 (`1 3 2`)."""
     d_model: PositiveInt = 512
-    """Width of embeddings and of the states between sublayers; of an `rnn`, of its decoder and of both directions of
-    its encoder together."""
+    """Width of embeddings and of the states between sublayers; of an `rnn` or a `pointer`, of its decoder and of both
+    directions of its encoder together."""
     encoder_layers: PositiveInt = 6
     """Layers of the encoder."""
     decoder_layers: PositiveInt = 6
@@ -82,7 +93,7 @@ class ModelSection(Section):
     window: PositiveInt | None = None
     """Self-attention sees positions no further away than this. Not set: the whole sentence."""
     cell: Literal["gru", "lstm"] = "gru"
-    """Recurrent unit of an `rnn`."""
+    """Recurrent unit of an `rnn` or a `pointer`."""
     input_feeding: bool = False
     """In an `rnn`, show the decoder what it made of the last step (Luong et al. 2015)."""
     feed_forward: PositiveInt = 2048
@@ -121,8 +132,10 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _says_nothing_in_vain(self) -> "ModelSection":
-        useless = {"rnn": ("window", "feed_forward", "activation", "norm", "positions"),
-                   "transformer": ("cell", "input_feeding")}[self.type]
+        of_transformers = ("window", "feed_forward", "activation", "norm", "positions")
+        useless = {"transformer": ("cell", "input_feeding"), "rnn": of_transformers,
+                   "pointer": (*of_transformers, "score", "normalize", "selection", "input_feeding",
+                               "tied_embeddings", "output_bias")}[self.type]
         for key in useless:
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise MistakeAt(key, f"has no meaning in model.type: {self.type}. Leave it out.")
@@ -184,8 +197,8 @@ class TrainingSection(Section):
     """Steps between validations."""
     valid_sentences: PositiveInt | None = None
     """Translate only the first so many validation sentences for BLEU. Not set: all."""
-    best_metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"
-    """Validation score that decides which model is best."""
+    best_metric: Literal["bleu", "chrf", "exact", "loss", "perplexity"] = "bleu"
+    """Validation score that decides which model is best: one of `metrics`, or `loss` or `perplexity`."""
     early_stopping: NonNegativeInt = 0
     """Stop after this many validations without improvement; 0 never does."""
     keep_checkpoints: PositiveInt = 3
@@ -217,6 +230,9 @@ class Recipe(Section):
     """The subword vocabulary."""
     model: ModelSection = ModelSection()
     """The network."""
+    metrics: Annotated[tuple[Metric, ...], Field(strict=False, min_length=1)] = ("bleu", "chrf", "ter")
+    """What translations are measured by: BLEU, chrF, TER, or `exact`, the share of lines that equal their reference.
+    Validation leaves TER out, for it is slow."""
     training: TrainingSection = TrainingSection()
     """How the model is trained."""
     decoding: DecodingSection = DecodingSection()
@@ -236,6 +252,12 @@ class Recipe(Section):
                 "'all' shares one matrix between source and target, which needs "
                 "tokenizer.joint: true. Write 'decoder' or 'none' here.",
             )
+        if tokenizer and model.type == "pointer" and tokenizer.type != "words":
+            raise MistakeAt(
+                "type",
+                "a pointer's targets are positions of words: it needs tokenizer: {type: words}, found "
+                f"'{tokenizer.type}'",
+            )
         data: Data | None = info.data.get("data")
         if data and model.max_positions <= data.cleaning.max_pieces:
             pieces = data.cleaning.max_pieces
@@ -246,6 +268,25 @@ class Recipe(Section):
                 f"data.cleaning.max_pieces.",
             )
         return model
+
+    @field_validator("training")
+    @classmethod
+    def _training_fits_model_and_metrics(cls, training: TrainingSection, info: ValidationInfo) -> TrainingSection:
+        model: ModelSection | None = info.data.get("model")
+        if model and model.type == "pointer" and training.label_smoothing:
+            raise MistakeAt(
+                "label_smoothing",
+                "the words that it would give probability to are not in every source. A pointer needs "
+                "training.label_smoothing: 0.",
+            )
+        metrics: tuple[Metric, ...] | None = info.data.get("metrics")
+        if metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
+            raise MistakeAt(
+                "best_metric",
+                f"'{training.best_metric}' is not among metrics: [{', '.join(metrics)}]. Choose one of these, loss "
+                "or perplexity, or add it there.",
+            )
+        return training
 
     @field_validator("expected")
     @classmethod
