@@ -11,12 +11,13 @@ PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus", "textio",
-    "batching", "machine", "model", "loss", "optim", "sampling", "search", "constraints", "candidate_selection", "coverage", "segments",
-    "confidence", "minimum_bayes_risk", "decoding", "preparation", "storage", "checkpoint", "averaging", "translator",
-    "workers", "evaluation", "validation", "progress", "run", "trainer", "check", "interop", "options", "commands",
-    "cli", "__main__",
+    "batching", "machine", "model", "loss", "optim", "sampling", "search", "constraints", "candidate_selection",
+    "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding", "preparation", "storage", "checkpoint",
+    "averaging", "translator", "workers", "evaluation", "validation", "progress", "run", "trainer", "check", "interop",
+    "options", "commands", "cli", "__main__",
 ]
-MODEL_ORDER = ["packing", "interface", "attention", "joined", "transformer", "rnn", "pointer", "inference", "__init__"]
+MODEL_ORDER = ["packing", "interface", "attention", "joined", "copying", "transformer", "rnn", "pointer", "inference",
+               "__init__"]
 WITHOUT_TORCH = ["errors", "recipe", "textio", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus"]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib"}

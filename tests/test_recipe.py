@@ -112,6 +112,7 @@ NEEDED = {
     "model.cell=gru": ["model.type=rnn"],
     "model.cell=lstm": ["model.type=rnn"],
     "model.input_feeding=true": ["model.type=rnn"],
+    "model.copy=true": ["training.label_smoothing=0"],
     "model.type=pointer": ["tokenizer.type=words", "training.label_smoothing=0"],
     "training.best_metric=exact": ["metrics=[bleu, exact]"],
 }
@@ -216,6 +217,14 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("training: {label_smoothing: 0.1}\nmodel: {type: pointer}\ntokenizer: {type: words}",
          "training.label_smoothing: the words that it would give probability to are not in every source. A pointer "
          "needs training.label_smoothing: 0."),
+        ("model: {copy: true, tied_embeddings: none}\ntokenizer: {joint: false}\ntraining: {label_smoothing: 0}",
+         "model.copy: a piece of the source can be copied where it means the same in the target, which needs "
+         "tokenizer.joint: true."),
+        ("training: {label_smoothing: 0.1}\nmodel: {copy: true}",
+         "training.label_smoothing: only what is generated could be smoothed, not what is copied. model.copy needs "
+         "training.label_smoothing: 0."),
+        ("model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
+         "model.copy: has no meaning in model.type: pointer. Leave it out."),
         ("training: {best_metric: exact}",
          "training.best_metric: 'exact' is not among metrics: [bleu, chrf, ter]. Choose one of these, loss or "
          "perplexity, or add it there."),

@@ -34,6 +34,7 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
             tied_embeddings=section.tied_embeddings,
             scale_embedding=section.scale_embedding,
             output_bias=section.output_bias,
+            copy=section.copy,
         )
     if section.type == "pointer":
         return PointerNetwork(
@@ -62,6 +63,7 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
         tied_embeddings=section.tied_embeddings,
         scale_embedding=section.scale_embedding,
         output_bias=section.output_bias,
+        copy=section.copy,
         score=section.attention_score,
         normalize=section.normalize,
         window=section.window,

@@ -1,6 +1,7 @@
 """What a recipe may say: typed sections. A default stands here and nowhere else, and so does its documentation."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +20,9 @@ from pydantic import (
 from seq2seq.recipe.data import Data
 from seq2seq.recipe.decoding import DecodingSection
 from seq2seq.recipe.section import MistakeAt, Section
+
+# pydantic's BaseModel has a deprecated method of this name, which nobody here calls.
+warnings.filterwarnings("ignore", 'Field name "copy" in "ModelSection" shadows')
 
 Metric = Literal["bleu", "chrf", "ter", "exact"]
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -96,6 +100,9 @@ class ModelSection(Section):
     """Recurrent unit of an `rnn` or a `pointer`."""
     input_feeding: bool = False
     """In an `rnn`, show the decoder what it made of the last step (Luong et al. 2015)."""
+    copy: bool = False  # type: ignore[assignment]
+    """Mix words of the vocabulary with pieces copied from the source, by a learned gate (See et al. 2017): for names
+    and numbers that training has not seen. Needs `tokenizer.joint` and no label smoothing."""
     feed_forward: PositiveInt = 2048
     """Width inside the feed-forward sublayers."""
     dropout: Share = 0.1
@@ -134,7 +141,7 @@ class ModelSection(Section):
     def _says_nothing_in_vain(self) -> "ModelSection":
         of_transformers = ("window", "feed_forward", "activation", "norm", "positions")
         useless = {"transformer": ("cell", "input_feeding"), "rnn": of_transformers,
-                   "pointer": (*of_transformers, "score", "normalize", "selection", "input_feeding",
+                   "pointer": (*of_transformers, "score", "normalize", "selection", "input_feeding", "copy",
                                "tied_embeddings", "output_bias")}[self.type]
         for key in useless:
             if getattr(self, key) != type(self).model_fields[key].default:
@@ -252,6 +259,12 @@ class Recipe(Section):
                 "'all' shares one matrix between source and target, which needs "
                 "tokenizer.joint: true. Write 'decoder' or 'none' here.",
             )
+        if tokenizer and not tokenizer.joint and model.copy:
+            raise MistakeAt(
+                "copy",
+                "a piece of the source can be copied where it means the same in the target, which needs "
+                "tokenizer.joint: true.",
+            )
         if tokenizer and model.type == "pointer" and tokenizer.type != "words":
             raise MistakeAt(
                 "type",
@@ -277,6 +290,12 @@ class Recipe(Section):
             raise MistakeAt(
                 "label_smoothing",
                 "the words that it would give probability to are not in every source. A pointer needs "
+                "training.label_smoothing: 0.",
+            )
+        if model and model.copy and training.label_smoothing:
+            raise MistakeAt(
+                "label_smoothing",
+                "only what is generated could be smoothed, not what is copied. model.copy needs "
                 "training.label_smoothing: 0.",
             )
         metrics: tuple[Metric, ...] | None = info.data.get("metrics")
