@@ -10,6 +10,7 @@ from seq2seq.loss import log_probabilities, negative_log_likelihood, training_lo
 from seq2seq.model.copying import CopyHead
 from seq2seq.model.inference import for_inference
 from seq2seq.model.interface import Logits, Mixture
+from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.search import power_normaliser, search
@@ -120,6 +121,7 @@ def test_weights_and_gate_are_their_equations_computed_by_hand(make_model):
     output, hidden = kept["output"], logits.hidden.detach().numpy()
     head = {name: weight.detach().numpy() for name, weight in model.copying.named_parameters()}
     for (source, _), places, rows in zip(PAIRS, spans(batch.source_offsets), spans(batch.target_offsets), strict=True):
+        places = slice(places.start, places.stop - 1)                           # the end is not copied
         keys = memory[places] @ head["key.weight"].T + head["key.bias"]
         for row in range(rows.start, rows.stop):
             query = head["query.weight"] @ hidden[row] + head["query.bias"]
@@ -127,11 +129,11 @@ def test_weights_and_gate_are_their_equations_computed_by_hand(make_model):
             weights /= weights.sum()
             found = output.weights[row].detach().numpy()
             np.testing.assert_allclose(found[: len(weights)], weights, rtol=1e-10)
-            assert (found[len(weights) :] == 0).all(), "padding has weight zero"
+            assert (found[len(weights) :] == 0).all(), "end and padding have weight zero"
             gate = head["of_state.weight"] @ hidden[row] + head["of_state.bias"] + head["of_source.weight"] @ (
                 weights @ memory[places])
             np.testing.assert_allclose(output.gate[row].item(), gate[0], rtol=1e-10)
-            assert output.pieces[row, : len(weights)].tolist() == [*source, END_ID]
+            assert output.pieces[row, : len(weights)].tolist() == source
 
 
 def test_a_head_that_only_copies_gives_what_it_looks_at():
@@ -139,16 +141,12 @@ def test_a_head_that_only_copies_gives_what_it_looks_at():
     head = CopyHead(3).double()
     with torch.no_grad():
         head.of_state.bias.fill_(-100.0)
-    copied = head.start(torch.randn(5, 3, dtype=torch.float64), torch.tensor([7, 5, 2, 11, 2]), _sentences())
-    found = head.step(torch.randn(4, 3, dtype=torch.float64), torch.zeros(4, 13, dtype=torch.float64), copied).exp()
-    assert found.gt(1e-12).nonzero().tolist() == [[row, piece] for row in (0, 1) for piece in (2, 5, 7)] + [
-        [row, piece] for row in (2, 3) for piece in (2, 11)]
-
-
-def _sentences():
-    from seq2seq.model.packing import Sentences
-
-    return Sentences.from_offsets(torch.tensor([0, 3, 5], dtype=torch.int32), 3)
+    # Sources of two words, of none, and of one; each sentence has two rows.
+    sentences = Sentences.from_offsets(torch.tensor([0, 3, 4, 6], dtype=torch.int32), 3)
+    copied = head.start(torch.randn(6, 3, dtype=torch.float64), torch.tensor([7, 5, 2, 2, 11, 2]), sentences)
+    found = head.step(torch.randn(6, 3, dtype=torch.float64), torch.zeros(6, 13, dtype=torch.float64), copied).exp()
+    expected = [(0, 5), (0, 7), (1, 5), (1, 7), (2, 2), (3, 2), (4, 11), (5, 11)]
+    assert list(map(tuple, found.gt(1e-12).nonzero().tolist())) == expected
 
 
 # Models

@@ -16,8 +16,8 @@ class CopiedSource(NamedTuple):
     """The source as `CopyHead` reads it, each part with a row for each sentence.
 
     keys: (sentences, 1, longest_source, d_model). hints: (sentences, longest_source), what each token says about
-    copying. pieces: (sentences, longest_source) int64, ids. bias: (sentences, 1, 1, longest_source), 0 for a token and
-    far below elsewhere.
+    copying. pieces: (sentences, longest_source) int64, ids. bias: (sentences, 1, 1, longest_source), 0 for a token that
+    can be copied and far below elsewhere.
     """
 
     keys: Tensor
@@ -65,7 +65,11 @@ class CopyHead(nn.Module):
         """What `step` needs of the source; memory: (source_tokens, d_model), source: (source_tokens,)."""
         flat = torch.cat([self.key(memory), self.of_source(memory)], 1)
         padded = unpack(flat[:, None, None], sentences)[0]                      # (sentences, 1, longest, d_model + 1)
-        bias = bias_of(sentences.real[:, None, None], memory.dtype)
+        # The end is generated: a copied one would end hypotheses everywhere, and beam search after a few such. Only an
+        # empty sentence has nothing else.
+        words = (sentences.offsets.diff() - 1).clamp(min=1)
+        copyable = torch.arange(sentences.longest, device=source.device) < words[:, None]
+        bias = bias_of(copyable[:, None, None], memory.dtype)
         return CopiedSource(padded[..., :-1], padded[:, 0, :, -1], source[sentences.slots], bias)
 
     def step(self, hidden: Tensor, logits: Tensor, copied: CopiedSource) -> Tensor:
