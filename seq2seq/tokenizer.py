@@ -84,7 +84,6 @@ class Tokenizer(Vocabulary):
 
     @cached_property
     def piece_texts(self) -> list[bytes]:
-        """What each id says, in UTF-8: a space where it begins a word, nothing for symbols such as `</s>`."""
         texts = []
         for index in range(self.vocab_size):
             piece = self._processor.id_to_piece(index)
@@ -122,7 +121,6 @@ class Tokenizer(Vocabulary):
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """White space is U+2581."""
         return [self._processor.id_to_piece(int(index)) for index in ids]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:

@@ -25,7 +25,7 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.search import Hypothesis, NoHypothesis, search
 from seq2seq.segments import DividedLine, divide
-from seq2seq.tokenizer import Tokenizer, Tokenizers
+from seq2seq.tokenizer import Tokenizers, Vocabulary
 from seq2seq.words import position_fault
 
 Progress = Callable[[int], None]
@@ -273,7 +273,7 @@ def numbered(lines: Iterable[str | Request]) -> Iterator[Request]:
         yield replace(request, number=place) if request.number is None else request
 
 
-def _require_one_vocabulary(path: str | Path, tokenizer: Tokenizer, other: str | Path, others: Tokenizer) -> None:
+def _require_one_vocabulary(path: str | Path, tokenizer: Vocabulary, other: str | Path, others: Vocabulary) -> None:
     if tokenizer.fingerprint != others.fingerprint:
         raise CheckpointError(f"{path} and {other} have different vocabularies ({tokenizer.vocab_size:,} and "
                               f"{others.vocab_size:,} pieces), so that they cannot translate together. Train both with "

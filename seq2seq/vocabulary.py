@@ -39,6 +39,11 @@ class Vocabulary(ABC):
     def control_ids(self) -> list[int]:
         """Ids that a translation never holds: unknown, start, and every piece with a control character in it."""
 
+    @cached_property
+    @abstractmethod
+    def piece_texts(self) -> list[bytes]:
+        """What each id says, in UTF-8: a space where it begins a word, nothing for symbols such as `</s>`."""
+
     @abstractmethod
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Ids of each line; START_ID and END_ID are the caller's to add."""
@@ -53,7 +58,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each piece."""
+        """The text of each piece; white space, such as stands before a word, is U+2581."""
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:

@@ -49,6 +49,10 @@ class Words(Vocabulary):
         controls = {chr(code) for code in CONTROL_CHARACTERS}
         return [*range(END_ID), *(index for word, index in self._ids.items() if not controls.isdisjoint(word))]
 
+    @cached_property
+    def piece_texts(self) -> list[bytes]:
+        return [b""] * (END_ID + 1) + [f" {word}".encode() for word in self.words]
+
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         return [[self._ids.get(word, UNKNOWN_ID) for word in line.split()] for line in lines]
 
@@ -58,14 +62,15 @@ class Words(Vocabulary):
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """An unknown word is `<unk>`."""
-        return [" ".join(self.pieces([index for index in line if index == UNKNOWN_ID or index > END_ID]))
-                for line in ids]
+        return self.decode_pieces([self.pieces([index for index in line if index == UNKNOWN_ID or index > END_ID])
+                                   for line in ids])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [SYMBOLS[index] if index <= END_ID else self.words[index - END_ID - 1] for index in map(int, ids)]
+        return [SYMBOLS[index] if index <= END_ID else f"\u2581{self.words[index - END_ID - 1]}"
+                for index in map(int, ids)]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        return [" ".join(line) for line in pieces]
+        return [" ".join(piece.removeprefix("\u2581") for piece in line) for line in pieces]
 
 
 def train_words(lines: Iterable[str], vocab_size: int) -> Words:

@@ -1,11 +1,20 @@
 """Copying from the source: the mixture and its gradient computed by hand, and both architectures with it."""
 
+import importlib.util
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from seq2seq import loss as losses
 from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.checkpoint import newest_checkpoint
+from seq2seq.cli import main
 from seq2seq.loss import log_probabilities, negative_log_likelihood, training_loss
 from seq2seq.model.copying import CopyHead
 from seq2seq.model.inference import for_inference
@@ -13,8 +22,13 @@ from seq2seq.model.interface import Logits, Mixture
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
+from seq2seq.recipe import load_recipe
+from seq2seq.run import Stopped
 from seq2seq.search import power_normaliser, search
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.trainer import Training, train
+
+ROOT = Path(__file__).parents[1]
 
 ROUNDING = {"rtol": 0, "atol": 1e-11}
 CHOICES = [(Transformer, {}), (Transformer, {"hard": True, "pre_norm": True}), (Transformer, {"normalize": "relu"}),
@@ -154,7 +168,7 @@ def test_a_head_that_only_copies_gives_what_it_looks_at():
 
 @every_choice
 def test_step_by_step_equals_teacher_forcing(make_model, kind, choice):
-    model, batch = make_model(kind, copy=True, **choice), batch_of()
+    model, batch = make_model(kind=kind, copy=True, **choice), batch_of()
     expected = model.forward(batch).dense()
     torch.testing.assert_close(expected.exp().sum(1), torch.ones(len(expected), dtype=torch.float64), **ROUNDING)
     rows = [batch.target_input[span] for span in spans(batch.target_offsets)]
@@ -169,7 +183,7 @@ def test_step_by_step_equals_teacher_forcing(make_model, kind, choice):
 
 @every_choice
 def test_neighbours_in_the_batch_have_no_influence(make_model, kind, choice):
-    model, together = make_model(kind, copy=True, **choice), batch_of()
+    model, together = make_model(kind=kind, copy=True, **choice), batch_of()
     found = model.forward(together).dense()
     for pair, span in zip(PAIRS, spans(together.target_offsets), strict=True):
         torch.testing.assert_close(found[span], model.forward(batch_of([pair])).dense(), **ROUNDING)
@@ -177,7 +191,7 @@ def test_neighbours_in_the_batch_have_no_influence(make_model, kind, choice):
 
 @pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
 def test_search_does_not_depend_on_the_batch(make_model, kind):
-    model = make_model(kind, copy=True)
+    model = make_model(kind=kind, copy=True)
 
     def found(pairs):
         batch = batch_of(pairs)
@@ -196,7 +210,7 @@ def test_search_does_not_depend_on_the_batch(make_model, kind):
 
 @every_choice
 def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, kind, choice):
-    model = make_model(kind, copy=True, **choice)
+    model = make_model(kind=kind, copy=True, **choice)
     results = []
     for fill in (None, Shape(source_tokens=31, target_tokens=29, sentences=11, longest_source=13, longest_target=13)):
         batch = batch_of(fill=fill)
@@ -210,7 +224,7 @@ def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, kind, choice):
 
 @every_choice
 def test_every_choice_gives_gradients_to_all_parameters(make_model, kind, choice):
-    model, batch = make_model(kind, copy=True, **choice).train(), batch_of()
+    model, batch = make_model(kind=kind, copy=True, **choice).train(), batch_of()
     training_loss(model.forward(batch), batch.target_output, batch.target_count).total.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
@@ -219,9 +233,103 @@ def test_every_choice_gives_gradients_to_all_parameters(make_model, kind, choice
 
 @pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
 def test_int8_is_near_the_exact_mixture(make_model, kind):
-    model, batch = make_model(kind, torch.float32, copy=True), batch_of()
+    model, batch = make_model(torch.float32, kind=kind, copy=True), batch_of()
     tokens = torch.full((4,), START_ID)
     exact, fast = (each.step(tokens, each.start(batch.source, batch.source_offsets, batch.longest_source))[0]
                    for each in (model, for_inference(model, "int8")))
     assert (fast.exp() - exact.exp()).abs().max() < 0.05
     torch.testing.assert_close(fast.exp().sum(1), torch.ones(4))
+
+
+# The whole road
+
+RECIPE = """
+name: copying
+languages: {{source: en, target: de}}
+data:
+  train: [{{source: text.en, target: text.de}}]
+  valid: {{source: text.en, target: text.de}}
+  test: {{same: {{source: text.en, target: text.de}}}}
+tokenizer: {{vocab_size: 330}}
+model: {{{model}, copy: true, d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, dropout: 0.1}}
+metrics: [exact]
+training:
+  {{batch_tokens: 150, learning_rate: 0.01, warmup_steps: 2, max_steps: 7, validate_every: 5, label_smoothing: 0.0,
+    best_metric: loss, precision: fp32, threads: 1}}
+decoding: {{beam_size: 2, max_length_offset: 3, max_length_ratio: 1}}
+"""
+
+
+@pytest.mark.parametrize("model", ["feed_forward: 32", "type: rnn"])
+def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(tmp_path, monkeypatch, capfdbinary,
+                                                                               model):
+    pairs = script("generate").generate(40)["train"]
+    (tmp_path / "text.en").write_text("".join(f"{pair.english}\n" for pair in pairs), encoding="utf-8")
+    (tmp_path / "text.de").write_text("".join(f"{pair.german}\n" for pair in pairs), encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=model))
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    train(recipe, tmp_path / "whole")
+    done = Training._step
+
+    def interrupted(self, parts):
+        done(self, parts)
+        if self.progress.step == 3:
+            monkeypatch.setattr(Training, "_step", done)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Training, "_step", interrupted)
+    with pytest.raises(Stopped):
+        train(recipe, tmp_path / "parted")
+    train(recipe, tmp_path / "parted")
+    whole, parted = (newest_checkpoint(tmp_path / name).model for name in ("whole", "parted"))
+    assert whole.keys() == parted.keys() and all(torch.equal(whole[name], parted[name]) for name in whole)
+    assert {name for name in whole if name.startswith("copying.")} >= {"copying.of_state.bias", "copying.query.weight"}
+    capfdbinary.readouterr()
+    assert main(["translate", str(tmp_path / "whole" / "best"), str(tmp_path / "text.en"), "--threads", "1"]) == 0
+    assert capfdbinary.readouterr().out.count(b"\n") == 40
+
+
+# The recipe
+
+
+def script(name):
+    """A module of recipes/copying."""
+    spec = importlib.util.spec_from_file_location(f"copying_{name}", ROOT / "recipes" / "copying" / f"{name}.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)     # dataclasses look for it there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_no_name_or_number_of_a_test_sentence_stands_in_train():
+    splits = script("generate").generate(2000, seed=3)
+    assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 2000, "valid": 300, "test": 1000}
+    seen = {split: {word for pair in pairs for side in (pair.english, pair.german)
+                    for word in side.replace(",", "").rstrip(".?").split()} for split, pairs in splits.items()}
+    for split in ("valid", "test"):
+        copied = {word for pair in splits[split] for word in pair.copied}
+        assert len(copied) > 100
+        assert not copied & seen["train"]
+    assert not {word for pair in splits["valid"] for word in pair.copied} & seen["test"]
+
+
+def test_names_and_numbers_are_carried_over_as_they_are_and_the_rest_is_translated():
+    generate = script("generate")
+    for pair in generate.generate(500)["train"]:
+        for side in (pair.english, pair.german):
+            assert not Counter(pair.copied) - Counter(word.rstrip(generate.MARKS) for word in side.split())
+            assert not {"THINGS", "OTHERS", *"ABPQNM"} & {word.rstrip(generate.MARKS) for word in side.split()}
+        assert pair.english != pair.german
+
+
+def test_the_seed_alone_decides_the_sentences():
+    generate = script("generate").generate
+    one, again, other = (generate(30, seed)["train"] for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_a_line_is_right_if_all_its_names_stand_in_it_as_words():
+    measure = script("accuracy")
+    copied = [["Anna", "12"], ["Bert"], ["Anna", "Anna"], ["7"], ["Rom", "300"]]
+    found = measure.accuracy(copied, ["12 sah Anna.", "Berta?", "Anna, Ana", "7", "In Rom, 30"],
+                             ["12 sah Anna.", "Bert?", "Anna, Anna", "Es sind 7", "In Rom 300"])
+    assert found == {"names": 50.0, "numbers": pytest.approx(200 / 3), "both": 40.0, "exact": 20.0}

@@ -35,7 +35,8 @@ def test_unknown_words_are_unknown_and_start_and_end_vanish():
     known = train_words(["a b"], 300)
     assert known.encode(["b c <s> </s> <unk>"]) == [[4, *[UNKNOWN_ID] * 4]]
     assert known.decode([[START_ID, 4, UNKNOWN_ID, 3, END_ID]]) == ["b <unk> a"]
-    assert known.pieces([UNKNOWN_ID, START_ID, END_ID, 3]) == ["<unk>", "<s>", "</s>", "a"]
+    assert known.pieces([UNKNOWN_ID, START_ID, END_ID, 3]) == ["<unk>", "<s>", "</s>", "\u2581a"]
+    assert known.piece_texts == [b"", b"", b"", b" a", b" b"]
 
 
 def test_the_most_frequent_words_are_kept_and_the_first_of_equals():

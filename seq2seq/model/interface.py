@@ -152,7 +152,7 @@ class Stepwise(Protocol):
             state: what `start` or a step of this model returned.
         Returns:
             (rows, vocab_size), log-probabilities up to a constant per row, which the caller may overwrite, and the
-            state after the step. Where targets are positions of the source, vocab_size is what this batch needs.
+            state after the step.
         """
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.batching import Batch
@@ -78,6 +79,8 @@ class PointerState:
 
 class PointerNetwork(nn.Module):
     """A bidirectional recurrent encoder, and a recurrent decoder that points at its states.
+
+    Its target vocabulary are the places of the longest sentence: END_ID + max_positions ids.
 
     Args:
         d_model: width of embeddings, of both directions of the encoder together, and of the decoder; even.
@@ -149,7 +152,8 @@ class PointerNetwork(nn.Module):
         self._check_length(state.position + 1)
         sentences = len(state.lengths)
         rows = torch.arange(len(last_tokens), device=last_tokens.device) // (len(last_tokens) // sentences)
-        read = state.memory[rows, (last_tokens - FIRST_PLACE).clamp(min=0)]     # (rows, d_model)
+        places = (last_tokens - FIRST_PLACE).clamp(0, state.memory.shape[1] - 1)
+        read = state.memory[rows, places]                                       # (rows, d_model)
         read = torch.where((last_tokens == START_ID)[:, None], self.start_state, read)
         hidden, states = recurrent(self.decoder, read[:, None], state.states)
         queries = self.query(hidden[:, 0]).view(sentences, -1, hidden.shape[2])
@@ -158,7 +162,8 @@ class PointerNetwork(nn.Module):
         if state.keep_attention:
             attention = over_tokens(scores, state.lengths).softmax(-1).flatten(0, 1)
         after = replace(state, states=states, position=state.position + 1, attention=attention)
-        return over_places(scores, state.lengths).flatten(0, 1), after
+        found = over_places(scores, state.lengths).flatten(0, 1)
+        return F.pad(found, (0, self.max_positions - scores.shape[2]), value=-math.inf), after
 
     def _first_states(self, memory: Tensor, sentences: Sentences) -> States:
         """Of the decoder, each (layers, sentences, d_model): what the encoder has read from the right."""
