@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.corpus import Counts, Pair, read_corpus
+from seq2seq.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import TokenizerError, UserError
 from seq2seq.preparation import blocks, cleaned, taken_tokenizers
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.tokenizer import Tokenizers, Words
 
 PERCENTILES = (50, 95, 99, 100)
 BLOCK_PAIRS = 8192
@@ -116,7 +116,9 @@ def _tokenizers(recipe: Recipe, run: Path) -> Tokenizers | None:
         return None
     if found is None or recipe.tokenizer.taken_from is not None:
         return found
-    if {found.source.vocab_size, found.target.vocab_size} != {recipe.tokenizer.vocab_size}:
+    of_words = recipe.tokenizer.type == "words"                                 # these may be fewer, or positions
+    if of_words != isinstance(found.source, Words) or not of_words and {
+            found.source.vocab_size, found.target.vocab_size} != {recipe.tokenizer.vocab_size}:
         return None                                                             # of another recipe
     return found
 
@@ -154,7 +156,7 @@ class _Reader:
     def _blocks(self, clean_them: bool) -> Iterator[list[Pair]]:
         try:
             pairs = (cleaned(self.spec, self.recipe, self.report.counts) if clean_them else
-                     read_corpus(self.spec, self.recipe.data_directory, self.report.counts))
+                     read_pairs(self.recipe, self.spec, self.report.counts))
             with console.progress(f"reading {self.report.label}", None) as advance:
                 for block in blocks(pairs, BLOCK_PAIRS):
                     advance(len(block))
@@ -244,6 +246,8 @@ def _size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: 
     report.vocabulary = {"type": kind, "vocab_size": size, "joint": section.joint,
                          "trained": tokenizers is not None,
                          "characters": {name: len(found) for name, found in texts.items()}}
+    if section.type == "words":
+        return
     room = section.vocab_size - RESERVED_PIECES
     for name, found in texts.items():
         if tokenizers is None and section.character_coverage == 1 and len(found) > room:

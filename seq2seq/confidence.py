@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seq2seq.model.interface import Stepwise
 from seq2seq.segments import SPACELESS, main_language
-from seq2seq.tokenizer import END_ID, START_ID, Tokenizer
+from seq2seq.tokenizer import END_ID, START_ID, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, l
             for rows, each in zip(found, targets, strict=True)]
 
 
-def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenizer: Tokenizer,
+def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenizer: Vocabulary,
              language: str) -> tuple[Word, ...]:
     """The words of a target, each with the confidence in it.
 

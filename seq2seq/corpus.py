@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.errors import CorpusError
+from seq2seq.words import position_fault
 
 if TYPE_CHECKING:
-    from seq2seq.recipe import Cleaning, Corpus
+    from seq2seq.recipe import Cleaning, Corpus, Recipe
 
 Pair = tuple[int, str, str]
 """Line number (from 1), source, target. Text alone, that of a language model, is the target of an empty source."""
@@ -104,6 +105,23 @@ def _byte_lines(path: Path) -> Iterator[bytes]:
         raise CorpusError(f"{path} is no intact gzip file ({error}). Copy or compress it again.") from error
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> Iterator[Pair]:
+    """The pairs of one of the recipe's corpora, as its model can take them.
+
+    Raises:
+        CorpusError: as `read_corpus`; or the model points, and a target holds anything but positions of its source.
+    """
+    pairs = read_corpus(spec, recipe.data_directory, counts)
+    if recipe.model.type != "pointer":
+        yield from pairs
+        return
+    where = recipe.data_directory / str(spec.target if spec.form == "files" else spec.file or spec.label)
+    for number, source, target in pairs:
+        if fault := position_fault(source, target):
+            raise CorpusError(f"{where}:{number}: {fault}.")
+        yield number, source, target
 
 
 def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> Iterator[Pair]:

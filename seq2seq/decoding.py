@@ -19,7 +19,7 @@ from seq2seq.model.joined import Ensemble, Fusion
 from seq2seq.recipe import DecodingSection
 from seq2seq.search import Hypothesis, LengthNormaliser, ScoreFunction, power_normaliser, wu_normaliser
 from seq2seq.segments import SPACELESS, main_language
-from seq2seq.tokenizer import Tokenizer
+from seq2seq.tokenizer import Vocabulary
 
 # A character that stands in no text: what is encoded after it does not begin a word.
 NO_WORD = "\ue000"
@@ -61,7 +61,7 @@ class Part:
 class Decoding:
     """How the lines of one call are translated: options, and the vocabulary and language of the target."""
 
-    def __init__(self, options: DecodingSection, tokenizer: Tokenizer, language: str) -> None:
+    def __init__(self, options: DecodingSection, tokenizer: Vocabulary, language: str) -> None:
         self.options, self.tokenizer = options, tokenizer
         self.spaceless = main_language(language) in SPACELESS
         self.forms = {"power": power_normaliser, "wu": wu_normaliser}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from seq2seq import console
-from seq2seq.corpus import read_corpus, read_lines
+from seq2seq.corpus import read_lines, read_pairs
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.segments import main_language
 
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from seq2seq.translator import Translator
 
 METRICS = ("bleu", "chrf", "ter")
+"""What is measured of a translation unless something else is asked for; `exact` is the fourth."""
 # Perplexities, and what each is per.
 UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric's value: in percent, as sacreBLEU computes it, or a perplexity."""
+    """One metric's value: in percent, but for `exact` as sacreBLEU computes it, or a perplexity."""
 
     value: float
     signature: str
-    """sacreBLEU's own: references, case, tokeniser, smoothing, version. Of a perplexity: what is counted."""
+    """sacreBLEU's own, or in its manner: references, case, tokeniser, smoothing, version. Of a perplexity: what is
+    counted."""
     details: dict[str, Any] = field(default_factory=dict)
     """BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words. A perplexity: the sum
     of -log p in nats, how many units it is divided by, and of how many lines."""
@@ -55,7 +57,7 @@ def corpus_scores(
         hypotheses: translations, one a line, as a reader would see them (not tokenised).
         references: one stream or more, each with a line for every hypothesis.
         language: the code of the target language; it decides how BLEU tells words apart.
-        metrics: some of bleu, chrf, ter.
+        metrics: some of bleu, chrf, ter, and exact: the share of lines that equal their line in a reference.
         names: what errors call the hypotheses and each stream of references, such as their paths.
     Raises:
         CorpusError: there is nothing to compare, or lines do not match.
@@ -150,17 +152,18 @@ def evaluate_tests(
 ) -> dict[str, dict[str, Score]]:
     """Scores for each of the recipe's test sets, as they are: nothing is cleaned away.
 
-    metrics: if not given, all that the recipe's model is measured by.
+    Args:
+        metrics: None are the recipe's.
+
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
     """
     # All are read before the first is translated: a mistake in the last one shows at once.
     tests = {
-        name: [(source, target) for _, source, target in read_corpus(spec, recipe.data_directory)]
+        name: [(source, target) for _, source, target in read_pairs(recipe, spec)]
         for name, spec in recipe.data.test.items()
     }
-    wanted = recipe.model.metrics if metrics is None else metrics
-    return {name: score_pairs(translator, pairs, wanted) for name, pairs in tests.items()}
+    return {name: score_pairs(translator, pairs, metrics or recipe.measures) for name, pairs in tests.items()}
 
 
 def require_metrics(metrics: Sequence[str], language: str) -> None:
@@ -173,10 +176,10 @@ def format_scores(scores: Mapping[str, Score]) -> str:
     """A line for each metric: name, value, signature, and what stands behind a BLEU score."""
     names = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
     names |= {metric: f"perplexity per {unit}" for metric, unit in UNITS.items()}
-    width = max((len(names[metric]) for metric in scores), default=0)
+    width = max((len(names.get(metric, metric)) for metric in scores), default=0)
     rows = []
     for metric, score in scores.items():
-        row = f"{names[metric]:<{width}}  {score.value:6.2f}  {score.signature}"
+        row = f"{names.get(metric, metric):<{width}}  {score.value:6.2f}  {score.signature}"
         if metric == "bleu":
             precisions = "/".join(f"{precision:.1f}" for precision in score.details["precisions"])
             row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f})"
@@ -232,7 +235,11 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
         characters = main_language(language) in ("zh", "ja")
         ter = TER(normalized=characters, asian_support=characters)
         return Score(ter.corpus_score(hypotheses, references).score, str(ter.get_signature()))
-    raise ValueError(f"unknown metric {metric!r}; known are {', '.join(METRICS)}")
+    if metric == "exact":
+        equal = sum(hypothesis in lines for hypothesis, lines in zip(hypotheses, zip(*references, strict=True),
+                                                                     strict=True))
+        return Score(100 * equal / len(hypotheses), f"nrefs:{len(references)}|case:mixed|equal:line")
+    raise ValueError(f"unknown metric {metric!r}; known are {', '.join((*METRICS, 'exact'))}")
 
 
 def _bleu(language: str) -> BLEU:

@@ -13,7 +13,6 @@ from seq2seq.alignment import Link, Rule, Span, Step, links_of, word_spans, word
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model.inspection import KINDS, Kind, attention_maps
-from seq2seq.tokenizer import Tokenizer
 from seq2seq.translator import Progress, Translator
 
 
@@ -174,7 +173,7 @@ def see(translator: Translator, pairs: Sequence[tuple[str, str]],
     corpus = EncodedCorpus(EncodedSide.from_lists(ids[0]), EncodedSide.from_lists(ids[1]))
 
     def sentence(side: int, index: int) -> Sentence:
-        tokenizer: Tokenizer = encoders[side]
+        tokenizer = encoders[side]
         return Sentence(sides[side][index], tokenizer.pieces(ids[side][index]), spans[side][index])
 
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)

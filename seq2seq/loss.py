@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.batching import IGNORED
-from seq2seq.model.interface import Choices, Logits
+from seq2seq.model.interface import Choices, Logits, LogProbabilities, Mixture, Output
+from seq2seq.tokenizer import END_ID
 
 # Logits of so many rows are computed at a time, or fewer where they would take more bytes: (tokens, vocab_size) at once
 # would be fresh pages each step, and each chunk costs a pass over the weights' gradient. A GPU needs larger products to
@@ -40,12 +42,20 @@ class LossSum:
         return -self.log_probabilities.sum()
 
 
-def training_loss(output: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
+def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
     """What a training step minimises: the smoothed cross-entropy, and the terms that train hard attention.
 
     Arguments: as `smoothed_cross_entropy`.
+    Raises:
+        ValueError: label smoothing of an output that is no product over a vocabulary.
     """
-    loss = smoothed_cross_entropy(output, target, tokens, label_smoothing)
+    if isinstance(output, Logits):
+        loss = smoothed_cross_entropy(output, target, tokens, label_smoothing)
+    elif label_smoothing:
+        raise ValueError("only logits over a vocabulary can be smoothed")
+    else:
+        found = log_probabilities(output, target)
+        loss = LossSum(-found.sum(), found.detach(), tokens)
     if output.choices is None:
         return loss
     return replace(loss, total=loss.total + score_function_loss(output.choices, loss.log_probabilities, target))
@@ -69,6 +79,23 @@ def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Ten
     return (terms * counted).sum()
 
 
+def log_probabilities(output: LogProbabilities | Mixture, target: Tensor) -> Tensor:
+    """log p of each target, (tokens,); 0 where the target is -100. Differentiable."""
+    counted = target != IGNORED
+    # Some choice that every row has: the gradient of another would not be a number.
+    targets = target.where(counted, END_ID)
+    if isinstance(output, LogProbabilities):
+        return output.values.gather(1, targets[:, None]).squeeze(1).where(counted, 0.0)
+    logits = output.logits
+    bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
+    generated: Tensor = _ChunkedLogProbability.apply(logits.hidden, logits.weight, bias, targets)
+    copied = output.copied(targets).to(generated.dtype)
+    # What is not in the source has probability 0 of being copied; its logarithm would have no gradient.
+    copied = copied.clamp(min=torch.finfo(copied.dtype).tiny).log()
+    gate = output.gate.to(generated.dtype)
+    return torch.logaddexp(F.logsigmoid(gate) + generated, F.logsigmoid(-gate) + copied).where(counted, 0.0)
+
+
 def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
     """Cross-entropy against (1 - e) one-hot + e / vocab_size, summed.
 
@@ -85,16 +112,62 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
     return LossSum(total, log_probabilities, tokens)
 
 
-def negative_log_likelihood(logits: Logits, target: Tensor) -> Tensor:
+@torch.no_grad()
+def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
     """-log p of each target in nats, (tokens,) fp32; 0 where the target is -100. Not for training: no gradient."""
+    if not isinstance(output, Logits):
+        return -log_probabilities(output, target).float()
+    return _product_likelihood(output, target)
+
+
+def _product_likelihood(logits: Logits, target: Tensor) -> Tensor:
     out = torch.empty(len(target), dtype=torch.float32, device=target.device)
-    with torch.no_grad():
-        for rows in _chunks(len(target), logits.weight):
-            scores = Logits(logits.hidden[rows], logits.weight, logits.bias).dense().float()
-            counted = target[rows] != IGNORED
-            picked = scores.gather(1, target[rows].clamp(min=0)[:, None]).squeeze(1)
-            out[rows] = (scores.logsumexp(1) - picked) * counted
+    for rows in _chunks(len(target), logits.weight):
+        scores = Logits(logits.hidden[rows], logits.weight, logits.bias).dense().float()
+        counted = target[rows] != IGNORED
+        picked = scores.gather(1, target[rows].clamp(min=0)[:, None]).squeeze(1)
+        out[rows] = (scores.logsumexp(1) - picked) * counted
     return out
+
+
+class _ChunkedLogProbability(torch.autograd.Function):
+    """log p of each target, (tokens,), chunk by chunk: what each counts in the loss is known only afterwards, so that
+    the gradient needs the scores once more."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+        precise = torch.promote_types(weight.dtype, torch.float32)
+        found = torch.empty(len(target), dtype=precise, device=target.device)
+        normaliser = torch.empty_like(found)
+        for rows in _chunks(len(target), weight):
+            scores = _scores(hidden[rows], weight, bias).to(precise)
+            normaliser[rows] = scores.logsumexp(1)
+            found[rows] = scores.gather(1, target[rows, None]).squeeze(1) - normaliser[rows]
+        ctx.save_for_backward(hidden, weight, bias, target, normaliser)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        hidden, weight, bias, target, normaliser = ctx.saved_tensors
+        hidden_gradient = torch.empty_like(hidden)
+        weight_gradient = torch.zeros(weight.shape, dtype=normaliser.dtype, device=weight.device)
+        bias_gradient = torch.zeros(bias.shape, dtype=normaliser.dtype, device=weight.device)
+        for rows in _chunks(len(target), weight):
+            # d log p / d scores = one-hot - softmax
+            scores = _scores(hidden[rows], weight, bias).to(normaliser.dtype)
+            slope = scores.sub_(normaliser[rows, None]).exp_().mul_(-gradient[rows, None])
+            slope.scatter_add_(1, target[rows, None], gradient[rows, None])
+            rounded = slope.to(hidden.dtype)
+            torch.mm(rounded, weight, out=hidden_gradient[rows])
+            weight_gradient += rounded.T @ hidden[rows]
+            if bias.numel():
+                bias_gradient += slope.sum(0)
+        return hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient.to(bias.dtype), None
+
+
+def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    scores = hidden @ weight.T
+    return scores + bias if bias.numel() else scores
 
 
 def _chunks(tokens: int, weight: Tensor) -> list[slice]:

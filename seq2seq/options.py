@@ -30,6 +30,15 @@ class TextOrJson(StrEnum):
     json = "json"
 
 
+class Metric(StrEnum):
+    """What translations are measured by."""
+
+    bleu = "bleu"
+    chrf = "chrf"
+    ter = "ter"
+    exact = "exact"
+
+
 def examples(*lines: str) -> str:
     """The end of a command's help; typer joins lines that no empty line parts."""
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])

@@ -19,10 +19,10 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
-from seq2seq.corpus import Counts, Pair, clean, read_corpus
+from seq2seq.corpus import Counts, Pair, clean, read_pairs
 from seq2seq.errors import CorpusError, TokenizerError
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers, train_tokenizers
+from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
@@ -48,7 +48,7 @@ class Prepared:
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """The pairs of a training corpus without those that cleaning drops; counts receives both."""
-    pairs = read_corpus(spec, recipe.data_directory, counts)
+    pairs = read_pairs(recipe, spec, counts)
     return clean(pairs, recipe.data.cleaning, counts, len(spec.sides))
 
 
@@ -70,7 +70,9 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
         tokenizers = taken_tokenizers(recipe)
         if tokenizers is None:
             console.say("training the tokenizer")
-            tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed)
+            points = recipe.model.type == "pointer"
+            tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed,
+                                          target_positions=recipe.model.max_positions - 1 if points else None)
         aside = directory.with_name(directory.name + ".writing")
         aside.mkdir(parents=True, exist_ok=True)
         tokenizers.save(aside)
@@ -150,7 +152,7 @@ def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 class _SideWriter:
     """Appends tokenised sentences of one language to a file of ids and a file of offsets."""
 
-    def __init__(self, directory: Path, name: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, directory: Path, name: str, tokenizer: Vocabulary) -> None:
         self.ids: BinaryIO = open(directory / f"{name}.ids", "wb")              # noqa: SIM115, closed by `close`
         self.offsets: BinaryIO = open(directory / f"{name}.offsets", "wb")      # noqa: SIM115
         self.dtype = id_type(tokenizer.vocab_size)
@@ -223,7 +225,7 @@ def _unique(label: str, taken: dict[str, Any]) -> str:
     return label if label not in taken else _unique(f"{label}'", taken)
 
 
-def _encode(tokenizer: Tokenizer, lines: list[str], threads: int) -> tuple[np.ndarray, np.ndarray]:
+def _encode(tokenizer: Vocabulary, lines: list[str], threads: int) -> tuple[np.ndarray, np.ndarray]:
     """Ids of closed sentences, flat, and their lengths."""
     flat, offsets = tokenizer.encode_flat(lines, threads)
     lengths = np.diff(offsets)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from seq2seq.recipe import Average, Recipe
 
-HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "loss": False, "perplexity": False}
+HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "exact": True, "loss": False, "perplexity": False}
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import random
 import re
@@ -13,18 +12,18 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
 from seq2seq.subword_sampling import SubwordSampler
+from seq2seq.vocabulary import CONTROL_BYTES, CONTROL_CHARACTERS, END_ID, START_ID, UNKNOWN_ID, Vocabulary
+from seq2seq.words import HEADER, Words, positions, train_words
 
 if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection
 
-UNKNOWN_ID = 0
-START_ID = 1
-END_ID = 2
+__all__ = ["CONTROL_BYTES", "END_ID", "START_ID", "UNKNOWN_ID", "Tokenizer", "Tokenizers", "Vocabulary", "Words",
+           "train_tokenizers"]
 
 JOINT_FILE = "tokenizer.model"
 SOURCE_FILE = "source.model"
@@ -34,14 +33,11 @@ TARGET_FILE = "target.model"
 TRAINING_THREADS = 16
 # Longer lines would be dropped by sentencepiece without a word; this is the largest value that it takes.
 LONGEST_TRAINING_LINE = 2**30
-# What the model must not learn as a piece: a line break or a control character is spelled in bytes, and those can be
-# banned in search. The white space that splits lines in other people's software (U+0085, U+2028, U+2029) is with them.
-CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
+# What the model must not learn as a piece is spelled in bytes, and those can be banned in search.
 CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
-CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
-class Tokenizer:
+class Tokenizer(Vocabulary):
     """One sentencepiece model. decode(encode(x)) == x for every text without U+2581, where nothing is normalised."""
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
@@ -70,21 +66,12 @@ class Tokenizer:
         except OSError as error:
             raise TokenizerError(f"{path}: the tokenizer cannot be read: {error.strerror}.") from error
 
-    def save(self, path: str | Path) -> None:
-        Path(path).write_bytes(self.model)
-
     @property
     def vocab_size(self) -> int:
         return self._processor.vocab_size()
 
     @cached_property
-    def fingerprint(self) -> str:
-        """sha256 of the model's bytes: two tokenizers that agree in it encode alike."""
-        return hashlib.sha256(self.model).hexdigest()
-
-    @cached_property
     def control_ids(self) -> list[int]:
-        """Ids that a translation never holds: unknown, start, and every piece with a control character in it."""
         controls = {chr(byte) for byte in CONTROL_BYTES}
         names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
         return [
@@ -97,7 +84,6 @@ class Tokenizer:
 
     @cached_property
     def piece_texts(self) -> list[bytes]:
-        """What each id says, in UTF-8: a space where it begins a word, nothing for symbols such as `</s>`."""
         texts = []
         for index in range(self.vocab_size):
             piece = self._processor.id_to_piece(index)
@@ -110,22 +96,10 @@ class Tokenizer:
         return texts
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """Ids of each line; START_ID and END_ID are the caller's to add."""
         return self._encode(lines, num_threads=threads)
 
-    def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The same ids, one line behind another.
-
-        Returns:
-            ids (tokens,) int64, and offsets (lines + 1,) int64, where each line begins.
-        """
-        encoded = self._encode(lines, num_threads=threads)
-        offsets = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
-        return np.fromiter(chain.from_iterable(encoded), np.int64, offsets[-1]), offsets
-
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Encode with subword sampling: the same (lines, alpha, seed) give the same ids, in every process.
+        """See `Vocabulary.sample`.
 
         Args:
             alpha: of a unigram model the smoothing of the distribution over all segmentations (Kudo 2018,
@@ -139,23 +113,20 @@ class Tokenizer:
             raise
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Which characters of its line each piece of `encode` stands for, (begin, end).
-
-        A piece may stand for none: the space that is put before a line, and of a character spelled in bytes all bytes
-        but the last.
+        """A piece may stand for none: the space that is put before a line, and all bytes but the last of a character
+        that is spelled in bytes.
         """
         return [encoded["offsets"] for encoded in self._encode(lines, return_type="offset_mapping")]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Text of each line; START_ID and END_ID vanish, bytes that are not UTF-8 become U+FFFD."""
+        """START_ID and END_ID vanish, bytes that are not UTF-8 become U+FFFD."""
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each piece, white space as U+2581."""
         return [self._processor.id_to_piece(int(index)) for index in ids]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """The reverse of `pieces`, line by line, with bytes joined to characters."""
+        """Bytes are joined to characters."""
         return [self._processor.decode_pieces(list(line)) for line in pieces]
 
     def _encode(self, lines: Sequence[str], **options: Any) -> list[Any]:
@@ -181,8 +152,8 @@ def _refuse_surrogates(lines: Sequence[str]) -> None:
 class Tokenizers:
     """The tokenizer of each language; one and the same object where they are joint."""
 
-    source: Tokenizer
-    target: Tokenizer
+    source: Vocabulary
+    target: Vocabulary
 
     @property
     def joint(self) -> bool:
@@ -203,10 +174,10 @@ class Tokenizers:
             TokenizerError: there is neither a joint tokenizer nor one for each language, or one is damaged.
         """
         if JOINT_FILE in files:
-            joint = Tokenizer(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
+            joint = _read(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
             return Tokenizers(joint, joint)
         if SOURCE_FILE in files and TARGET_FILE in files:
-            return Tokenizers(*(Tokenizer(files[name], f"{where}/{name}") for name in (SOURCE_FILE, TARGET_FILE)))
+            return Tokenizers(*(_read(files[name], f"{where}/{name}") for name in (SOURCE_FILE, TARGET_FILE)))
         raise TokenizerError(f"{where} has no tokenizer: expected {JOINT_FILE}, or {SOURCE_FILE} and {TARGET_FILE}.")
 
     def save(self, directory: str | Path) -> None:
@@ -222,13 +193,23 @@ class Tokenizers:
         return Tokenizers.from_files(files, str(directory))
 
 
-def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int) -> Tokenizers:
+def _read(model: bytes, where: str) -> Vocabulary:
+    return Words.from_bytes(model, where) if model.startswith(HEADER) else Tokenizer(model, where)
+
+
+def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
+                     target_positions: int | None = None) -> Tokenizers:
     """Train on a sample of parallel text, drawn by `seed`; memory is bounded by `section.sample_lines`.
 
+    Args:
+        target_positions: where given, targets are positions of their source, up to so many, and only the source has
+            something to learn.
     Raises:
         TokenizerError: the vocabulary is larger than the text allows, or too small for its characters.
     """
     sample = _draw(pairs, max(1, section.sample_lines // 2), random.Random(seed))
+    if target_positions is not None:
+        return Tokenizers(_train((source for source, _ in sample), section), positions(target_positions))
     if section.joint:
         joint = _train(chain.from_iterable(sample), section)
         return Tokenizers(joint, joint)
@@ -246,7 +227,9 @@ def _draw(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> li
     return [pair for _, pair in sorted(drawn)]
 
 
-def _train(lines: Iterable[str], section: TokenizerSection) -> Tokenizer:
+def _train(lines: Iterable[str], section: TokenizerSection) -> Vocabulary:
+    if section.type == "words":
+        return train_words(lines, section.vocab_size)
     writer = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -31,7 +31,7 @@ from seq2seq.checkpoint import (
     step_of,
     update_bundle_metadata,
 )
-from seq2seq.corpus import read_corpus
+from seq2seq.corpus import read_pairs
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
 from seq2seq.gradients import StepGradients, gradient_of
@@ -376,9 +376,9 @@ class Training:
 def _read_what_is_needed_late(recipe: Recipe) -> None:
     """Raises at once what would otherwise stop a training at its first validation, or at its end."""
     for spec in (recipe.data.valid, *recipe.data.test.values()):
-        for _ in read_corpus(spec, recipe.data_directory):
+        for _ in read_pairs(recipe, spec):
             pass
-    require_metrics(recipe.model.metrics, recipe.languages.target)
+    require_metrics(recipe.measures, recipe.languages.target)
 
 
 def _make_deterministic(device: torch.device) -> None:

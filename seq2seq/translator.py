@@ -16,7 +16,7 @@ from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gathe
 from seq2seq.checkpoint import load_bundle, resolve_model_path
 from seq2seq.confidence import Word, log_probabilities, words_of
 from seq2seq.decoding import Decoding, Part, Request
-from seq2seq.errors import CheckpointError, UserError
+from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.machine import choose_device, choose_precision, settle_process
 from seq2seq.model import Model, build_model
@@ -25,7 +25,8 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.search import Hypothesis, NoHypothesis, search
 from seq2seq.segments import DividedLine, divide
-from seq2seq.tokenizer import Tokenizer, Tokenizers
+from seq2seq.tokenizer import Tokenizers, Vocabulary
+from seq2seq.words import position_fault
 
 Progress = Callable[[int], None]
 Line = TypeVar("Line")
@@ -68,9 +69,10 @@ class Translator:
     """
 
     def __init__(self, model: Seq2Seq, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
-                 max_pieces: int, device: torch.device, precision: str = "fp32") -> None:
-        """Usually made by `load`. max_pieces: longest sentence that the model was trained on. precision: of `model`."""
-        self.precision = precision
+                 max_pieces: int, device: torch.device, precision: str = "fp32", divides: bool = True) -> None:
+        """Usually made by `load`. max_pieces: longest sentence that the model was trained on. precision: of `model`.
+        divides: a longer line can be translated in parts; positions in a part are none in the line."""
+        self.precision, self.divides = precision, divides
         self.model, self.tokenizers, self.languages, self.decoding = model, tokenizers, languages, decoding
         self.max_pieces, self.device = max_pieces, device
         self.ensemble: tuple[Seq2Seq, ...] = ()
@@ -133,10 +135,12 @@ class Translator:
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """A translator that searches as the recipe says, with a copy of `model` in `precision`; see `load`."""
-        max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
+        divides = recipe.model.type != "pointer"
+        room = recipe.model.max_positions - 1
+        max_pieces = min(recipe.data.cleaning.max_pieces, room) if divides else room
         chosen = choose_precision(precision, device)
         return Translator(for_inference(model, chosen), tokenizers, recipe.languages, recipe.decoding, max_pieces,
-                          device, chosen)
+                          device, chosen, divides)
 
     def translate(self, lines: Sequence[str | Request], *, progress: Progress | None = None,
                   **decoding: Any) -> list[list[Translation]]:
@@ -151,6 +155,7 @@ class Translator:
             decoding: keys of the recipe's `decoding` section that differ for this call, such as beam_size=1.
         Raises:
             UserError: what is asked for cannot be had of a line.
+            CorpusError: a line is too long for a model whose targets are positions, which no part can have.
         """
         if isinstance(lines, str):
             raise TypeError("lines is a sequence of lines: [line] for one")
@@ -178,7 +183,11 @@ class Translator:
 
         Raises:
             ValueError: a side has more pieces than the model has positions (see `within_reach`).
+            CorpusError: targets are positions, and one holds anything but those of its source.
         """
+        for source, target in () if self.divides else pairs:
+            if fault := position_fault(source, target):
+                raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
         corpus = EncodedCorpus(
             EncodedSide.from_lists(self.tokenizers.source.encode([source for source, _ in pairs])),
             EncodedSide.from_lists(self.tokenizers.target.encode([target for _, target in pairs])),
@@ -206,6 +215,11 @@ class Translator:
         texts = [line.strip() for line in lines]
         encoded = self.tokenizers.source.encode(texts, torch.get_num_threads())
         short = {text for text, ids in zip(texts, encoded, strict=True) if len(ids) <= self.max_pieces}
+        for text, ids in zip(texts, encoded, strict=True):
+            if not self.divides and len(ids) > self.max_pieces:
+                raise CorpusError(f"the line that begins with '{text[:30]}' has {len(ids):,} words; this model points "
+                                  f"at {self.max_pieces:,} at most, and in a part of it words have other positions. "
+                                  "Shorten it, or train with a larger model.max_positions.")
 
         def fits(text: str) -> bool:
             return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
@@ -277,7 +291,7 @@ def numbered(lines: Iterable[str | Request]) -> Iterator[Request]:
         yield replace(request, number=place) if request.number is None else request
 
 
-def _require_one_vocabulary(path: str | Path, tokenizer: Tokenizer, other: str | Path, others: Tokenizer) -> None:
+def _require_one_vocabulary(path: str | Path, tokenizer: Vocabulary, other: str | Path, others: Vocabulary) -> None:
     if tokenizer.fingerprint != others.fingerprint:
         raise CheckpointError(f"{path} and {other} have different vocabularies ({tokenizer.vocab_size:,} and "
                               f"{others.vocab_size:,} pieces), so that they cannot translate together. Train both with "

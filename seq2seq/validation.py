@@ -10,7 +10,7 @@ import torch
 
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
-from seq2seq.corpus import read_corpus
+from seq2seq.corpus import read_pairs
 from seq2seq.errors import RecipeError
 from seq2seq.evaluation import Score, score_pairs
 from seq2seq.loss import negative_log_likelihood
@@ -20,7 +20,7 @@ from seq2seq.tokenizer import Tokenizers
 from seq2seq.translator import Translator
 
 # Of the metrics of a model those that are measured at each validation: TER is slow, and perplexity comes with the loss.
-VALIDATED = ("bleu", "chrf")
+VALIDATED = ("bleu", "chrf", "exact")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Measured:
     scores: dict[str, Score]
 
     def values(self) -> dict[str, float]:
-        """All figures by name: loss, perplexity, bleu, chrf."""
+        """All figures by name: loss, perplexity, and the scores."""
         return {"loss": self.loss, "perplexity": math.exp(min(self.loss, 700)),
                 **{metric: score.value for metric, score in self.scores.items()}}
 
@@ -43,7 +43,7 @@ class Validation:
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         """Raises CorpusError if the set cannot be read, RecipeError if the model can take none of it."""
         self.recipe, self.tokenizers = recipe, tokenizers
-        self.pairs = [(source, target) for _, source, target in read_corpus(recipe.data.valid, recipe.data_directory)]
+        self.pairs = [(source, target) for _, source, target in read_pairs(recipe, recipe.data.valid)]
         threads = torch.get_num_threads()
         sources = tokenizers.source.encode([source for source, _ in self.pairs], threads)
         targets = tokenizers.target.encode([target for _, target in self.pairs], threads)
@@ -71,5 +71,5 @@ class Validation:
                 losses = negative_log_likelihood(model(batch), batch.target_output)
                 total += losses.double().sum().item()
                 tokens += batch.target_count
-        metrics = [metric for metric in self.recipe.model.metrics if metric in VALIDATED]
+        metrics = [metric for metric in self.recipe.measures if metric in VALIDATED]
         return Measured(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], metrics))

@@ -380,6 +380,25 @@ def test_any_systems_output_is_evaluated_without_a_model(run, directory):
     assert "tok:zh" in scores["bleu"]["signature"]
 
 
+def test_only_the_metrics_that_are_named_are_measured(run, directory):
+    write_tests(directory)
+    (directory / "other").write_text("x\n" * 4)
+    result = run("evaluate", "--hypothesis", "other", "--reference", "other", "--metric", "exact", "--metric", "chrf")
+    assert [line.split()[:2] for line in result.out.splitlines()] == [[b"exact", b"100.00"], [b"chrF", b"100.00"]]
+    result = run("evaluate", "--hypothesis", "other", "--reference", "data/test.en", "--metric", "exact")
+    assert result.out == b"exact    0.00  nrefs:1|case:mixed|equal:line\n"
+
+
+def test_the_scores_of_a_few_metrics_are_not_kept_with_the_model(run, directory, recipe, tokenizers):
+    write_tests(directory)
+    place = save_bundle(directory / "model", random_weights(recipe, 1), RECIPE.replace("root: data", "root: ../data"),
+                        tokenizers.files(), {"step": 3})
+    result = run("evaluate", place, "--metric", "exact", "--format", "json")
+    assert (result.code, result.err) == (0, "")
+    assert {name: list(scores) for name, scores in json.loads(result.out).items()}["first"] == ["exact"]
+    assert "test" not in load_bundle(place).metadata
+
+
 def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     write_tests(directory)
     run("translate", model, "data/test.de", "-o", "translated")

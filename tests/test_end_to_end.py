@@ -41,11 +41,13 @@ VARIANTS = [
     f"{TRANSFORMER}, selection: hard",
     f"{TRANSFORMER}, window: 3",
     f"{TRANSFORMER}, positions: learned, max_positions: 300",
+    f"{TRANSFORMER}, copy: true",
     f"{RNN}, cell: lstm, input_feeding: true",
     f"{RNN}, score: dot",
     f"{RNN}, score: scaled_dot, normalize: relu",
     f"{RNN}, score: bilinear",
     f"{RNN}, selection: hard",
+    f"{RNN}, copy: true",
 ]
 
 PAIRS = """

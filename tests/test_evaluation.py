@@ -188,10 +188,25 @@ def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
     write_lines(tmp_path / files["source"], SOURCES)
     write_lines(tmp_path / files["target"], REFERENCE)
     test = {"flickr": Corpus(**files), "two_lines": Corpus(**files, limit=2)}
-    recipe = SimpleNamespace(data=SimpleNamespace(test=test), data_directory=tmp_path)
-    scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe, metrics=("bleu", "chrf"))
+    recipe = SimpleNamespace(data=SimpleNamespace(test=test), data_directory=tmp_path, metrics=("bleu", "chrf"),
+                             model=SimpleNamespace(type="transformer"))
+    scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe)
     assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "chrf")))
     assert to_dict(scores["two_lines"]) == to_dict(corpus_scores(ENGLISH[:2], [REFERENCE[:2]], "en", ("bleu", "chrf")))
+
+
+    only_exact = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe, metrics=("exact",))
+    assert {name: list(measured) for name, measured in only_exact.items()} == {"flickr": ["exact"],
+                                                                               "two_lines": ["exact"]}
+
+
+def test_exact_is_the_share_of_lines_that_equal_their_line_in_a_reference():
+    hypotheses = ["1 3 2", "2 1", "1", "3 2 1", ""]
+    one, other = ["1 3 2", "1 2", "1 ", "3 2 1", ""], ["2", "2 1", "2", "3", "4"]
+    scores = corpus_scores(hypotheses, [one], "en", ("exact",))
+    assert to_dict(scores) == {"exact": {"value": 60.0, "signature": "nrefs:1|case:mixed|equal:line"}}
+    assert corpus_scores(hypotheses, [one, other], "en", ("exact",))["exact"].value == 80
+    assert format_scores(scores) == "exact   60.00  nrefs:1|case:mixed|equal:line"
 
 
 def test_a_table_has_a_row_for_each_metric_with_its_signature():

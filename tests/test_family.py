@@ -27,7 +27,8 @@ def test_every_member_memorises_twenty_pairs(keys):
         "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0, "tied_embeddings": "decoder",
         **YAML(typ="safe").load(f"{{{keys}}}")})
     torch.manual_seed(1)
-    model = build_model(section, 3 + source_words, 3 + target_words)
+    size = 3 + max(source_words, target_words)                                  # what is copied has an id on both sides
+    model = build_model(section, size, size)
     corpus = EncodedCorpus(EncodedSide.from_lists(sources), EncodedSide.from_lists(targets))
     batch = gather(corpus, np.arange(len(pairs)))
     steps, rate = 100, 0.01

@@ -10,18 +10,20 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "recipe", "subword_sampling", "tokenizer", "corpus", "textio", "batching", "machine",
-    "model", "loss", "gradients", "optim", "sampling", "search", "constraints", "candidate_selection",
-    "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding", "preparation", "storage",
-    "checkpoint", "averaging", "translator", "generation", "rescoring", "alignment", "inspection", "views", "workers",
-    "evaluation", "validation", "progress", "run", "trainer", "check", "interop", "options", "commands", "cli",
-    "__main__",
+    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus", "textio",
+    "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
+    "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
+    "preparation", "storage", "checkpoint", "averaging", "translator", "generation", "rescoring", "alignment",
+    "inspection", "views", "workers", "evaluation", "validation", "progress", "run", "trainer", "check",
+    "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
-    "packing", "interface", "attention", "joined", "transformer", "language_model", "rnn", "inference", "inspection",
-    "__init__",
+    "packing", "interface", "attention", "copying", "joined", "transformer", "language_model", "rnn", "pointer",
+    "inference", "inspection", "__init__",
 ]
-WITHOUT_TORCH = ["errors", "recipe", "textio", "subword_sampling", "tokenizer", "corpus"]
+WITHOUT_TORCH = [
+    "errors", "recipe", "textio", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus",
+]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib"}
 

@@ -109,13 +109,21 @@ def choices() -> list[str]:
 OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}",
                        "training.best_metric=loss"]
 # What a choice needs beside it.
-COMPANIONS = {"tokenizer.joint=false": ["model.tied_embeddings=none"], "model.type=language_model": OF_A_LANGUAGE_MODEL,
-              "model.cell=lstm": ["model.type=rnn"], "model.input_feeding=true": ["model.type=rnn"]}
+NEEDED = {
+    "tokenizer.joint=false": ["model.tied_embeddings=none"],
+    "model.cell=gru": ["model.type=rnn"],
+    "model.cell=lstm": ["model.type=rnn"],
+    "model.input_feeding=true": ["model.type=rnn"],
+    "model.copy=true": ["training.label_smoothing=0"],
+    "model.type=pointer": ["tokenizer.type=words", "training.label_smoothing=0"],
+    "model.type=language_model": OF_A_LANGUAGE_MODEL,
+    "training.best_metric=exact": ["metrics=[bleu, exact]"],
+}
 
 
 @pytest.mark.parametrize("setting", choices())
 def test_every_choice_is_accepted(directory, setting):
-    recipe = load_recipe("recipe.yaml", [setting, *COMPANIONS.get(setting, [])])
+    recipe = load_recipe("recipe.yaml", [setting, *NEEDED.get(setting, [])])
     key, _, value = setting.partition("=")
     stored = recipe
     for step in key.split("."):
@@ -205,10 +213,31 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("model: {max_positions: 64}",
          "model.max_positions: training sentences of 256 pieces and their end need at least 257, found 64. "
          "Raise it, or lower data.cleaning.max_pieces."),
+        ("tokenizer: {type: words, subword_sampling: 0.1}",
+         "tokenizer.subword_sampling: words are not cut into pieces; leave it out, or choose tokenizer.type: unigram"),
+        ("model: {type: pointer}\ntraining: {label_smoothing: 0}",
+         "model.type: a pointer's targets are positions of words: it needs tokenizer: {type: words}, found 'unigram'"),
+        ("training: {label_smoothing: 0.1}\nmodel: {type: pointer}\ntokenizer: {type: words}",
+         "training.label_smoothing: the words that it would give probability to are not in every source. A pointer "
+         "needs training.label_smoothing: 0."),
+        ("model: {copy: true, tied_embeddings: none}\ntokenizer: {joint: false}\ntraining: {label_smoothing: 0}",
+         "model.copy: a piece of the source can be copied where it means the same in the target, which needs "
+         "tokenizer.joint: true."),
+        ("training: {label_smoothing: 0.1}\nmodel: {copy: true}",
+         "training.label_smoothing: only what is generated could be smoothed, not what is copied. model.copy needs "
+         "training.label_smoothing: 0."),
+        ("model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
+         "model.copy: has no meaning in model.type: pointer. Leave it out."),
+        ("training: {best_metric: exact}",
+         "training.best_metric: 'exact' is not among metrics: [bleu, chrf, ter]. Choose one of these, loss or "
+         "perplexity, or add it there."),
+        ("metrics: []", "metrics: expected at least one"),
+        ("metrics: [bleu, wer]",
+         "metrics.1: expected 'bleu', 'chrf', 'ter' or 'exact'; found 'wer'. Did you mean 'ter'?"),
         ("decoding: {beam_size: 3, n_best: 5}",
          "decoding.n_best: a beam of 3 cannot give 5 translations; raise beam_size"),
         ("expected: {flickr: {blue: [1, 2]}}",
-         "expected.flickr.blue: expected 'bleu', 'chrf', 'ter', 'perplexity', 'word_perplexity' or "
+         "expected.flickr.blue: expected 'bleu', 'chrf', 'ter', 'exact', 'perplexity', 'word_perplexity' or "
          "'character_perplexity'; found 'blue'. Did you mean 'bleu'?"),
         ("expected: {news: {bleu: [1, 2]}}", "expected.news: data.test has no 'news', it has flickr"),
         ("expected: {flickr: {bleu: [2, 1]}}",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.pointer import PointerNetwork
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
 
-Model = Transformer | RecurrentModel | LanguageModel
+Model = Transformer | RecurrentModel | PointerNetwork | LanguageModel
 
 
 def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:
@@ -34,6 +35,18 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
             tied_embeddings=section.tied_embeddings,
             scale_embedding=section.scale_embedding,
             output_bias=section.output_bias,
+            copy=section.copy,
+        )
+    if section.type == "pointer":
+        return PointerNetwork(
+            source_vocab_size=source_vocab_size,
+            d_model=section.d_model,
+            encoder_layers=section.encoder_layers,
+            decoder_layers=section.decoder_layers,
+            dropout=section.dropout,
+            cell=section.cell,
+            max_positions=section.max_positions,
+            scale_embedding=section.scale_embedding,
         )
     if section.type == "language_model":
         return LanguageModel(
@@ -70,6 +83,7 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
         tied_embeddings=section.tied_embeddings,
         scale_embedding=section.scale_embedding,
         output_bias=section.output_bias,
+        copy=section.copy,
         score=section.attention_score,
         normalize=section.normalize,
         window=section.window,

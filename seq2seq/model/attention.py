@@ -64,7 +64,7 @@ class Weighing(nn.Module):
                 not look.
         """
         if self.score == "additive":
-            scores = _additive(query, keys, self.weight) + bias
+            scores = additive(query, keys, self.weight) + bias
             return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
         bias = bias.expand(*query.shape[:3], -1).flatten(0, 1)
         scores = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2),
@@ -72,8 +72,9 @@ class Weighing(nn.Module):
         return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
 
 
-def _additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
-    """v tanh(q + k), (sentences, heads, queries, keys); weight: (heads, head_size)."""
+def additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+    """v tanh(q + k), (sentences, heads, queries, keys) of (sentences, heads, …, head_size); v: weight, (heads,
+    head_size)."""
     def scores(some_queries: Tensor, some_keys: Tensor) -> Tensor:
         hidden = (some_queries[:, :, :, None] + some_keys[:, :, None]).tanh()
         return torch.einsum("shqkd,hd->shqk", hidden, weight)

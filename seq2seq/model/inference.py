@@ -13,7 +13,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import FeedForward, Transformer
 
@@ -85,7 +84,7 @@ class Int8Linear(nn.Module):
         return product if self.bias is None else product.add_(self.bias)
 
 
-Network = TypeVar("Network", bound=Transformer | RecurrentModel | LanguageModel)
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def for_inference(model: Network, precision: str) -> Network:
@@ -97,7 +96,7 @@ def for_inference(model: Network, precision: str) -> Network:
     fast.eval().requires_grad_(False)
     if precision == "bf16":
         fast.bfloat16()
-    if precision == "fp32" or fast.output_weight.is_cuda or not torch.backends.mkldnn.is_available():
+    if precision == "fp32" or next(fast.parameters()).is_cuda or not torch.backends.mkldnn.is_available():
         return fast
 
     def converted(layer: nn.Linear, activation: str = "none") -> nn.Module:
@@ -113,5 +112,6 @@ def for_inference(model: Network, precision: str) -> Network:
             if isinstance(child, nn.Linear):
                 module.add_module(name, converted(child))
     # In bf16 the logits of a step would be rounded to three digits; in int8 the sums are exact and come in fp32.
-    fast.vocabulary = Int8Linear(fast.output_weight, fast.output_bias)
+    if isinstance(fast, Transformer | RecurrentModel):
+        fast.vocabulary = Int8Linear(fast.output_weight, fast.output_bias)
     return fast

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.batching import Batch
@@ -46,6 +48,66 @@ class Logits:
         """(tokens, vocab_size)"""
         logits = self.hidden @ self.weight.T
         return logits if self.bias is None else logits + self.bias
+
+
+@dataclass(frozen=True)
+class LogProbabilities:
+    """log p over few choices, such as the places of a sentence; -inf where a row has no such choice.
+
+    values: (tokens, choices).
+    """
+
+    values: Tensor
+    choices: Choices | None = None
+
+    def dense(self) -> Tensor:
+        """(tokens, choices)"""
+        return self.values
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Words of the vocabulary mixed with pieces of the source (See et al. 2017, arXiv:1704.04368, equation 9):
+
+        p(y) = g p_vocabulary(y) + (1 - g) sum_{i: x_i = y} a_i
+
+    logits: of p_vocabulary. gate: (tokens,), the logit of g. weights: (tokens, longest_source), a, each row a
+    distribution. pieces: (tokens, longest_source) int64, x, the ids of a row's own source.
+    """
+
+    logits: Logits
+    gate: Tensor
+    weights: Tensor
+    pieces: Tensor
+
+    @property
+    def choices(self) -> Choices | None:
+        """As of `logits`."""
+        return self.logits.choices
+
+    def copied(self, target: Tensor) -> Tensor:
+        """sum_{i: x_i = y} a_i of each target y: (tokens,) -> (tokens,)"""
+        return (self.weights * (self.pieces == target[:, None])).sum(1)
+
+    def dense(self) -> Tensor:
+        """log p, (tokens, vocab_size). Not for training: no gradient."""
+        return mixed(self.logits.dense(), self.gate, self.weights, self.pieces)
+
+
+@torch.no_grad()
+def mixed(logits: Tensor, gate: Tensor, weights: Tensor, pieces: Tensor) -> Tensor:
+    """log p of a `Mixture` whose logits are there already, (rows, vocab_size)."""
+    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
+    generate, copy = (F.logsigmoid(side.to(log_probabilities.dtype))[:, None] for side in (gate, -gate))
+    log_probabilities += generate
+    # Only what stands in the source changes.
+    copied = torch.zeros_like(log_probabilities).scatter_add_(1, pieces, weights.to(log_probabilities.dtype))
+    both = torch.logaddexp(log_probabilities.gather(1, pieces), copied.gather(1, pieces).log() + copy)
+    return log_probabilities.scatter_(1, pieces, both)
+
+
+Output = Logits | LogProbabilities | Mixture
+"""What a model says of every target position."""
 
 
 class State(Protocol):
@@ -97,5 +159,5 @@ class Stepwise(Protocol):
 class Seq2Seq(Stepwise, Protocol):
     """A model that scores a target also all positions at once, and so can be trained."""
 
-    def __call__(self, batch: Batch) -> Logits:
+    def __call__(self, batch: Batch) -> Output:
         """Scores of every position of `batch.target_output`, each seeing the target before it (teacher forcing)."""

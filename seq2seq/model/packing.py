@@ -50,14 +50,18 @@ class Sentences:
     @cached_property
     def rows(self) -> Tensor:
         """(tokens,) int64, row of each token among the (sentences * longest) padded ones."""
-        numbers = (self.positions == 0).cumsum(0) - 1
-        return numbers * self.longest + self.positions
+        return self.sentence * self.longest + self.positions
 
     @cached_property
     def slots(self) -> Tensor:
         """(sentences, longest) int64, token that fills each padded place; padding repeats token 0."""
         within = torch.arange(self.longest, device=self.offsets.device)
         return ((self.offsets[:-1, None] + within) * self.real).long()
+
+    @cached_property
+    def sentence(self) -> Tensor:
+        """(tokens,) int64, the number of each token's sentence."""
+        return (self.positions == 0).cumsum(0) - 1
 
     def unpacking(self, parts: int, heads: int) -> Tensor:
         """(parts * sentences * heads * longest,) int64: of all (tokens * parts * heads) rows the one that fills each

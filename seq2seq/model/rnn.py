@@ -20,7 +20,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seq2seq.batching import Batch
 from seq2seq.model.attention import Weighing, bias_of, by_row, choose, linear
-from seq2seq.model.interface import Choices, Logits
+from seq2seq.model.copying import CopiedSource, CopyHead
+from seq2seq.model.interface import Choices, Logits, Mixture
 from seq2seq.model.packing import Sentences, pack, unpack
 from seq2seq.model.transformer import Dropout, Lookup, embeddings
 
@@ -136,16 +137,18 @@ class RecurrentState:
     longest_source: int
     keep_attention: bool
     attention: Tensor | None = None     # (rows, longest_source), mean over the heads
+    copied: CopiedSource | None = None  # where pieces of the source can be copied
 
     def select(self, rows: Tensor) -> RecurrentState:
         """See `interface.State.select`."""
         sentences = len(self.source.bias)
-        beam, flat, source = self.output.shape[0] // sentences, rows.flatten(), self.source
+        beam, flat, source, copied = self.output.shape[0] // sentences, rows.flatten(), self.source, self.copied
         if len(rows) != sentences:
             source = Source(*(part.index_select(0, rows[:, 0] // beam) for part in source))
+            copied = copied and copied.select(rows[:, 0] // beam)
         attention = None if self.attention is None else self.attention.index_select(0, flat)
         return replace(self, hidden=self.hidden.index_select(2, flat), output=self.output.index_select(0, flat),
-                       source=source, attention=attention)
+                       source=source, attention=attention, copied=copied)
 
 
 class RecurrentModel(nn.Module):
@@ -159,7 +162,7 @@ class RecurrentModel(nn.Module):
         input_feeding: what a step ends with enters the next one (Luong et al. 2015, section 3.3).
         dropout: on embeddings, between layers and before the output layer.
         max_positions: tokens of the longest sentence.
-        tied_embeddings, scale_embedding, output_bias: as in `Transformer`.
+        tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
     Raises:
         ValueError: vocabularies of different size cannot share one matrix.
     """
@@ -169,7 +172,7 @@ class RecurrentModel(nn.Module):
         decoder_layers: int = 1, num_heads: int = 1, cell: str = "gru", score: str = "additive",
         normalize: str = "softmax", hard: bool = False, input_feeding: bool = False, dropout: float = 0.0,
         max_positions: int = 1024, tied_embeddings: str = "all", scale_embedding: bool = True,
-        output_bias: bool = False,
+        output_bias: bool = False, copy: bool = False,
     ) -> None:
         super().__init__()
         self.d_model, self.max_positions, self.input_feeding = d_model, max_positions, input_feeding
@@ -190,6 +193,7 @@ class RecurrentModel(nn.Module):
         self.fed_in = linear(d_model, gates * d_model, parts=gates) if input_feeding else None
         self.between = nn.ModuleList(linear(d_model, gates * d_model, parts=gates) for _ in range(decoder_layers - 1))
         self.output = linear(d_model, d_model)
+        self.copying = CopyHead(d_model) if copy else None
 
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
         """(source_tokens,) -> annotations (source_tokens, d_model), first decoder states (layers, parts, sentences,
@@ -206,7 +210,7 @@ class RecurrentModel(nn.Module):
         first = self.first(ends).tanh().view(len(sentences), len(self.cells), -1, self.d_model)
         return memory, first.permute(1, 2, 0, 3).contiguous()
 
-    def forward(self, batch: Batch) -> Logits:
+    def forward(self, batch: Batch) -> Logits | Mixture:
         """Scores of every target position, (target_tokens, vocab_size) as the product that makes them.
 
         Raises:
@@ -230,7 +234,10 @@ class RecurrentModel(nn.Module):
             each = torch.stack([torch.stack([some.log_probability, some.baseline], 1) for some in drawn if some], 1)
             choices = Choices(*pack(each[:, None], sentences).squeeze(1).unbind(1))
         flat = pack(torch.stack(outputs, 1)[:, None], sentences).squeeze(1)
-        return replace(self._logits(flat), choices=choices)
+        logits = replace(self._logits(flat), choices=choices)
+        if self.copying is None:
+            return logits
+        return self.copying(logits, memory, batch.source, sentences, sentences_of_source)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
@@ -239,7 +246,8 @@ class RecurrentModel(nn.Module):
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory, hidden = self.encode(source, sentences)
         return RecurrentState(hidden, memory.new_zeros(len(sentences), self.d_model),
-                              self.attention.start(memory, sentences), longest_source, keep_attention)
+                              self.attention.start(memory, sentences), longest_source, keep_attention,
+                              copied=self.copying.start(memory, source, sentences) if self.copying else None)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
@@ -248,6 +256,8 @@ class RecurrentModel(nn.Module):
         hidden, output, weights, _ = self._advance(embedded, state.hidden, state.output, state.source)
         attention = by_row(weights).unflatten(1, (weights.shape[1], -1)).mean(1) if state.keep_attention else None
         logits = self.vocabulary(self.dropout(output)) if self.vocabulary else self._logits(output).dense()
+        if self.copying is not None and state.copied is not None:
+            logits = self.copying.step(output, logits, state.copied)
         return logits, replace(state, hidden=hidden, output=output, attention=attention)
 
     def _advance(self, embedded: Tensor, hidden: Tensor, output: Tensor,

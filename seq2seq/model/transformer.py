@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from seq2seq.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention, linear
-from seq2seq.model.interface import Choices, Logits
+from seq2seq.model.copying import CopiedSource, CopyHead
+from seq2seq.model.interface import Choices, Logits, Mixture
 from seq2seq.model.packing import Sentences
 from seq2seq.tokenizer import END_ID
 
@@ -280,6 +281,7 @@ class TransformerState:
     longest_source: int
     keep_attention: bool
     attention: Tensor | None = None     # (rows, longest_source), mean over the heads of the last layer
+    copied: CopiedSource | None = None  # where pieces of the source can be copied
 
     @staticmethod
     def begin(caches: tuple[LayerCache, ...], seen: Tensor, num_heads: int, longest_source: int,
@@ -303,7 +305,8 @@ class TransformerState:
             for cache in self.caches
         )
         return replace(self, visible=visible, attention=attention, caches=caches, written=_Written(self.slots),
-                       source_bias=self.source_bias.index_select(0, sentences))
+                       source_bias=self.source_bias.index_select(0, sentences),
+                       copied=self.copied and self.copied.select(sentences))
 
     def with_room(self) -> TransformerState:
         """The same state with a free slot for each row, in caches that no other state writes to from here on."""
@@ -357,6 +360,7 @@ class Transformer(nn.Module):
         score, normalize: of all attention, see `attention.Weighing`.
         window: self-attention sees positions no further away than this; None is the whole sentence.
         hard: the last layer's attention to the source is hard, see `attention.CrossAttention`.
+        copy: pieces of the source can be copied, see `copying.CopyHead`.
     Raises:
         ValueError: vocabularies of different size cannot share one matrix.
     """
@@ -367,6 +371,7 @@ class Transformer(nn.Module):
         pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
         tied_embeddings: str = "all", scale_embedding: bool = True, output_bias: bool = False,
         score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None, hard: bool = False,
+        copy: bool = False,
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
@@ -389,6 +394,7 @@ class Transformer(nn.Module):
                                      for number in range(decoder_layers))
         self.encoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.decoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
+        self.copying = CopyHead(d_model) if copy else None
 
     def _embed(self, embedding: Tensor, positions: Tensor, tokens: Tensor, at: Tensor) -> Tensor:
         embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(positions, at)
@@ -407,7 +413,7 @@ class Transformer(nn.Module):
         output: Tensor = self.encoder_norm(hidden)
         return output
 
-    def forward(self, batch: Batch) -> Logits:
+    def forward(self, batch: Batch) -> Logits | Mixture:
         """Scores of every target position, (target_tokens, vocab_size) as the product that makes them.
 
         Raises:
@@ -422,7 +428,10 @@ class Transformer(nn.Module):
         choices = None                                                          # of the last layer, if it is hard
         for layer in self.decoder:
             hidden, choices = layer(hidden, memory, target_sentences, source_sentences)
-        return replace(self._logits(hidden), choices=choices)
+        logits = replace(self._logits(hidden), choices=choices)
+        if self.copying is None:
+            return logits
+        return self.copying(logits, memory, batch.source, target_sentences, source_sentences)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
@@ -434,7 +443,8 @@ class Transformer(nn.Module):
         sentences = Sentences(source_offsets, filled_sentences.positions, longest)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
         seen = torch.zeros_like(sentences.real, dtype=memory.dtype).masked_fill_(~sentences.real, -math.inf)[:, None]
-        return TransformerState.begin(caches, seen, self.num_heads, longest_source, keep_attention)
+        state = TransformerState.begin(caches, seen, self.num_heads, longest_source, keep_attention)
+        return replace(state, copied=self.copying.start(memory, filled, sentences)) if self.copying else state
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
@@ -453,6 +463,8 @@ class Transformer(nn.Module):
             attention = last.weights(asking, after.caches[-1].memory_keys, after.source_bias).mean(1)
             attention = attention[:, : state.longest_source]
         logits = self.vocabulary(self.decoder_norm(hidden)) if self.vocabulary else self._logits(hidden).dense()
+        if self.copying is not None and state.copied is not None:
+            logits = self.copying.step(self.decoder_norm(hidden), logits, state.copied)
         return logits, replace(after, attention=attention)
 
     def _logits(self, hidden: Tensor) -> Logits:

@@ -9,6 +9,7 @@ from seq2seq.recipe.schema import Recipe
 PROLONGING = (
     "name",
     "expected",
+    "metrics",
     "decoding",
     "data.test",
     "training.max_steps",

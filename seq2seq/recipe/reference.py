@@ -101,7 +101,9 @@ def _kind(entry: dict[str, Any]) -> str:
     if kind == "array":
         if "prefixItems" in entry:
             return f"list of {len(entry['prefixItems'])} numbers"
-        return "list of texts" if entry["items"].get("type") == "string" else "list of sections"
+        if entry["items"].get("type") == "string" and "enum" not in entry["items"]:
+            return "list of texts"
+        return "list of sections" if "$ref" in entry["items"] else f"list of {_kind(entry['items'])}"
     words = {"object": "sections by name", "string": "text", "boolean": "`true`, `false`", "integer": "whole number"}
     bounds = " and ".join(
         f"{sign} {entry[bound]:g}" for bound, sign in _BOUNDS.items() if abs(entry.get(bound, 2 * _LARGEST)) < _LARGEST

@@ -1,6 +1,7 @@
 """What a recipe may say: typed sections. A default stands here and nowhere else, and so does its documentation."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,7 +22,12 @@ from seq2seq.recipe.data import Data
 from seq2seq.recipe.decoding import DecodingSection
 from seq2seq.recipe.section import MistakeAt, Section
 
-Metric = Literal["bleu", "chrf", "ter", "perplexity", "word_perplexity", "character_perplexity"]
+# pydantic's BaseModel has a deprecated method of this name, which nobody here calls.
+warnings.filterwarnings("ignore", 'Field name "copy" in "ModelSection" shadows')
+
+Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity", "character_perplexity"]
+TRANSLATION_METRICS: tuple[Metric, ...] = ("bleu", "chrf", "ter", "exact")
+PERPLEXITIES: tuple[Metric, ...] = ("perplexity", "word_perplexity", "character_perplexity")
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -53,17 +59,20 @@ class Languages(Section):
 
 
 class TokenizerSection(Section):
-    """The subword vocabulary, trained by sentencepiece on the training corpora."""
+    """The vocabulary, made from the training corpora; of subwords by sentencepiece."""
 
     taken_from: str | None = None
     """Another model, a run or a bundle, whose tokenizer is used instead of a new one, so that the two can be joined.
     A language model takes that of the target language. All other keys but `subword_sampling` then say nothing."""
-    type: Literal["unigram", "bpe"] = "unigram"
-    """Unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016)."""
+    type: Literal["unigram", "bpe", "words"] = "unigram"
+    """Unigram language model (Kudo 2018), byte-pair encoding (Sennrich et al. 2016), or whole `words`, which stand
+    between white space; those that training has not seen are unknown."""
     vocab_size: Annotated[int, Field(ge=260)] = 8000
-    """Number of pieces, among them 256 bytes and 3 symbols."""
+    """Number of pieces, among them 256 bytes and 3 symbols; of `words` the largest number, the most frequent are
+    kept."""
     joint: bool = True
-    """One vocabulary for both languages; false makes one for each, of `vocab_size` pieces."""
+    """One vocabulary for both languages; false makes one for each, of `vocab_size` pieces. A pointer's targets are
+    positions and always have their own."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
     """What happens to text before it is cut. `nmt_nfkc` folds characters (， becomes a comma) and cannot be undone."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
@@ -73,6 +82,13 @@ class TokenizerSection(Section):
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Cut training text differently in each epoch: alpha of unigram sampling, dropout of BPE merges. 0 turns it off."""
 
+    @field_validator("subword_sampling")
+    @classmethod
+    def _words_are_not_cut(cls, subword_sampling: float, info: ValidationInfo) -> float:
+        if subword_sampling and info.data.get("type") == "words":
+            raise ValueError("words are not cut into pieces; leave it out, or choose tokenizer.type: unigram")
+        return subword_sampling
+
 
 class ModelSection(Section):
     """The network."""
@@ -80,12 +96,13 @@ class ModelSection(Section):
     base: Annotated[str | None, Field(exclude=True)] = None
     """File with `model:` and `training:` sections that are used where the recipe says nothing, relative to the recipe
     file. Gone once the recipe is read."""
-    type: Literal["transformer", "rnn", "language_model"] = "transformer"
+    type: Literal["transformer", "rnn", "pointer", "language_model"] = "transformer"
     """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015, with one head unless `num_heads`
-    says otherwise. `language_model`: the Transformer's decoder alone, which continues text."""
+    says otherwise. `pointer`: Vinyals et al. 2015, recurrent too; the target file holds positions of the source's
+    words, counted from 1 (`1 3 2`). `language_model`: the Transformer's decoder alone, which continues text."""
     d_model: PositiveInt = 512
-    """Width of embeddings and of the states between sublayers; of an `rnn`, of its decoder and of both directions of
-    its encoder together."""
+    """Width of embeddings and of the states between sublayers; of an `rnn` or a `pointer`, of its decoder and of both
+    directions of its encoder together."""
     encoder_layers: PositiveInt = 6
     """Layers of the encoder. A language model has none."""
     decoder_layers: PositiveInt = 6
@@ -102,9 +119,12 @@ class ModelSection(Section):
     window: PositiveInt | None = None
     """Self-attention sees positions no further away than this. Not set: the whole sentence."""
     cell: Literal["gru", "lstm"] = "gru"
-    """Recurrent unit of an `rnn`."""
+    """Recurrent unit of an `rnn` or a `pointer`."""
     input_feeding: bool = False
     """In an `rnn`, show the decoder what it made of the last step (Luong et al. 2015)."""
+    copy: bool = False  # type: ignore[assignment]
+    """Mix words of the vocabulary with pieces copied from the source, by a learned gate (See et al. 2017): for names
+    and numbers that training has not seen. Needs `tokenizer.joint` and no label smoothing."""
     feed_forward: PositiveInt = 2048
     """Width inside the feed-forward sublayers."""
     dropout: Share = 0.1
@@ -129,7 +149,7 @@ class ModelSection(Section):
     def metrics(self) -> tuple[Metric, ...]:
         """What the finished model is measured by."""
         if self.type == "language_model":
-            return ("perplexity", "word_perplexity", "character_perplexity")
+            return PERPLEXITIES
         return ("bleu", "chrf", "ter")
 
     @field_validator("num_heads")
@@ -149,9 +169,11 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _says_nothing_in_vain(self) -> "ModelSection":
-        useless = {"rnn": ("window", "feed_forward", "activation", "norm", "positions"),
-                   "transformer": ("cell", "input_feeding"),
-                   "language_model": ("selection", "cell", "input_feeding")}[self.type]
+        of_transformers = ("window", "feed_forward", "activation", "norm", "positions")
+        useless = {"transformer": ("cell", "input_feeding"), "rnn": of_transformers,
+                   "pointer": (*of_transformers, "score", "normalize", "selection", "input_feeding", "copy",
+                               "tied_embeddings", "output_bias"),
+                   "language_model": ("selection", "copy", "cell", "input_feeding")}[self.type]
         for key in useless:
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise MistakeAt(key, f"has no meaning in model.type: {self.type}. Leave it out.")
@@ -213,8 +235,9 @@ class TrainingSection(Section):
     """Steps between validations."""
     valid_sentences: PositiveInt | None = None
     """Translate only the first so many validation sentences for BLEU. Not set: all."""
-    best_metric: Literal["bleu", "chrf", "loss", "perplexity"] = "bleu"
-    """Validation score that decides which model is best. A language model has loss and perplexity only."""
+    best_metric: Literal["bleu", "chrf", "exact", "loss", "perplexity"] = "bleu"
+    """Validation score that decides which model is best: one of `metrics`, or `loss` or `perplexity`. A language model
+    has the last two only."""
     early_stopping: NonNegativeInt = 0
     """Stop after this many validations without improvement; 0 never does."""
     keep_checkpoints: PositiveInt = 3
@@ -246,6 +269,9 @@ class Recipe(Section):
     """The subword vocabulary."""
     model: ModelSection = ModelSection()
     """The network."""
+    metrics: Annotated[tuple[Metric, ...], Field(strict=False, min_length=1)] | None = None
+    """What translations are measured by: BLEU, chrF, TER, or `exact`, the share of lines that equal their reference.
+    Validation leaves TER out, for it is slow. Not set: the first three; of a language model its perplexities."""
     training: TrainingSection = TrainingSection()
     """How the model is trained."""
     decoding: DecodingSection = DecodingSection()
@@ -266,6 +292,18 @@ class Recipe(Section):
                 "'all' shares one matrix between source and target, which needs "
                 "tokenizer.joint: true. Write 'decoder' or 'none' here.",
             )
+        if tokenizer and not tokenizer.joint and model.copy:
+            raise MistakeAt(
+                "copy",
+                "a piece of the source can be copied where it means the same in the target, which needs "
+                "tokenizer.joint: true.",
+            )
+        if tokenizer and model.type == "pointer" and tokenizer.type != "words":
+            raise MistakeAt(
+                "type",
+                "a pointer's targets are positions of words: it needs tokenizer: {type: words}, found "
+                f"'{tokenizer.type}'",
+            )
         data: Data | None = info.data.get("data")
         if data and model.max_positions <= data.cleaning.max_pieces:
             pieces = data.cleaning.max_pieces
@@ -276,6 +314,32 @@ class Recipe(Section):
                 f"data.cleaning.max_pieces.",
             )
         return model
+
+    @field_validator("training")
+    @classmethod
+    def _training_fits_model_and_metrics(cls, training: TrainingSection, info: ValidationInfo) -> TrainingSection:
+        model: ModelSection | None = info.data.get("model")
+        if model and model.type == "pointer" and training.label_smoothing:
+            raise MistakeAt(
+                "label_smoothing",
+                "the words that it would give probability to are not in every source. A pointer needs "
+                "training.label_smoothing: 0.",
+            )
+        if model and model.copy and training.label_smoothing:
+            raise MistakeAt(
+                "label_smoothing",
+                "only what is generated could be smoothed, not what is copied. model.copy needs "
+                "training.label_smoothing: 0.",
+            )
+        metrics = info.data.get("metrics") or (model.metrics if model else ())
+        translates = model is not None and model.type != "language_model"
+        if translates and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
+            raise MistakeAt(
+                "best_metric",
+                f"'{training.best_metric}' is not among metrics: [{', '.join(metrics)}]. Choose one of these, loss "
+                "or perplexity, or add it there.",
+            )
+        return training
 
     @field_validator("expected")
     @classmethod
@@ -289,9 +353,9 @@ class Recipe(Section):
                 known = ", ".join(data.test) or "no test sets"
                 raise MistakeAt(name, f"data.test has no '{name}', it has {known}")
             for metric, (low, high) in ranges.items():
-                if model and metric not in model.metrics:
-                    known = ", ".join(model.metrics)
-                    raise MistakeAt(f"{name}.{metric}", f"a model of type {model.type} is measured by {known}")
+                measures = info.data.get("metrics") or (model.metrics if model else (metric,))
+                if metric not in measures:
+                    raise MistakeAt(f"{name}.{metric}", f"this model is measured by {', '.join(measures)}")
                 if low > high:
                     raise MistakeAt(f"{name}.{metric}", f"the lowest score comes first, found [{low}, {high}]")
         return expected
@@ -311,6 +375,10 @@ class Recipe(Section):
             if not alone and corpus.text is not None:
                 raise MistakeAt(("data", *key, "text"), f"a model of type {self.model.type} needs `source` and "
                                                         "`target`; `text` is for model.type: language_model")
+        for metric in self.metrics or ():
+            if alone != (metric in PERPLEXITIES):
+                raise MistakeAt("metrics", f"'{metric}' is not for model.type: {self.model.type}; expected some of "
+                                           f"{', '.join(PERPLEXITIES if alone else TRANSLATION_METRICS)}")
         if alone and not self.tokenizer.joint:
             raise MistakeAt("tokenizer.joint", "a language model has one language and one vocabulary; leave this out")
         if alone and self.training.best_metric not in ("loss", "perplexity"):
@@ -321,6 +389,11 @@ class Recipe(Section):
     def __eq__(self, other: object) -> bool:
         """Recipes are equal when they say the same. Where they were read from is no part of it."""
         return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
+
+    @property
+    def measures(self) -> tuple[Metric, ...]:
+        """`metrics`, or what they are if they are not set."""
+        return self.metrics or self.model.metrics
 
     @property
     def directory(self) -> Path:

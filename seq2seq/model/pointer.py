@@ -1,0 +1,199 @@
+"""Pointer networks (Vinyals et al. 2015, arXiv:1506.03134): the output is a sequence of positions of the input.
+
+p(c_m) = softmax(v^T tanh(W x_n + U h_m)) over the states x_n of the source, its end among them, where h_m is the state
+of the decoder, which reads the state that was pointed at before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.batching import Batch
+from seq2seq.model.attention import additive, linear
+from seq2seq.model.interface import LogProbabilities
+from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.rnn import Encoder
+from seq2seq.model.transformer import Dropout, Lookup
+from seq2seq.tokenizer import END_ID, START_ID
+
+# Position p of a sentence, from 0, has the id FIRST_PLACE + p; its end, which is a token of the source too, has END_ID.
+FIRST_PLACE = END_ID + 1
+
+States = tuple[Tensor, ...]
+"""What a recurrent layer carries on: (h,) of a GRU, (h, c) of an LSTM, each (layers, sentences, features)."""
+
+
+def recurrent(layer: nn.RNNBase, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+    """Run a recurrent layer: (sentences, length, features) -> (sentences, length, hidden), and the last states.
+
+    States of sentences shorter than `length` have read padding.
+    """
+    given = None if states is None else states if isinstance(layer, nn.LSTM) else states[0]
+    outputs, after = layer(inputs, given)
+    return outputs, after if isinstance(layer, nn.LSTM) else (after,)
+
+
+def padded(flat: Tensor, sentences: Sentences) -> Tensor:
+    """(tokens, features) -> (sentences, longest, features)"""
+    return unpack(flat[:, None, None], sentences)[0, :, 0]
+
+
+def packed(rows: Tensor, sentences: Sentences) -> Tensor:
+    """(sentences, longest, features) -> (tokens, features)"""
+    return pack(rows[:, None], sentences).squeeze(1)
+
+
+@dataclass(frozen=True)
+class PointerState:
+    """Where the decoding of some rows stands.
+
+    memory, keys: (sentences, longest_source, features), states of the source and W x_n, shared by a sentence's rows.
+    lengths: (sentences,), tokens of each source. states: of the decoder, (layers, rows, d_model). position: of the next
+    token.
+    """
+
+    memory: Tensor
+    keys: Tensor
+    lengths: Tensor
+    states: States
+    position: int
+    keep_attention: bool
+    attention: Tensor | None = None     # (rows, longest_source)
+
+    def select(self, rows: Tensor) -> PointerState:
+        """See `interface.State.select`."""
+        flat = rows.flatten()
+        sentences = rows[:, 0] // (self.states[0].shape[1] // len(self.lengths))
+        memory, keys, lengths = ((part if len(rows) == len(part) else part.index_select(0, sentences))
+                                 for part in (self.memory, self.keys, self.lengths))
+        return replace(self, memory=memory, keys=keys, lengths=lengths,
+                       states=tuple(state.index_select(1, flat) for state in self.states),
+                       attention=None if self.attention is None else self.attention.index_select(0, flat))
+
+
+class PointerNetwork(nn.Module):
+    """A bidirectional recurrent encoder, and a recurrent decoder that points at its states.
+
+    Its target vocabulary are the places of the longest sentence: END_ID + max_positions ids.
+
+    Args:
+        d_model: width of embeddings, of both directions of the encoder together, and of the decoder; even.
+        cell: "gru" or "lstm".
+        max_positions: tokens of the longest sentence, its end included.
+        scale_embedding: as in `Transformer`.
+    """
+
+    def __init__(self, *, source_vocab_size: int, d_model: int, encoder_layers: int = 1, decoder_layers: int = 1,
+                 dropout: float = 0.0, cell: str = "gru", max_positions: int = 1024,
+                 scale_embedding: bool = True) -> None:
+        super().__init__()
+        self.max_positions = max_positions
+        self.scale = math.sqrt(d_model) if scale_embedding else 1.0
+        self.source_embedding = nn.Parameter(torch.empty(source_vocab_size, d_model).normal_(std=d_model**-0.5))
+        self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
+        self.start_state = nn.Parameter(torch.zeros(1, d_model))                # what the decoder reads at first
+        self.first = linear(d_model // 2, decoder_layers * d_model, parts=decoder_layers)
+        self.decoder: nn.RNNBase = {"gru": nn.GRU, "lstm": nn.LSTM}[cell](
+            d_model, d_model, decoder_layers, batch_first=True, dropout=dropout if decoder_layers > 1 else 0.0)
+        self.key = linear(d_model, d_model)                                     # W
+        self.query = linear(d_model, d_model)                                   # U
+        self.score = nn.Parameter(torch.empty(1, d_model).normal_(std=d_model**-0.5))  # v
+        self.dropout = Dropout(dropout)
+
+    def forward(self, batch: Batch) -> LogProbabilities:
+        """log p of every place for every target position: (target_tokens, END_ID + longest_source).
+
+        Raises:
+            ValueError: a sentence is longer than `max_positions`.
+        """
+        self._check_length(max(batch.longest_source, batch.longest_target))
+        source = Sentences(batch.source_offsets, batch.source_positions, batch.longest_source)
+        target = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
+        memory = self.encode(batch.source, source)
+        # The state that each target token points at; the first row is what stands before the first token.
+        begins = source.offsets.long().index_select(0, target.sentence)
+        places = (begins + batch.target_input - FIRST_PLACE).clamp(0, len(memory) - 1) + 1
+        read = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
+                                         places.where(batch.target_input != START_ID, 0)))
+        hidden, _ = recurrent(self.decoder, padded(self.dropout(read), target), self._first_states(memory, source))
+        queries = padded(self.query(packed(hidden, target)), target)
+        scores = self.scores(queries, padded(self.key(memory), source))
+        return LogProbabilities(packed(over_places(scores, source.offsets.diff()), target))
+
+    def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
+        """(source_tokens,) -> (source_tokens, d_model)"""
+        embedded = cast(Tensor, Lookup.apply(self.source_embedding, source)) * self.scale
+        return self.dropout(self.encoder(self.dropout(embedded), sentences))
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """v^T tanh(W x_n + U h_m): (sentences, queries, d_model), (sentences, longest_source, d_model) ->
+        (sentences, queries, longest_source)"""
+        return additive(queries[:, None], keys[:, None], self.score).squeeze(1)
+
+    @torch.no_grad()
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
+              keep_attention: bool = False) -> PointerState:
+        """See `interface.Seq2Seq.start`."""
+        self._check_length(longest_source)
+        sentences = Sentences.from_offsets(source_offsets, longest_source)
+        memory = self.encode(source, sentences)
+        return PointerState(padded(memory, sentences), padded(self.key(memory), sentences), source_offsets.diff(),
+                            self._first_states(memory, sentences), 0, keep_attention)
+
+    @torch.no_grad()
+    def step(self, last_tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
+        """See `interface.Seq2Seq.step`."""
+        self._check_length(state.position + 1)
+        sentences = len(state.lengths)
+        rows = torch.arange(len(last_tokens), device=last_tokens.device) // (len(last_tokens) // sentences)
+        places = (last_tokens - FIRST_PLACE).clamp(0, state.memory.shape[1] - 1)
+        read = state.memory[rows, places]                                       # (rows, d_model)
+        read = torch.where((last_tokens == START_ID)[:, None], self.start_state, read)
+        hidden, states = recurrent(self.decoder, read[:, None], state.states)
+        queries = self.query(hidden[:, 0]).view(sentences, -1, hidden.shape[2])
+        scores = self.scores(queries, state.keys)
+        attention = None
+        if state.keep_attention:
+            attention = over_tokens(scores, state.lengths).softmax(-1).flatten(0, 1)
+        after = replace(state, states=states, position=state.position + 1, attention=attention)
+        found = over_places(scores, state.lengths).flatten(0, 1)
+        return F.pad(found, (0, self.max_positions - scores.shape[2]), value=-math.inf), after
+
+    def _first_states(self, memory: Tensor, sentences: Sentences) -> States:
+        """Of the decoder, each (layers, sentences, d_model): what the encoder has read from the right."""
+        begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)       # one that only fills may be empty
+        ends = memory[:, memory.shape[1] // 2 :].index_select(0, begins)
+        first = self.first(ends).tanh().view(len(sentences), self.decoder.num_layers, -1).transpose(0, 1).contiguous()
+        return (first, torch.zeros_like(first)) if isinstance(self.decoder, nn.LSTM) else (first,)
+
+    def _check_length(self, length: int) -> None:
+        if length > self.max_positions:
+            raise ValueError(f"a sentence of {length} tokens; this model has {self.max_positions} positions")
+
+
+def over_tokens(scores: Tensor, lengths: Tensor) -> Tensor:
+    """The scores with -inf where a source has no token. Both as in `over_places`."""
+    real = torch.arange(scores.shape[2], device=lengths.device) < lengths[:, None]
+    return scores.masked_fill(~real[:, None], -math.inf)
+
+
+def over_places(scores: Tensor, lengths: Tensor) -> Tensor:
+    """log p over ids: none for the unknown and the start symbol, that of the source's last token for the end, then its
+    places in their order.
+
+    Args:
+        scores: (sentences, queries, longest_source), of each source token, its end the last. lengths: (sentences,).
+    Returns:
+        (sentences, queries, END_ID + longest_source); -inf beyond the places of a source.
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    last = (lengths.long() - 1).clamp(min=0)[:, None, None].expand(-1, scores.shape[1], 1)
+    symbols = scores.new_full((*scores.shape[:2], END_ID), -math.inf)
+    places = over_tokens(scores, lengths - 1)[:, :, :-1]
+    return torch.cat([symbols, scores.gather(2, last), places], 2).log_softmax(-1)
