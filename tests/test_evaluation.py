@@ -188,7 +188,7 @@ def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
     write_lines(tmp_path / files["source"], SOURCES)
     write_lines(tmp_path / files["target"], REFERENCE)
     test = {"flickr": Corpus(**files), "two_lines": Corpus(**files, limit=2)}
-    recipe = SimpleNamespace(data=SimpleNamespace(test=test), data_directory=tmp_path, metrics=("bleu", "chrf"),
+    recipe = SimpleNamespace(data=SimpleNamespace(test=test), data_directory=tmp_path, measures=("bleu", "chrf"),
                              model=SimpleNamespace(type="transformer"))
     scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe)
     assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "chrf")))

@@ -160,7 +160,7 @@ def test_text_alone_is_for_a_language_model():
 def test_what_is_expected_of_a_language_model_are_perplexities():
     assert parse_recipe(f"{RECIPE}expected: {{same: {{word_perplexity: [1, 2]}}}}", "recipe.yaml").expected
     told = refused(text=f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
-    assert "expected.same.bleu: a model of type language_model is measured by perplexity, word_perplexity" in told
+    assert "expected.same.bleu: this model is measured by perplexity, word_perplexity" in told
 
 
 def test_paths_of_text_and_of_another_models_tokenizer_are_anchored_and_looked_for(folder):
