@@ -235,8 +235,8 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("metrics: [bleu, wer]",
          "metrics.1: expected 'bleu', 'chrf', 'ter', 'exact', 'perplexity', 'word_perplexity' or "
          "'character_perplexity'; found 'wer'. Did you mean 'ter'?"),
-        ("metrics: [perplexity]", "metrics: 'perplexity' is not for model.type: transformer; expected some of bleu, chrf, "
-                                  "ter, exact"),
+        ("metrics: [bleu, perplexity]",
+         "metrics: 'perplexity' is not for model.type: transformer; expected some of bleu, chrf, ter, exact"),
         ("decoding: {beam_size: 3, n_best: 5}",
          "decoding.n_best: a beam of 3 cannot give 5 translations; raise beam_size"),
         ("expected: {flickr: {blue: [1, 2]}}",
