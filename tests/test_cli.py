@@ -329,6 +329,154 @@ def test_a_worker_that_cannot_load_the_model_says_why(run, directory):
     result = run("translate", "nothing", "--workers", 2)
     assert result.code == 2 and "nothing does not exist" in result.err
 
+# translate: the decoding toolbox
+
+
+def records(result: Result) -> list[dict]:
+    assert result.code == 0, result.err
+    return [json.loads(line) for line in result.out.splitlines()]
+
+
+def other_model(directory: Path, recipe, tokenizers, name: str = "other", seed: int = 2) -> Path:
+    return save_bundle(directory / name, random_weights(recipe, seed), RECIPE, tokenizers.files(), {})
+
+
+def test_samples_depend_on_seed_and_line_alone(run, model):
+    lines = ("ein Hund\n" * 3).encode()
+    options = ("--sampling", "--n-best", 3, "--format", "jsonl", "--temperature", 0.8, "--top-k", 100, "--top-p", 0.9,
+               "--min-p", 0.001)
+    found = records(run("translate", model, *options, stdin=lines))
+    assert all(len(record["n_best"]) == 3 for record in found)
+    assert len({record["translation"] for record in found}) == 3                # each line draws for itself
+    assert records(run("translate", model, *options, stdin=b"ein Hund\n"))[0]["n_best"] == found[0]["n_best"]
+    assert records(run("translate", model, *options, "--seed", 7, stdin=lines)) != found
+    shared = records(run("translate", model, *options, "--workers", 2, stdin=lines))
+    assert [record["translation"] for record in shared] == [record["translation"] for record in found]
+
+
+def test_files_beside_the_input_say_how_translations_begin_and_what_they_hold(run, model, directory):
+    (directory / "in").write_text("ein Hund\n\neine Katze\nder Hund\n")
+    (directory / "prefixes").write_text("a dog\n\n\nthe\n")
+    (directory / "phrases.tsv").write_text("cat\tdog\n\n\nhouse\n")
+    first, blank, _, last = run("translate", model, "in", "--prefix", "prefixes").out.decode().splitlines()
+    assert first.startswith("a dog") and blank == "" and last.startswith("the")
+    first, blank, _, last = run("translate", model, "in", "--require", "phrases.tsv", "--beam-size", 4,
+                                ).out.decode().splitlines()
+    assert "cat" in first and "dog" in first and blank == "" and "house" in last
+    piped = run("translate", model, "--prefix", "prefixes", "--require", "phrases.tsv",
+                stdin=(directory / "in").read_bytes()).out.decode().splitlines()
+    assert piped[0].startswith("a dog") and "cat" in piped[0] and piped[3].startswith("the") and "house" in piped[3]
+
+
+@pytest.mark.parametrize("option", ["--prefix", "--require"])
+def test_files_beside_the_input_match_it_line_by_line(run, model, directory, option):
+    (directory / "two").write_text("a\nb\n")
+    for lines, count in ((b"ein\n", 1), (b"ein\nzwei\ndrei\n", 3)):
+        (directory / "in").write_bytes(lines)
+        for source, options in (("standard input", ()), ("in", ("in",))):
+            result = run("translate", model, *options, option, "two", stdin=lines)
+            assert result.code == 2 and f"{source} has {count} lines, two has 2." in result.err
+    assert "no.txt cannot be read" in run("translate", model, option, "no.txt").err
+
+
+def test_what_is_forbidden_stands_in_no_translation(run, model):
+    words = set(run("translate", model, stdin=b"ein Hund\neine Katze\n").out.decode().split())
+    readable = [word for word in words if word.isalnum()][:3]
+    forbidding = [part for word in readable for part in ("--forbid", word)]
+    result = run("translate", model, *forbidding, "--no-repeat-ngram", 2, stdin=b"ein Hund\neine Katze\n")
+    assert result.code == 0 and not set(readable) & set(result.out.decode().split())
+
+
+def test_lengths_coverage_and_groups_reach_the_search(run, model):
+    def tokens(*options: object) -> int:
+        return records(run("translate", model, "--format", "jsonl", *options, stdin=b"ein Hund\n"))[0]["tokens"]
+
+    assert tokens("--max-length", 2) == 3 and tokens("--min-length", 9) >= 10
+    (plain,) = records(run("translate", model, "--format", "jsonl", "--max-length", 1, stdin=b"ein Hund\n"))
+    (covering,) = records(run("translate", model, "--format", "jsonl", "--max-length", 1, "--coverage-penalty", 5,
+                              stdin=b"ein Hund\n"))
+    assert covering["score"] < plain["score"]
+    (diverse,) = records(run("translate", model, "--beam-size", 4, "--diverse-groups", 2, "--diverse-strength", 9,
+                             "--n-best", 4, "--format", "jsonl", stdin=b"ein Hund\n"))
+    (beam,) = records(run("translate", model, "--beam-size", 4, "--n-best", 4, "--format", "jsonl",
+                          stdin=b"ein Hund\n"))
+    assert diverse["n_best"] != beam["n_best"]
+
+
+@pytest.mark.parametrize("options", [("--beam-size", 4), ("--sampling",)])
+def test_minimum_bayes_risk_ranks_by_agreement(run, model, options):
+    (record,) = records(run("translate", model, "--mbr", 4, "--n-best", 2, "--format", "jsonl", *options,
+                            stdin=b"ein Hund\n"))
+    assert 0 < record["score"] <= 100 and record["log_probability"] < 0
+    assert run("translate", model, "--mbr", 4, *options, stdin=b"ein Hund\n").out.decode() \
+        == record["translation"] + "\n"
+
+
+def test_word_confidence_stands_in_jsonl(run, model):
+    (record,) = records(run("translate", model, "--word-confidence", "--n-best", 2, "--format", "jsonl",
+                            stdin=b"ein Hund\n"))
+    assert set(record["words"][0]) == {"word", "confidence"}
+    assert all(0 < word["confidence"] <= 1 for one in record["n_best"] for word in one["words"])
+    assert record["n_best"][0]["words"] == record["words"]
+
+
+def test_several_models_translate_together(run, model, directory, recipe, tokenizers):
+    other_model(directory, recipe, tokenizers)
+    data = "".join(f"{line}\n" for line in GERMAN).encode()
+
+    def translations(*options: object) -> bytes:
+        result = run("translate", model, "--precision", "fp32", *options, stdin=data)
+        assert result.code == 0, result.err
+        return result.out
+
+    alone = translations()
+    assert translations("--ensemble", model) == alone
+    assert translations("--fusion", "other", "--fusion-weight", 0) == alone
+    assert translations("--fusion", "other", "--fusion-weight", 5) != alone
+    together = translations("--ensemble", "other", "--ensemble-mean", "log_probability")
+    assert together != alone and translations("--ensemble", "other", "--ensemble-mean", "log_probability",
+                                              "--workers", 2) == together
+
+
+def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe):
+    other = train_tokenizers([("ein Haus", "a house"), *zip(GERMAN, ENGLISH, strict=True)], recipe.tokenizer, seed=1)
+    other_model(directory, recipe, other)
+    for option in ("--ensemble", "--fusion"):
+        result = run("translate", model, option, "other", stdin=b"ein Hund\n")
+        assert result.code == 2 and "different vocabularies" in result.err and not result.out
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--sampling", "--beam-size", 3], "--n-best says how many"),
+    (["--top-p", 0.5], "--top-p (or decoding in the recipe): it changes samples only; turn sampling on"),
+    (["--sampling", "--temperature", 0], "--temperature"),
+    (["--sampling", "--diverse-groups", 2], "--sampling (or decoding in the recipe): diverse groups are of a beam"),
+    (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups"),
+    (["--diverse-strength", 3], "Add --diverse-groups N"), (["--seed", 3], "Add --sampling"),
+    (["--mbr", 3], "a beam of 2 cannot give 3 candidates"),
+    (["--mbr", 2, "--n-best", 3, "--format", "jsonl"], "2 candidates cannot give 3 translations"),
+    (["--min-length", 3, "--max-length", 2], "at least 3 and at most 2 pieces"),
+    (["--forbid", " "], "a phrase is text"), (["--word-confidence"], "Add --format jsonl"),
+    (["--ensemble-mean", "probability"], "Name another by --ensemble MODEL"),
+    (["--fusion-weight", 0.5], "Name one by --fusion LM"), (["--ensemble", "nothing"], "nothing does not exist"),
+    (["--sampling", "--require", "phrases"], "goes neither with sampling nor"),
+    (["--min-length", 500], "line 1: its translation is to have 500 pieces"),
+])
+def test_options_that_make_no_sense_together_are_refused(run, model, directory, options, message):
+    (directory / "phrases").write_text("cat\n")
+    result = run("translate", model, *options, stdin=b"ein Hund\n")
+    assert (result.code, result.out) == (2, b"") and message in result.err
+
+
+def test_the_recipe_may_say_how_to_decode(run, directory, recipe, tokenizers):
+    text = RECIPE.replace("beam_size: 2,", "sampling: true, top_p: 0.9, seed: 5, no_repeat_ngram: 2, forbid: [dog],")
+    place = save_bundle(directory / "sampler", random_weights(recipe, 1), text, tokenizers.files(), {})
+    drawn = run("translate", place, stdin=b"ein Hund\neine Katze\n")
+    assert drawn.code == 0
+    assert run("translate", place, "--seed", 6, stdin=b"ein Hund\neine Katze\n").out != drawn.out
+    searched = run("translate", place, "--no-sampling", "--top-p", 1, stdin=b"ein Hund\neine Katze\n")
+    assert searched.code == 0 and searched.out != drawn.out
+
 
 # score
 

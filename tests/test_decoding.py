@@ -1,0 +1,348 @@
+"""The options of `decoding` through the translator: each does what it says, whatever stands beside a line."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.batching import EncodedSide
+from seq2seq.checkpoint import save_bundle
+from seq2seq.confidence import log_probabilities, words_of
+from seq2seq.decoding import Request
+from seq2seq.errors import CheckpointError, UserError
+from seq2seq.minimum_bayes_risk import expected_utilities
+from seq2seq.model import build_model
+from seq2seq.recipe import parse_recipe
+from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers, train_tokenizers
+from seq2seq.translator import Translator, stored_weights
+from seq2seq.workers import TranslatorPool
+
+RECIPE_TEXT = """\
+name: tiny
+languages: {source: de, target: en}
+data:
+  train: [{source: train.de, target: train.en}]
+  valid: {source: test.de, target: test.en}
+  cleaning: {max_pieces: 29}
+tokenizer: {vocab_size: 283}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31}
+decoding: {beam_size: 6, max_length_ratio: 0.3, max_length_offset: 4}
+"""
+GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
+ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
+LONG = "Der Hund läuft. " * 11 + "Die Katze schläft."
+LINES = [*GERMAN[:3], "", "Der Hund läuft im Haus. Die Katze schläft.", " \t", GERMAN[0]]
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Tokenizers:
+    return train_tokenizers(zip(GERMAN, ENGLISH, strict=True), parse_recipe(RECIPE_TEXT, "recipe.yaml").tokenizer, 1)
+
+
+def bundle(place, tokenizers, seed=5, text=RECIPE_TEXT):
+    """A model all of whose weights are random."""
+    torch.manual_seed(seed)
+    recipe = parse_recipe(text, "recipe.yaml")
+    model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return save_bundle(place, stored_weights(model), text, tokenizers.files(), {})
+
+
+@pytest.fixture(scope="module")
+def places(tokenizers, tmp_path_factory):
+    """Two models of one vocabulary."""
+    directory = tmp_path_factory.mktemp("models")
+    return [bundle(directory / f"model{seed}", tokenizers, seed) for seed in (5, 7)]
+
+
+def in_double(translator: Translator) -> Translator:
+    found = copy.copy(translator)
+    found.model = copy.deepcopy(translator.model).double()
+    found.ensemble = tuple(copy.deepcopy(model).double() for model in translator.ensemble)
+    if translator.language_model is not None:
+        found.language_model = copy.deepcopy(translator.language_model).double()
+    return found
+
+
+@pytest.fixture(scope="module")
+def translator(places) -> Translator:
+    return Translator.load(places[0], device="cpu", precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def exact(translator) -> Translator:
+    return in_double(translator)
+
+
+@pytest.fixture(scope="module")
+def joined(places) -> Translator:
+    """An ensemble with fusion: the second model in both roles."""
+    return in_double(Translator.load(places[0], "cpu", "fp32", ensemble=[places[1]], fusion=places[1]))
+
+
+OPTIONS = {
+    "samples": {"sampling": True, "n_best": 3, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.01},
+    "one sample": {"sampling": True},
+    "diverse": {"diverse_groups": 3, "diverse_strength": 2.0, "n_best": 4},
+    "constraints": {"no_repeat_ngram": 1, "min_length": 3, "max_length": 7, "forbid": ["dog", "e"], "n_best": 2},
+    "coverage": {"coverage_penalty": 0.3, "n_best": 3},
+    "best of the beam": {"mbr": 5, "n_best": 2},
+    "best of samples": {"mbr": 7, "sampling": True},
+    "words": {"word_confidence": True, "n_best": 2},
+    "all that goes together": {"sampling": True, "mbr": 5, "top_p": 0.9, "no_repeat_ngram": 2, "min_length": 2,
+                               "forbid": ["cat"], "coverage_penalty": 0.1, "word_confidence": True},
+}
+
+
+@pytest.mark.parametrize(("name", "models"), [*((name, "exact") for name in OPTIONS), ("diverse", "joined"),
+                                              ("all that goes together", "joined")])
+def test_nothing_depends_on_the_batch(name, models, request):
+    translator, options = request.getfixturevalue(models), OPTIONS[name]
+    together = translator.translate(LINES, **options)
+    numbers = range(len(LINES))
+    others = {
+        "small batches": translator.translate(LINES, batch_tokens=37, **options),
+        "alone": [translator.translate([Request(line, number=number)], **options)[0]
+                  for number, line in enumerate(LINES)],
+        "backwards": translator.translate([Request(LINES[number], number=number) for number in numbers[::-1]],
+                                          **options)[::-1],
+        "as a stream": list(translator.translate_stream(iter(LINES), 5, **options)),
+    }
+    for way, found in others.items():
+        for number, (expected, other) in enumerate(zip(together, found, strict=True)):
+            assert [one.text for one in other] == [one.text for one in expected], (way, number)
+            assert [one.score for one in other] == pytest.approx([one.score for one in expected], abs=1e-6)
+            for one, same in zip(other, expected, strict=True):
+                assert [word.text for word in one.words] == [word.text for word in same.words]
+                assert [word.confidence for word in one.words] \
+                    == pytest.approx([word.confidence for word in same.words], abs=1e-6)
+
+
+def test_in_fp32_samples_are_the_same_in_batches_of_any_size(translator):
+    expected = translator.translate(LINES * 3, sampling=True, n_best=2)
+    for batch_tokens in (11, 101, 1009):
+        found = translator.translate(LINES * 3, sampling=True, n_best=2, batch_tokens=batch_tokens)
+        assert [[one.text for one in each] for each in found] == [[one.text for one in each] for each in expected]
+
+
+def test_workers_draw_what_one_translator_draws(places, translator):
+    requests = [Request(line, prefix="the" if number % 2 else "") for number, line in enumerate(LINES * 2)]
+    expected = list(translator.translate_stream(requests, sampling=True, n_best=2))
+    with TranslatorPool(places[0], 2, "cpu", "fp32") as pool:
+        found = list(pool.translate_stream(requests, 7, sampling=True, n_best=2))
+    assert [[one.text for one in each] for each in found] == [[one.text for one in each] for each in expected]
+
+
+# Samples
+
+
+def test_samples_of_a_line_differ_and_so_do_those_of_its_copies(exact):
+    first, second = exact.translate(["ein Hund läuft"] * 2, sampling=True, n_best=5)
+    assert len(first) == 5 and len({one.text for one in first}) > 1
+    assert [one.text for one in first] != [one.text for one in second]
+    assert exact.translate(["ein Hund läuft"], sampling=True, n_best=5, seed=1) == [first]
+    assert exact.translate(["ein Hund läuft"], sampling=True, n_best=5, seed=2) != [first]
+
+
+def test_a_sample_has_the_probability_that_the_model_gives_it(exact, monkeypatch):
+    (found,) = exact.translate(["ein Hund läuft"], sampling=True, n_best=11, temperature=0.5, top_k=7,
+                               word_confidence=True)
+    (plain,) = exact.translate(["ein Hund läuft"], sampling=True, n_best=11, temperature=0.5, top_k=7)
+    assert [one.log_probability for one in found] == [one.log_probability for one in plain]
+    assert len({one.log_probability for one in found}) > 3 and max(one.log_probability for one in found) < -5
+
+
+# Constraints
+
+
+def test_translations_begin_as_asked_and_other_lines_as_ever(exact):
+    prefixes = ["a dog", "", "  the cat runs ", "x \U0001f600"]
+    requests = [Request(line, prefix) for line, prefix in zip(GERMAN, prefixes, strict=True)]
+    for options in ({"n_best": 3}, {"beam_size": 1}, {"sampling": True}, {"diverse_groups": 2, "n_best": 3}):
+        found = exact.translate(requests, **options)
+        for prefix, each in zip(prefixes, found, strict=True):
+            assert all(one.text.startswith(prefix.strip()) for one in each)
+        (alone,) = exact.translate([Request(GERMAN[1], number=1)], **options)
+        assert [one.text for one in alone] == [one.text for one in found[1]]
+
+
+def test_of_a_line_in_parts_the_first_begins_as_asked(exact):
+    (found,), = exact.translate([Request(LONG, "the dog")])
+    assert found.parts > 3 and found.text.startswith("the dog") and found.text.count("the dog") == 1
+
+
+@pytest.mark.parametrize("beam_size", [1, 6])
+def test_every_translation_holds_what_is_required(exact, beam_size):
+    requests = [Request(GERMAN[0], required=("cat",)), Request(GERMAN[1]), Request(GERMAN[2], "the", ("a cat", "dog")),
+                Request("", required=("dog",))]
+    first, second, third, blank = exact.translate(requests, beam_size=beam_size, n_best=beam_size)
+    assert all("cat" in one.text for one in first)
+    assert all(one.text.startswith("the") and "a cat" in one.text and "dog" in one.text for one in third)
+    assert [one.text for one in second] \
+        == [one.text for one in exact.translate([GERMAN[1]], beam_size=beam_size, n_best=beam_size)[0]]
+    assert [one.text for one in blank] == [""]
+    everywhere = exact.translate(GERMAN, beam_size=beam_size, require=["house"])
+    assert all("house" in one.text for one, in everywhere)
+
+
+def test_no_translation_holds_what_is_forbidden(exact):
+    # What a random model says is mostly bytes that are no text: here it says none.
+    target = Tokenizer(exact.tokenizers.target.model)
+    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]
+    wordy = copy.copy(exact)
+    wordy.tokenizers = Tokenizers(exact.tokenizers.source, target)
+
+    def words(**options):
+        return {word for one in itertools.chain(*wordy.translate(GERMAN, **options)) for word in one.text.split()}
+
+    for options in ({"n_best": 6}, {"beam_size": 1}, {"sampling": True, "n_best": 6}):
+        forbidden = sorted(words(**options))[::2]
+        assert forbidden and not words(forbid=forbidden, **options).intersection(forbidden)
+
+
+def test_in_languages_without_spaces_phrases_stand_anywhere(tokenizers, tmp_path):
+    text = RECIPE_TEXT.replace("target: en", "target: zh")
+    chinese = Translator.load(bundle(tmp_path / "model", tokenizers, text=text), "cpu", "fp32")
+    for phrase in ("房子", "dog"):
+        (found,), = chinese.translate(["ein Hund"], require=[phrase], beam_size=9)
+        assert phrase in found.text
+    letters = {letter for one in itertools.chain(*chinese.translate(GERMAN)) for letter in one.text if letter.isalnum()}
+    for one in itertools.chain(*chinese.translate(GERMAN, forbid=sorted(letters))):
+        assert not letters & set(one.text)
+
+
+def test_lengths_are_kept(exact):
+    for one in itertools.chain(*exact.translate(GERMAN, max_length=3, n_best=3)):
+        assert one.tokens <= 4
+    for one in itertools.chain(*exact.translate(GERMAN, min_length=13, n_best=3)):
+        assert one.tokens >= 14
+    for one, in exact.translate(GERMAN, min_length=5, max_length=5):
+        assert one.tokens == 6
+
+
+@pytest.mark.parametrize(("request_", "options", "message"), [
+    (Request("ein Hund", required=("dog",)), {"sampling": True}, "line 1: required phrases need a search"),
+    (Request("ein Hund", required=("dog",)), {"diverse_groups": 2}, "line 1: required phrases share out"),
+    (Request(LONG, required=("dog",)), {}, r"line 1 is too long for the model and is translated in \d+ parts"),
+    (Request("ein Hund", number=6, required=("the cat runs",)), {"max_length": 2},
+     "line 7: its translation is to have .* raise max_length"),
+    (Request("ein Hund"), {"min_length": 1000}, "line 1: its translation is to have 1000 pieces, but no translation"),
+    (Request("ein Hund", "a\tdog"), {}, "line 1: the prefix 'a.tdog' holds <0x09>, a control character"),
+    (Request("ein Hund", "a dog"), {"forbid": ["dog"]}, "line 1: no translation meets all that is asked of it"),
+    (Request("ein Hund", required=("a\x07b",)), {}, "line 1: the required phrase"),
+])
+def test_what_cannot_be_had_is_refused(translator, request_, options, message):
+    with pytest.raises(UserError, match=message):
+        translator.translate([request_], **options)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"diverse_groups": 4}, "a beam of 6 cannot be cut into 4 groups"),
+    ({"sampling": True, "diverse_groups": 2}, "diverse groups are of a beam"),
+    ({"sampling": True, "require": ["dog"]}, "required phrases need a search"),
+    ({"diverse_groups": 2, "require": ["dog"]}, "required phrases share out"),
+    ({"temperature": 0.5}, "turn sampling on"), ({"top_k": 5}, "turn sampling on"),
+    ({"top_p": 0.5}, "turn sampling on"), ({"min_p": 0.5}, "turn sampling on"),
+    ({"sampling": True, "temperature": 0.0}, "temperature"),
+    ({"mbr": 7}, "a beam of 6 cannot give 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot give 4"),
+    ({"min_length": 5, "max_length": 4}, "at least 5 and at most 4 pieces"),
+    ({"forbid": [" "]}, "a phrase is text"), ({"forbid": ["a"], "require": ["a"]}, "'a' is forbidden, too"),
+])
+def test_options_that_contradict_each_other_are_refused(translator, options, message):
+    with pytest.raises(ValueError, match=message):
+        translator.translate(["ein Hund"], **options)
+
+
+# Choosing among candidates
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": True}])
+def test_minimum_bayes_risk_takes_what_a_direct_computation_takes(exact, options):
+    for line, found in zip(GERMAN, exact.translate(GERMAN, mbr=6, n_best=6, **options), strict=True):
+        (candidates,) = exact.translate([Request(line, number=GERMAN.index(line))], n_best=6, **options)
+        utilities = expected_utilities([one.text for one in candidates])
+        assert found[0].text == candidates[int(utilities.argmax())].text
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        assert found[0].score == pytest.approx(utilities.max())
+        assert len({one.text for one in found}) == len(found)
+
+
+def test_diverse_translations_hold_no_text_twice(exact):
+    found = exact.translate(GERMAN, beam_size=12, diverse_groups=4, diverse_strength=0.0, n_best=12)
+    assert all(len(each) == len({one.text for one in each}) <= 3 for each in found)
+    assert all(len(each) > 3 for each in exact.translate(GERMAN, beam_size=12, diverse_groups=4, diverse_strength=3.0,
+                                                          n_best=12))
+
+
+def test_the_coverage_penalty_is_part_of_the_score(exact):
+    for one, in exact.translate([*GERMAN, LONG], coverage_penalty=0.5):
+        plain = one.log_probability / one.tokens
+        assert one.score <= plain
+    assert any(one.score < one.log_probability / one.tokens - 1e-3
+               for one, in exact.translate(GERMAN, coverage_penalty=0.5, max_length=2))
+
+
+# Confidence
+
+
+def test_confidence_is_the_geometric_mean_of_the_probabilities_of_pieces(exact):
+    ids, offsets, _ = EncodedSide.from_lists(exact.tokenizers.source.encode(GERMAN[:2])).gather(np.arange(2))
+    source = (torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), int(np.diff(offsets).max()))
+    targets = [[exact.tokenizers.target.encode([text])[0] for text in texts]
+               for texts in (["the cat runs", "", "a x\u00e9 dog"], ["a dog"])]
+    found = log_probabilities(exact.model, *source, targets)
+    for line, texts, scores in zip(GERMAN, (["the cat runs", "", "a x\u00e9 dog"], ["a dog"]), found, strict=False):
+        assert [sum(each) for each in scores] \
+            == pytest.approx([pair.log_probability for pair in exact.score([(line, text) for text in texts])], abs=1e-5)
+    words = words_of(targets[0][2], found[0][2], exact.tokenizers.target, "en")
+    assert [word.text for word in words] == ["a", "x\u00e9", "dog"]
+    assert math.prod(word.confidence ** size for word, size in
+                     zip(words, [len(exact.tokenizers.target.encode([word.text])[0]) for word in words], strict=True)) \
+        == pytest.approx(math.exp(sum(found[0][2][:-1])))
+
+
+def test_words_of_languages_without_spaces_are_pieces_and_characters_stay_whole(tokenizers):
+    target = tokenizers.target.encode(["房 a子"])[0]
+    words = words_of(target, [-0.5] * len(target), tokenizers.target, "zh")
+    assert [word.text for word in words] == ["房", "a", "子"]
+    assert [word.confidence for word in words] == pytest.approx([math.exp(-0.5)] * 3)
+
+
+def test_words_join_to_the_translation(exact):
+    for one, in exact.translate([*GERMAN, "", LONG], word_confidence=True):
+        assert " ".join(word.text for word in one.words).split() == one.text.split()
+        assert all(0 < word.confidence <= 1 for word in one.words)
+
+
+# Several models
+
+
+def test_an_ensemble_of_the_same_model_twice_is_that_model(places, exact):
+    twice = in_double(Translator.load(places[0], "cpu", "fp32", ensemble=[places[0]]))
+    for mean in ("probability", "log_probability"):
+        for found, expected in zip(twice.translate(LINES, ensemble_mean=mean), exact.translate(LINES), strict=True):
+            assert [one.text for one in found] == [one.text for one in expected]
+            assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-6)
+
+
+def test_a_language_model_of_no_weight_says_nothing_and_one_of_weight_does(places, exact):
+    fused = in_double(Translator.load(places[0], "cpu", "fp32", fusion=places[1]))
+    without = [one.text for one, in exact.translate(GERMAN)]
+    assert [one.text for one, in fused.translate(GERMAN, fusion_weight=0.0)] == without
+    assert [one.text for one, in fused.translate(GERMAN, fusion_weight=3.0)] != without
+
+
+def test_models_of_other_vocabularies_are_refused(places, tmp_path):
+    recipe = parse_recipe(RECIPE_TEXT, "recipe.yaml")
+    other = train_tokenizers([("ein Haus", "a house"), *zip(GERMAN, ENGLISH, strict=True)], recipe.tokenizer, 1)
+    place = bundle(tmp_path / "other", other)
+    for models in ({"ensemble": [place]}, {"fusion": place}):
+        with pytest.raises(CheckpointError, match="have different vocabularies"):
+            Translator.load(places[0], "cpu", "fp32", **models)
