@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from seq2seq.batching import round_down
+from seq2seq.model.attention import Weighing
 from seq2seq.model.inference import FEW_ROWS, Int8Linear, PackedLinear, for_inference, quantised
 from seq2seq.search import round_size
 
@@ -75,3 +76,13 @@ def test_sizes_of_batches_are_round():
     assert [round_size(number) for number in (0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 25)] \
         == [0, 1, 2, 3, 4, 6, 6, 8, 12, 12, 16, 32]
     assert [round_down(number) for number in (1, 2, 3, 4, 5, 6, 7, 11, 12, 25)] == [1, 2, 3, 4, 4, 6, 6, 8, 12, 24]
+
+
+@pytest.mark.parametrize("score", ["dot", "bilinear"])
+@torch.no_grad()
+def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, make_batch, score):
+    model, batch = make_model(score=score), make_batch()
+    fast = for_inference(model, "fp32")
+    torch.testing.assert_close(fast(batch).dense(), model(batch).dense(), rtol=0, atol=1e-10)
+    assert {module.score for module in fast.modules() if isinstance(module, Weighing)} == {"scaled_dot"}
+    assert {module.score for module in model.modules() if isinstance(module, Weighing)} == {score}

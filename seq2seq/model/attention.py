@@ -36,10 +36,9 @@ class Weighing(nn.Module):
 
     def __init__(self, num_heads: int, head_size: int, score: str = "scaled_dot", normalize: str = "softmax") -> None:
         super().__init__()
-        self.score, self.normalize = score, normalize
-        if score in ("bilinear", "additive"):
-            shape = (num_heads, head_size, head_size) if score == "bilinear" else (num_heads, head_size)
-            self.weight = nn.Parameter(torch.empty(shape).normal_(std=head_size**-0.5))
+        self.num_heads, self.score, self.normalize = num_heads, score, normalize
+        shape = {"bilinear": (num_heads, head_size, head_size), "additive": (num_heads, head_size)}.get(score)
+        self.weight = nn.Parameter(torch.empty(shape).normal_(std=head_size**-0.5)) if shape else None
 
     @property
     def fast(self) -> bool:
@@ -52,8 +51,32 @@ class Weighing(nn.Module):
         query: (…, heads, head_size).
         """
         if self.score == "bilinear":
-            query = torch.einsum("...hd,hde->...he", query, self.weight)
+            query = torch.einsum("...hd,hde->...he", query, cast(Tensor, self.weight))
         return query * math.sqrt(query.shape[-1]) if self.score in ("dot", "bilinear") else query
+
+    def project(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        """What `layer` makes of `hidden`, (rows, d_model), with the queries, which come first in it, prepared."""
+        if self.score in ("scaled_dot", "additive"):
+            projected: Tensor = layer(hidden)
+            return projected
+        return F.linear(hidden, *self._folded(cast(nn.Linear, layer)))
+
+    def _folded(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
+        # What is done to each query can be done to the columns of what makes it, which are fewer.
+        columns = torch.cat([layer.weight, layer.bias[:, None]], 1)             # (outputs, d_model + 1)
+        making, others = columns[: layer.in_features], columns[layer.in_features :]
+        prepared = self.prepare(making.T.reshape(layer.in_features + 1, self.num_heads, -1)).flatten(1).T
+        whole = torch.cat([prepared, others])
+        return whole[:, :-1], whole[:, -1]
+
+    @torch.no_grad()
+    def fold_into(self, layer: nn.Linear) -> None:
+        """Let `layer` prepare its queries: from here on the score is a scaled dot product, if it is a dot product."""
+        if self.score in ("dot", "bilinear"):
+            weight, bias = self._folded(layer)
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+            self.score, self.weight = "scaled_dot", None
 
     def forward(self, query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
         """The weights, (sentences, heads, queries, keys).
@@ -64,7 +87,7 @@ class Weighing(nn.Module):
                 not look.
         """
         if self.score == "additive":
-            scores = additive(query, keys, self.weight) + bias
+            scores = additive(query, keys, cast(Tensor, self.weight)) + bias
             return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
         bias = bias.expand(*query.shape[:3], -1).flatten(0, 1)
         scores = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2),
@@ -265,11 +288,8 @@ class SelfAttention(nn.Module):
         output: Tensor = self.output(attended.flatten(1))
         return output
 
-    def _project(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        projected = self.query_key_value(hidden).view(hidden.shape[0], 3, self.num_heads, -1)
-        if self.weighing.score in ("scaled_dot", "additive"):
-            return (projected,)
-        return self.weighing.prepare(projected[:, :1]), projected[:, 1:]
+    def _project(self, hidden: Tensor) -> tuple[Tensor]:
+        return (self.weighing.project(self.query_key_value, hidden).view(hidden.shape[0], 3, self.num_heads, -1),)
 
     def weights_of(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """What `forward` attends to with the same arguments, (sentences, heads, longest, longest)."""
@@ -284,10 +304,8 @@ class SelfAttention(nn.Module):
             bias: (sentences, heads, rows of a sentence, slots), 0 where a row may look and -inf elsewhere.
         """
         sentences, heads, _, head_size = keys.shape
-        projected = self.query_key_value(hidden).view(sentences, -1, 3, heads, head_size)
+        projected = self.weighing.project(self.query_key_value, hidden).view(sentences, -1, 3, heads, head_size)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)         # (sentences, heads, beam, head_size)
-        if self.weighing.score in ("dot", "bilinear"):
-            query = self.weighing.prepare(query.transpose(1, 2)).transpose(1, 2)
         keys[:, :, slot : slot + key.shape[2]] = key
         values[:, :, slot : slot + key.shape[2]] = value
         attended = attend(query, keys, values, bias, self.weighing)
@@ -341,8 +359,8 @@ class CrossAttention(nn.Module):
         return _weights(self._project(hidden, memory), sentences, memory_sentences, False, None, self.weighing)
 
     def _project(self, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        query = self.query(hidden).view(hidden.shape[0], 1, self.num_heads, -1)
-        return self.weighing.prepare(query), self._project_memory(memory)
+        query = self.weighing.project(self.query, hidden).view(hidden.shape[0], 1, self.num_heads, -1)
+        return query, self._project_memory(memory)
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> tuple[Tensor, Tensor]:
         """(source_tokens, d_model) -> keys, values: (sentences, heads, longest_source, head_size), once a sentence."""
@@ -374,8 +392,7 @@ class CrossAttention(nn.Module):
         # A sentence's rows are its queries, (sentences, heads, beam, head_size): its memory is read once for all of
         # them and never copied.
         sentences, heads, _, head_size = keys.shape
-        queries: Tensor = self.weighing.prepare(self.query(hidden).view(sentences, -1, heads, head_size))
-        return queries.transpose(1, 2)
+        return self.weighing.project(self.query, hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
 
 
 def _weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,

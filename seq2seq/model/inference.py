@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import FeedForward, Transformer
 
@@ -94,6 +95,11 @@ def for_inference(model: Network, precision: str) -> Network:
     """
     fast = copy.deepcopy(model)
     fast.eval().requires_grad_(False)
+    for module in fast.modules():
+        if isinstance(module, SelfAttention):
+            module.weighing.fold_into(module.query_key_value)
+        elif isinstance(module, CrossAttention):
+            module.weighing.fold_into(module.query)
     if precision == "bf16":
         fast.bfloat16()
     if precision == "fp32" or next(fast.parameters()).is_cuda or not torch.backends.mkldnn.is_available():
