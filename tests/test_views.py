@@ -20,6 +20,7 @@ from seq2seq.checkpoint import save_bundle, update_bundle_metadata
 from seq2seq.cli import main
 from seq2seq.inspection import Choice, SeenPair, Sentence
 from seq2seq.model import build_model
+from seq2seq.model.inspection import AttentionMaps
 from seq2seq.recipe import parse_recipe
 from seq2seq.tokenizer import Tokenizers, train_tokenizers
 from seq2seq.translator import stored_weights
@@ -226,6 +227,13 @@ def test_a_language_model_attends_to_its_text_alone(run, model):
         assert code == 2 and message in err
     code, _, err = run("align", "text", write("s", ["a"]), write("t", ["b"]))
     assert code == 2 and "this is a language model" in err
+
+
+def test_a_model_without_attention_is_refused(run, monkeypatch):
+    nothing = AttentionMaps([], [], [])
+    monkeypatch.setattr("seq2seq.inspection.attention_maps", lambda model, batch, kinds: nothing)
+    code, _, err = run("attention", "model", "--source", "ein Hund", "--output", "page.html")
+    assert code == 2 and err == "this model has no cross attention.\n"
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

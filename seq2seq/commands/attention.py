@@ -75,7 +75,7 @@ def attention(
         ((_, pair),) = see(translator, [texts])
     except ValueError as error:
         raise CorpusError(f"{error}. Give a shorter sentence.") from error
-    chosen = kind.value if kind else next(name for name in KINDS if name in pair.maps)
+    chosen = kind.value if kind else next((name for name in KINDS if name in pair.maps), KINDS[0])
     best = measured_aligner(model) if chosen == "cross" else Aligner()
     choice = Choice(chosen, given_layer or best.layer or len(maps_of(pair, chosen)), given_head or best.head)
     choice.maps(pair)                                                           # refuses what the model has not
