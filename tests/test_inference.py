@@ -5,6 +5,9 @@ from torch import nn
 from seq2seq.batching import round_down
 from seq2seq.model.attention import Weighing
 from seq2seq.model.inference import FEW_ROWS, Int8Linear, PackedLinear, for_inference, quantised
+from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.rnn import RecurrentModel
+from seq2seq.model.transformer import Transformer
 from seq2seq.search import round_size
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
@@ -70,6 +73,18 @@ def test_the_model_that_learns_is_left_alone(make_model, make_batch, precision):
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
     expected = model.eval()(batch).dense()
     assert relative_error(fast(batch).dense(), expected) < (1e-6 if precision == "fp32" else 0.05)
+
+
+@pytest.mark.parametrize(("kind", "keys"), [
+    (Transformer, {"source_vocab_size": 11, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2,
+                   "feed_forward": 16}),
+    (RecurrentModel, {"source_vocab_size": 11}),
+    (LanguageModel, {"vocab_size": 11, "layers": 1, "num_heads": 2, "feed_forward": 16}),
+])
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_words_are_scored_in_int8_whatever_the_model(kind, keys, precision):
+    sizes = {"target_vocab_size": 11} if "source_vocab_size" in keys else {}
+    assert isinstance(for_inference(kind(d_model=8, **keys, **sizes), precision).vocabulary, Int8Linear)
 
 
 def test_sizes_of_batches_are_round():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import FeedForward, Transformer
 
@@ -118,6 +119,6 @@ def for_inference(model: Network, precision: str) -> Network:
             if isinstance(child, nn.Linear):
                 module.add_module(name, converted(child))
     # In bf16 the logits of a step would be rounded to three digits; in int8 the sums are exact and come in fp32.
-    if isinstance(fast, Transformer | RecurrentModel):
+    if isinstance(fast, Transformer | RecurrentModel | LanguageModel):
         fast.vocabulary = Int8Linear(fast.output_weight, fast.output_bias)
     return fast
