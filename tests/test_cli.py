@@ -341,6 +341,20 @@ def other_model(directory: Path, recipe, tokenizers, name: str = "other", seed: 
     return save_bundle(directory / name, random_weights(recipe, seed), RECIPE, tokenizers.files(), {})
 
 
+def language_model(directory: Path, tokenizers) -> Path:
+    """A language model of the vocabulary, `speaker`."""
+    text = """\
+name: speaker
+languages: {target: en}
+data: {train: [{text: train.en}], valid: {text: test.en}, cleaning: {max_pieces: 29}}
+tokenizer: {vocab_size: 283}
+model: {type: language_model, d_model: 12, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
+training: {best_metric: loss}
+"""
+    weights = random_weights(parse_recipe(text, "recipe.yaml"), 2)
+    return save_bundle(directory / "speaker", weights, text, tokenizers.files(), {})
+
+
 def test_samples_depend_on_seed_and_line_alone(run, model):
     lines = ("ein Hund\n" * 3).encode()
     options = ("--sampling", "--n-best", 3, "--format", "jsonl", "--temperature", 0.8, "--top-k", 100, "--top-p", 0.9,
@@ -422,6 +436,7 @@ def test_word_confidence_stands_in_jsonl(run, model):
 
 def test_several_models_translate_together(run, model, directory, recipe, tokenizers):
     other_model(directory, recipe, tokenizers)
+    language_model(directory, tokenizers)
     data = "".join(f"{line}\n" for line in GERMAN).encode()
 
     def translations(*options: object) -> bytes:
@@ -431,8 +446,8 @@ def test_several_models_translate_together(run, model, directory, recipe, tokeni
 
     alone = translations()
     assert translations("--ensemble", model) == alone
-    assert translations("--fusion", "other", "--fusion-weight", 0) == alone
-    assert translations("--fusion", "other", "--fusion-weight", 5) != alone
+    assert translations("--fusion", "speaker", "--fusion-weight", 0) == alone
+    assert translations("--fusion", "speaker", "--fusion-weight", 5) != alone
     together = translations("--ensemble", "other", "--ensemble-mean", "log_probability")
     assert together != alone and translations("--ensemble", "other", "--ensemble-mean", "log_probability",
                                               "--workers", 2) == together
@@ -441,8 +456,9 @@ def test_several_models_translate_together(run, model, directory, recipe, tokeni
 def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe):
     other = train_tokenizers([("ein Haus", "a house"), *zip(GERMAN, ENGLISH, strict=True)], recipe.tokenizer, seed=1)
     other_model(directory, recipe, other)
-    for option in ("--ensemble", "--fusion"):
-        result = run("translate", model, option, "other", stdin=b"ein Hund\n")
+    language_model(directory, other)
+    for option, name in (("--ensemble", "other"), ("--fusion", "speaker")):
+        result = run("translate", model, option, name, stdin=b"ein Hund\n")
         assert result.code == 2 and "different vocabularies" in result.err and not result.out
 
 

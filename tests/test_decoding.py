@@ -33,6 +33,14 @@ tokenizer: {vocab_size: 283}
 model: {d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31}
 decoding: {beam_size: 6, max_length_ratio: 0.3, max_length_offset: 4}
 """
+OF_A_LANGUAGE_MODEL = """\
+name: speaker
+languages: {target: en}
+data: {train: [{text: train.en}], valid: {text: test.en}, cleaning: {max_pieces: 29}}
+tokenizer: {vocab_size: 283}
+model: {type: language_model, d_model: 12, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31}
+training: {best_metric: loss}
+"""
 GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
 ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
 LONG = "Der Hund läuft. " * 11 + "Die Katze schläft."
@@ -62,6 +70,12 @@ def places(tokenizers, tmp_path_factory):
     return [bundle(directory / f"model{seed}", tokenizers, seed) for seed in (5, 7)]
 
 
+@pytest.fixture(scope="module")
+def speaker(tokenizers, tmp_path_factory):
+    """A language model of their vocabulary."""
+    return bundle(tmp_path_factory.mktemp("speakers") / "speaker", tokenizers, 11, OF_A_LANGUAGE_MODEL)
+
+
 def in_double(translator: Translator) -> Translator:
     found = copy.copy(translator)
     found.model = copy.deepcopy(translator.model).double()
@@ -82,9 +96,9 @@ def exact(translator) -> Translator:
 
 
 @pytest.fixture(scope="module")
-def joined(places) -> Translator:
-    """An ensemble with fusion: the second model in both roles."""
-    return in_double(Translator.load(places[0], "cpu", "fp32", ensemble=[places[1]], fusion=places[1]))
+def joined(places, speaker) -> Translator:
+    """An ensemble with fusion."""
+    return in_double(Translator.load(places[0], "cpu", "fp32", ensemble=[places[1]], fusion=speaker))
 
 
 OPTIONS = {
@@ -332,8 +346,8 @@ def test_an_ensemble_of_the_same_model_twice_is_that_model(places, exact):
             assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-6)
 
 
-def test_a_language_model_of_no_weight_says_nothing_and_one_of_weight_does(places, exact):
-    fused = in_double(Translator.load(places[0], "cpu", "fp32", fusion=places[1]))
+def test_a_language_model_of_no_weight_says_nothing_and_one_of_weight_does(places, speaker, exact):
+    fused = in_double(Translator.load(places[0], "cpu", "fp32", fusion=speaker))
     without = [one.text for one, in exact.translate(GERMAN)]
     assert [one.text for one, in fused.translate(GERMAN, fusion_weight=0.0)] == without
     assert [one.text for one, in fused.translate(GERMAN, fusion_weight=3.0)] != without
@@ -343,6 +357,7 @@ def test_models_of_other_vocabularies_are_refused(places, tmp_path):
     recipe = parse_recipe(RECIPE_TEXT, "recipe.yaml")
     other = train_tokenizers([("ein Haus", "a house"), *zip(GERMAN, ENGLISH, strict=True)], recipe.tokenizer, 1)
     place = bundle(tmp_path / "other", other)
-    for models in ({"ensemble": [place]}, {"fusion": place}):
+    speaking = bundle(tmp_path / "speaking", other, text=OF_A_LANGUAGE_MODEL)
+    for models in ({"ensemble": [place]}, {"fusion": speaking}):
         with pytest.raises(CheckpointError, match="have different vocabularies"):
             Translator.load(places[0], "cpu", "fp32", **models)
