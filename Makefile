@@ -33,4 +33,4 @@ TRAINED := $(wildcard runs/multi30k_de_en)
 
 bench: $(READY) ## speed and memory beside others (BENCH="--data DIRECTORY" if Multi30k is elsewhere)
 	$(BIN)/python -m benchmarks $(if $(TRAINED),--model $(TRAINED)) $(BENCH)
-	$(BIN)/python -m benchmarks training decoding --shape base --steps 1 --repetitions 1 $(BENCH)
+	$(BIN)/python -m benchmarks training decoding --shape base --steps 2 $(BENCH)

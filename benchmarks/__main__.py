@@ -134,7 +134,8 @@ def report(name: str, recipe: Recipe, run: Path, arguments: argparse.Namespace) 
         sentences, references = [source for source, _ in pairs], [target for _, target in pairs]
         rows = decoding.measure(recipe, run, arguments.model, arguments.shape, sentences, references,
                                 arguments.repetitions, arguments.workers)
-        title, unit = f"Decoding, {arguments.shape}, {len(sentences):,} sentences of {recipe.name}", "sentences"
+        asked = max(task.sentences for task in decoding.tasks(arguments.shape, len(sentences), bool(arguments.model)))
+        title, unit = f"Decoding, {arguments.shape}, {asked:,} sentences of {recipe.name}", "sentences"
     where = surroundings()
     show(title, unit, rows)
     print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()))

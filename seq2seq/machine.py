@@ -62,7 +62,7 @@ def has_fast_bf16(device: torch.device) -> bool:
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type != "cpu":
         return False
-    return bool({"amx_bf16", "avx512_bf16", "bf16"} & _cpu_flags())
+    return bool({"amx_bf16", "avx512_bf16", "bf16"} & cpu_flags())
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
@@ -103,7 +103,8 @@ def describe(device: torch.device) -> str:
     return f"{_cpu_name()}, {torch.get_num_threads()} threads"
 
 
-def _cpu_flags() -> set[str]:
+def cpu_flags() -> set[str]:
+    """What the processor can do, by the names that Linux has for it; empty where it does not say."""
     for line in _cpu_info():
         if line.startswith(("flags", "Features")):
             return set(line.split(":", 1)[1].split())

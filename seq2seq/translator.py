@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.checkpoint import load_bundle, resolve_model_path
 from seq2seq.confidence import Word, log_probabilities, words_of
@@ -20,8 +22,11 @@ from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.machine import choose_device, choose_precision, settle_process
 from seq2seq.model import Model, build_model
+from seq2seq.model.compiled import CompiledTransformer
 from seq2seq.model.inference import for_inference
 from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.kernels import CompilationError, Kernels, library
+from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.search import Hypothesis, NoHypothesis, search
 from seq2seq.segments import DividedLine, divide
@@ -80,7 +85,8 @@ class Translator:
 
     @staticmethod
     def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
-             ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None) -> Translator:
+             ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None, compile: bool = False
+             ) -> Translator:
         """Read a bundle, or the best bundle of a run.
 
         Args:
@@ -91,6 +97,8 @@ class Translator:
             threads: of the CPU; None is torch's choice.
             ensemble: further models that translate together with it (see `decoding.ensemble_mean`).
             fusion: a language model that has a say (see `decoding.fusion_weight`).
+            compile: translate with kernels compiled for this processor. That takes some seconds once, and a C++
+                compiler; where there is none, a message says so, and it translates without.
         Raises:
             CheckpointError: there is no model, or it is damaged, or their vocabularies differ.
             RecipeError: the device or precision is not to be had here.
@@ -127,6 +135,9 @@ class Translator:
                                 "of the ensemble.")
             _require_one_vocabulary(path, tokenizers.target, fusion, speaking.tokenizers.target)
             loaded.language_model = speaking.model
+        if compile and kernels_ready():
+            for each in (loaded, *others):
+                each.model = _compiled(each.model)
         loaded.ensemble = tuple(other.model for other in others)
         loaded.max_pieces = min(each.max_pieces for each in (loaded, *others))
         return loaded
@@ -305,6 +316,26 @@ def growing_blocks(lines: Iterable[Line], largest: int) -> Iterator[list[Line]]:
     while block := list(islice(remaining, size)):
         yield block
         size = min(4 * size, largest)
+
+
+def kernels_ready() -> bool:
+    """Whether there are compiled kernels; compiles them if there are none. Says how long that took, or why it fails."""
+    begin = monotonic()
+    try:
+        library()
+    except CompilationError as error:
+        console.say(f"translating without compiled kernels: {error}")
+        return False
+    if (seconds := monotonic() - begin) > 1:                                    # else they were there
+        console.say(f"compiled the kernels in {seconds:.1f} seconds; they are kept for the next time")
+    return True
+
+
+def _compiled(model: Seq2Seq) -> Seq2Seq:
+    if isinstance(model, Transformer) and CompiledTransformer.serves(model):
+        return CompiledTransformer(model, Kernels(library(), model.target_embedding.dtype))
+    console.say("there are compiled kernels for Transformers with the usual attention, on a CPU: translating without")
+    return model
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:

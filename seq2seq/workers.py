@@ -13,7 +13,7 @@ from typing import Any, cast
 from seq2seq.decoding import Request
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingSection
-from seq2seq.translator import Progress, Translation, Translator, growing_blocks, numbered
+from seq2seq.translator import Progress, Translation, Translator, growing_blocks, kernels_ready, numbered
 
 
 class TranslatorPool:
@@ -32,6 +32,8 @@ class TranslatorPool:
         Raises:
             UserError: as `Translator.load`, or a process ended.
         """
+        if models.get("compile"):
+            models["compile"] = kernels_ready()                                 # once, not in each process
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
         self.processes = []

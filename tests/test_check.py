@@ -179,7 +179,7 @@ def test_no_pair_left_is_an_error(directory):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine that would emulate bf16")
 def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
-    monkeypatch.setattr("seq2seq.machine._cpu_flags", set)
+    monkeypatch.setattr("seq2seq.machine.cpu_flags", set)
     report = checked("training.precision=bf16")
     assert any("training.precision: precision bf16" in error for error in report.errors)
     assert checked("training.precision=auto").machine["precision"] == "fp32"

@@ -19,7 +19,7 @@ READING_ORDER = [
 ]
 MODEL_ORDER = [
     "packing", "interface", "attention", "copying", "joined", "transformer", "language_model", "rnn", "pointer",
-    "inference", "inspection", "__init__",
+    "flat", "inference", "kernels", "compiled", "inspection", "__init__",
 ]
 WITHOUT_TORCH = [
     "errors", "recipe", "textio", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus",

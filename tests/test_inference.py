@@ -4,6 +4,7 @@ from torch import nn
 
 from seq2seq.batching import round_down
 from seq2seq.model.attention import Weighing
+from seq2seq.model.flat import FlatDecoderLayer
 from seq2seq.model.inference import FEW_ROWS, Int8Linear, PackedLinear, for_inference, quantised
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
@@ -101,3 +102,21 @@ def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, 
     torch.testing.assert_close(fast(batch).dense(), model(batch).dense(), rtol=0, atol=1e-10)
     assert {module.score for module in fast.modules() if isinstance(module, Weighing)} == {"scaled_dot"}
     assert {module.score for module in model.modules() if isinstance(module, Weighing)} == {score}
+
+
+@pytest.mark.parametrize("choice", [{}, {"pre_norm": True}, {"activation": "gelu"}, {"score": "bilinear"}], ids=str)
+def test_flat_steps_are_those_of_the_layers(make_model, make_batch, choice):
+    model, batch = make_model(torch.float32, **choice), make_batch()
+    fast = for_inference(model, "fp32")
+    assert all(isinstance(layer, FlatDecoderLayer) for layer in fast.decoder)
+    found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (fast, model))
+    for token in (3, 5, 7, 11):
+        ours, found = fast.step(torch.full((4,), token), found)
+        theirs, expected = model.step(torch.full((4,), token), expected)
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("choice", [{"score": "additive"}, {"normalize": "relu"}], ids=str)
+def test_other_attention_keeps_its_own_step(make_model, choice):
+    fast = for_inference(make_model(torch.float32, **choice), "fp32")
+    assert not any(isinstance(layer, FlatDecoderLayer) for layer in fast.decoder)

@@ -19,6 +19,7 @@ from seq2seq.options import (
     MODELS,
     SAMPLING,
     SEARCH,
+    Compile,
     Device,
     Model,
     Precision,
@@ -141,6 +142,7 @@ def translate(
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
     workers: Workers = 1,
+    compile: Compile = False,
 ) -> None:
     """Translate text: one line out for each line in, always.
 
@@ -168,7 +170,8 @@ def translate(
             if other is not None:
                 require_as_many_lines(lines, other)
         translator = stack.enter_context(
-            _translators(model, device, precision, threads, workers, {"ensemble": ensemble or (), "fusion": fusion}))
+            _translators(model, device, precision, threads, workers,
+                         {"ensemble": ensemble or (), "fusion": fusion, "compile": compile}))
         decoding = _decoding(translator, given, require is not None)
         if lines.live:
             console.say("Type a line and press Enter; Ctrl-D ends.")

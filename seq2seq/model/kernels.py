@@ -1,0 +1,194 @@
+"""The operations of `kernels.cpp`, compiled for this processor on first use."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.machine import cpu_flags
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC")
+# 512 bits where there are any; left alone, the compiler takes 256.
+WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
+POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
+NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+# In the order of `Activation` in the source.
+ACTIVATIONS = ("relu", "gelu", "silu")
+
+
+class CompilationError(Exception):
+    """There is no C++ compiler, or it cannot compile the kernels; the message says which."""
+
+
+def library(directory: Path | None = None) -> Path:
+    """The compiled kernels, from `directory` (the user's cache) or compiled into it now.
+
+    Raises:
+        CompilationError: there is no compiler, or it fails.
+    """
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
+    if compiler is None:
+        raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
+    cache = directory or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq"
+    # What a library depends on: the source, how it is compiled, and the processor that it is compiled for.
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    made_of = (SOURCE.read_text(encoding="utf-8"), *FLAGS, *WIDE, version, platform.machine(), *sorted(cpu_flags()))
+    compiled = cache / f"kernels-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}.so"
+    if compiled.exists():
+        return compiled
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as temporary:
+            # In two steps: linked with -ffast-math, a library changes how the whole process rounds tiny numbers.
+            for arguments in (("-c", str(SOURCE), "-o", "kernels.o", *FLAGS, *WIDE),
+                              ("-shared", "-fopenmp", "kernels.o", "-o", "kernels.so")):
+                subprocess.run([compiler, *arguments], cwd=temporary, capture_output=True, text=True, check=True)
+            os.replace(Path(temporary) / "kernels.so", compiled)
+    except subprocess.CalledProcessError as error:
+        complaint = next((line for line in error.stderr.splitlines() if "error" in line), error.stderr.strip())
+        raise CompilationError(f"{compiler} cannot compile the kernels: {complaint}") from error
+    except OSError as error:
+        raise CompilationError(f"the kernels cannot be kept in {cache}: {error}") from error
+    return compiled
+
+
+class Norm(ctypes.Structure):
+    """Layer norm over the last dimension."""
+
+    _fields_ = (("gain", POINTER), ("shift", POINTER), ("epsilon", ctypes.c_float))
+
+
+class Linear(ctypes.Structure):
+    """A product with `weight` in fp32, with `levels` in int8, or, where there are `sums` too, of levels with levels."""
+
+    _fields_ = (("weight", POINTER), ("levels", POINTER), ("scale", POINTER), ("sums", POINTER), ("bias", POINTER),
+                ("inputs", SIZE), ("outputs", SIZE))
+
+
+class Layer(ctypes.Structure):
+    """A layer of the encoder or decoder: its products, and the norms that follow its sums."""
+
+    _fields_ = (("query_key_value", Linear), ("output", Linear), ("query", Linear), ("source_output", Linear),
+                ("inner", Linear), ("outer", Linear), ("norms", Norm * 3))
+
+
+class Stack(ctypes.Structure):
+    """Encoder or decoder. first: the norm before the first sublayer of a pre-norm model. last: what the rows enter at
+    the end, the products for the memory of each decoder layer or the vocabulary."""
+
+    _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),
+                ("feed_forward", SIZE), ("pre_norm", SIZE), ("activation", SIZE), ("first", Norm),
+                ("last", ctypes.POINTER(Linear)), ("number_of_last", SIZE))
+
+
+class Pointers:
+    """Addresses of tensors, which live as long as this; for the structures above."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+
+    def of(self, tensor: Tensor | None, dtype: torch.dtype = torch.float32) -> int | None:
+        """Where the numbers of `tensor` are, in `dtype`."""
+        if tensor is None:
+            return None
+        self.kept.append(tensor.detach().to(dtype).contiguous())
+        return self.kept[-1].data_ptr()
+
+
+class Kernels:
+    """The operations, on tensors of one type, fp32 or bf16. Tensors are contiguous unless said otherwise."""
+
+    def __init__(self, library: Path, dtype: torch.dtype) -> None:
+        functions, name = ctypes.CDLL(str(library)), NAMES[dtype]
+
+        def typed(function: Any, *arguments: Any) -> Any:
+            function.argtypes, function.restype = arguments, None
+            return function
+
+        self._add_and_norm = typed(functions[f"add_and_norm_{name}"], POINTER, POINTER, ctypes.POINTER(Norm), POINTER,
+                                   POINTER, SIZE, SIZE)
+        self._attend = typed(functions[f"attend_{name}"], POINTER, SIZE, POINTER, SIZE, *(POINTER,) * 3, SIZE, POINTER,
+                             SIZE, SIZE, SIZE)
+        self._quantise = typed(functions[f"quantise_{name}"], *(POINTER,) * 3, SIZE, SIZE)
+        self._rescale = typed(functions["rescale"], *(POINTER,) * 3, SIZE, SIZE)
+        self._encode = typed(functions[f"encode_{name}"], ctypes.POINTER(Stack), *(POINTER,) * 4, SIZE)
+        self._step = typed(functions[f"step_{name}"], ctypes.POINTER(Stack), POINTER, POINTER, SIZE, SIZE, POINTER,
+                           SIZE, *(POINTER,) * 4, SIZE)
+        self.dtype = dtype
+
+    def add_and_norm(self, hidden: Tensor, output: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+        """hidden + output, and its layer norm; all (rows, size)."""
+        total, normed = torch.empty_like(hidden), torch.empty_like(hidden)
+        self._add_and_norm(hidden.data_ptr(), output.data_ptr(), norm, total.data_ptr(), normed.data_ptr(),
+                           *hidden.shape)
+        return total, normed
+
+    def attend(self, query: Tensor, keys_values: Tensor, heads: int, *, past: Tensor | None = None,
+               first: Tensor | None = None, count: Tensor | None = None) -> Tensor:
+        """softmax(Q K^T / sqrt(D)) V of each row, over keys of its own.
+
+        Args:
+            query: (rows, d_model, and anything behind), keys_values: (keys, 2 * d_model); rows may be strided.
+            past: (rows, length) int32, the rows of keys_values that a row sees; or
+            first, count: (rows,) int32, it sees `count` of them from `first` on.
+        Returns:
+            (rows, d_model)
+        """
+        rows, d_model = query.shape[0], keys_values.shape[1] // 2
+        attended = query.new_empty(rows, d_model)
+        self._attend(query.data_ptr(), query.stride(0), keys_values.data_ptr(), keys_values.stride(0), _where(past),
+                     _where(first), _where(count), 0 if past is None else past.shape[1], attended.data_ptr(), rows,
+                     heads, d_model // heads)
+        return attended
+
+    def quantise(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Each row in levels as `Int8Linear` makes them, (rows, size) uint8, and the step of each, (rows,)."""
+        levels, scale = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(rows.shape[0])
+        self._quantise(rows.data_ptr(), levels.data_ptr(), scale.data_ptr(), *rows.shape)
+        return levels, scale
+
+    def rescale(self, products: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+        """Products of such levels, (rows, outputs) fp32, times their step and with the bias, in place."""
+        self._rescale(products.data_ptr(), scale.data_ptr(), _where(bias), *products.shape)
+        return products
+
+    def encode(self, encoder: Stack, embedded: Tensor, first: Tensor, count: Tensor) -> Tensor:
+        """Few embedded tokens, (tokens, d_model) fp32 -> the memory, (decoder_layers, tokens, 2 * d_model).
+
+        first, count: as `attend` takes them.
+        """
+        tokens, d_model = embedded.shape
+        memory = embedded.new_empty(encoder.number_of_last, tokens, 2 * d_model, dtype=self.dtype)
+        self._encode(encoder, embedded.data_ptr(), first.data_ptr(), count.data_ptr(), memory.data_ptr(), tokens)
+        return memory
+
+    def step(self, decoder: Stack, embedded: Tensor, cache: Tensor, taken: int, past: Tensor,
+             memory: ctypes.Array[Any], first: Tensor, count: Tensor) -> Tensor:
+        """The logits of a position of few rows, (rows, vocab_size).
+
+        Args:
+            embedded: (rows, d_model) fp32.
+            cache: (layers, room, 2 * d_model), where the position is written from row `taken` on.
+            past, first, count: as `attend` takes them, for the past and for the source.
+            memory: of each layer where the keys and values of the source are.
+        """
+        rows = embedded.shape[0]
+        logits = embedded.new_empty(rows, decoder.last[0].outputs)
+        self._step(decoder, embedded.data_ptr(), cache.data_ptr(), cache.stride(0), taken, past.data_ptr(),
+                   past.shape[1], memory, first.data_ptr(), count.data_ptr(), logits.data_ptr(), rows)
+        return logits
+
+
+def _where(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
