@@ -19,9 +19,6 @@ def settle_process(threads: int | None = None) -> None:
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    # Weights of attention become so small that the processor computes with them step by step: a sixth of the time of a
-    # training step with unscaled scores. Below 1e-38 they count as 0.
-    torch.set_flush_denormal(True)
     _keep_freed_memory()
 
 
