@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SPLITS = {"valid": 300, "test": 1000}  # sentences; train has as many as are asked for
-NAMES = {"train": 250, "valid": 60, "test": 250}
-PLACES = {"train": 120, "valid": 40, "test": 120}
-NUMBERS = {"train": 250, "valid": 60, "test": 250}
+NAMES = {"train": 1000, "valid": 100, "test": 400}
+PLACES = {"train": 400, "valid": 50, "test": 150}
+NUMBERS = {"train": 1000, "valid": 100, "test": 400}
 LARGEST_NUMBER = 99_999
 
 ONSETS = ["b", "br", "d", "dr", "f", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v",
