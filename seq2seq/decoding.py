@@ -163,14 +163,21 @@ class Decoding:
     def choose(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """Of what search has found for a sentence, best first, what is given."""
         options = self.options
+        if options.diverse_groups > 1:
+            hypotheses = self._distinct(hypotheses)
         if options.mbr:
+            hypotheses = hypotheses[: options.mbr]
             utilities = expected_utilities(self.texts(hypotheses))
-            hypotheses = [replace(hypotheses[place], score=float(utilities[place]))
-                          for place in np.argsort(-utilities, kind="stable")]
-        if options.mbr or options.diverse_groups > 1:                           # which may hold a text twice
-            hypotheses = list(dict(zip(reversed(self.texts(hypotheses)), reversed(hypotheses), strict=True)).values())
-            hypotheses.reverse()
+            hypotheses = self._distinct([replace(hypotheses[place], score=float(utilities[place]))
+                                         for place in np.argsort(-utilities, kind="stable")])
         return hypotheses[: options.n_best]
+
+    def _distinct(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """The first of each text."""
+        first: dict[str, Hypothesis] = {}
+        for text, hypothesis in zip(self.texts(hypotheses), hypotheses, strict=True):
+            first.setdefault(text, hypothesis)
+        return list(first.values())
 
     def score(self, hypotheses: Sequence[Hypothesis]) -> float:
         """What a translation is ranked by that consists of these parts; 0 if of none."""

@@ -91,27 +91,31 @@ def wu_normaliser(alpha: float) -> LengthNormaliser:
 
 @dataclass(frozen=True)
 class _Frontier:
-    """The sentences still searched, and how far they are.
+    """The groups of the sentences still searched, one sentence's behind another's, and how far they are.
 
-    lines: (sentences,), the number of each in the input. tokens: (sentences, beam, length). totals: (sentences, beam),
-    log p so far. limits: (sentences,), longest target. done: (sentences, groups) bool, which groups have all their
-    hypotheses and only wait for others.
+    numbers: (groups,), the number of each, counted over all lines of the input. tokens: (groups, beam, length), beam
+    that of a group. totals: (groups, beam), log p so far. limits: (groups,), longest target. done: (groups,) bool,
+    which have all their hypotheses and only wait for others. of_sentence: how many a sentence has.
     """
 
-    lines: np.ndarray
+    numbers: np.ndarray
     tokens: np.ndarray
     totals: np.ndarray
     limits: np.ndarray
     done: np.ndarray
+    of_sentence: int
 
     @staticmethod
-    def begin(limits: np.ndarray, groups: int) -> _Frontier:
-        sentences = len(limits)
-        return _Frontier(np.arange(sentences), np.empty((sentences, groups, 0), np.int64),
-                         np.zeros((sentences, groups), np.float32), limits, np.zeros((sentences, groups), bool))
+    def begin(limits: np.ndarray, of_sentence: int) -> _Frontier:
+        groups = len(limits) * of_sentence
+        return _Frontier(np.arange(groups), np.empty((groups, 1, 0), np.int64), np.zeros((groups, 1), np.float32),
+                         limits.repeat(of_sentence), np.zeros(groups, bool), of_sentence)
 
     def hypotheses(self, device: torch.device) -> Hypotheses:
-        return Hypotheses(torch.from_numpy(self.tokens).to(device), self.lines.tolist())
+        lines = self.numbers[:: self.of_sentence] // self.of_sentence
+        _, beam, length = self.tokens.shape
+        tokens = torch.from_numpy(self.tokens).to(device).view(len(lines), self.of_sentence * beam, length)
+        return Hypotheses(tokens, lines.tolist())
 
     @property
     def last_tokens(self) -> np.ndarray:
@@ -123,21 +127,14 @@ class _Frontier:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """The continuations that are considered, in the order in which they may survive, each (sentences, groups,
-    candidates).
+    """The continuations that each group considers, in the order in which they may survive, each (groups, candidates).
 
-    totals: log p. beams: which hypothesis of its sentence each continues. ids: with what.
+    totals: log p. beams: which hypothesis of its group each continues. ids: with what.
     """
 
     totals: np.ndarray
     beams: np.ndarray
     ids: np.ndarray
-
-    @staticmethod
-    def of_groups(totals: Tensor, beams: Tensor, ids: Tensor, size: int) -> _Candidates:
-        """From what a `Selection` returns; size: hypotheses of a group."""
-        first = size * np.arange(totals.shape[1])[:, None]
-        return _Candidates(totals.cpu().numpy(), beams.cpu().numpy() + first, ids.cpu().numpy())
 
     @property
     def ends(self) -> np.ndarray:
@@ -180,11 +177,11 @@ def search(
     device, size = source.device, beam_size // groups
     forbidden = torch.tensor(list(banned), dtype=torch.int64, device=device)
     frontier = _Frontier.begin(np.array(max_lengths, np.int64), groups)
-    finished: list[list[list[Hypothesis]]] = [[[] for _ in range(groups)] for _ in max_lengths]
+    finished: list[list[Hypothesis]] = [[] for _ in frontier.numbers]
     state = model.start(source, source_offsets, longest_source)
     if groups > 1:
         state = state.select(torch.arange(len(max_lengths), device=device)[:, None].expand(-1, groups))
-    while len(frontier.lines):
+    while len(frontier.numbers):
         logits, state = model.step(torch.from_numpy(frontier.last_tokens).to(device), state)
         for function in score_functions:
             logits = function(frontier.hypotheses(device), logits)
@@ -195,22 +192,25 @@ def search(
         for function in constraints:
             logits = function(frontier.hypotheses(device), logits)
         _ban(logits, forbidden, frontier)
-        past = past.view(len(past), groups, -1)
-        candidates = _Candidates.of_groups(
-            *(selection(frontier.hypotheses(device), logits, past, 2 * size) if selection
-              else most_probable(logits, past, 2 * size)), past.shape[2])
-        bonuses = None if bonus is None else bonus(state).view(len(past), -1).cpu().numpy()
+        if selection is None:
+            considered = _best(logits, past, 2 * size)
+        else:
+            found = selection(frontier.hypotheses(device), logits, past.view(-1, groups, past.shape[1]), 2 * size)
+            considered = found[0].flatten(0, 1), found[1].flatten(0, 1), found[2].flatten(0, 1)
+        candidates = _Candidates(*(part.cpu().numpy() for part in considered))
+        bonuses = None if bonus is None else bonus(state).view(past.shape).cpu().numpy()
         _finish(frontier, candidates, size, normaliser, bonuses, finished)
         frontier, rows = _go_on(frontier, candidates, size, finished)
-        if len(frontier.lines) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
+        if len(rows) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
             state = state.select(torch.from_numpy(rows).to(device))
-    if lacking := [line for line, found in enumerate(finished) if not any(found)]:
-        logits, _ = model.step(torch.full((len(finished),), START_ID, device=device),
+    by_line = [list(chain(*finished[first : first + groups])) for first in range(0, len(finished), groups)]
+    if lacking := [line for line, hypotheses in enumerate(by_line) if not hypotheses]:
+        logits, _ = model.step(torch.full((len(by_line),), START_ID, device=device),
                                model.start(source, source_offsets, longest_source))
         if (constraints or selection) and not logits.isnan().any():
             raise NoHypothesis(lacking)
         raise FloatingPointError("the model's scores are not numbers")
-    return [sorted(chain(*found), key=lambda hypothesis: -hypothesis.score)[:n_best] for found in finished]
+    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:n_best] for hypotheses in by_line]
 
 
 def _ban(logits: Tensor, forbidden: Tensor, frontier: _Frontier) -> None:
@@ -272,50 +272,50 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser: LengthNormaliser,
-            bonuses: np.ndarray | None, finished: list[list[list[Hypothesis]]]) -> None:
+            bonuses: np.ndarray | None, finished: list[list[Hypothesis]]) -> None:
     """Add the hypotheses that end among the first `size` candidates of their group to `finished`.
 
-    bonuses: (sentences, beam), what is added to the score of the targets that end now.
+    bonuses: (groups, beam), what is added to the score of the targets that end now.
     """
-    ending = candidates.ends & (candidates.totals > -math.inf) & ~frontier.done[:, :, None]
+    ending = candidates.ends & (candidates.totals > -math.inf) & ~frontier.done[:, None]
     length = frontier.tokens.shape[2] + 1
-    for sentence, group, rank in np.argwhere(ending[:, :, :size]).tolist():
-        log_probability = float(candidates.totals[sentence, group, rank])
-        parent = candidates.beams[sentence, group, rank]
-        bonus = 0.0 if bonuses is None else float(bonuses[sentence, parent])
-        finished[frontier.lines[sentence]][group].append(
-            Hypothesis(frontier.tokens[sentence, parent].tolist(), log_probability,
+    for group, rank in np.argwhere(ending[:, :size]).tolist():
+        log_probability = float(candidates.totals[group, rank])
+        parent = candidates.beams[group, rank]
+        bonus = 0.0 if bonuses is None else float(bonuses[group, parent])
+        finished[frontier.numbers[group]].append(
+            Hypothesis(frontier.tokens[group, parent].tolist(), log_probability,
                        log_probability / normaliser(length) + bonus, bonus))
 
 
 def _go_on(frontier: _Frontier, candidates: _Candidates, size: int,
-           finished: list[list[list[Hypothesis]]]) -> tuple[_Frontier, np.ndarray]:
+           finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
     """The first `size` candidates of each group that do not end, in their order, of the sentences that stay.
 
     Returns:
-        The next frontier, and (sentences, beam), the row that each of its hypotheses continues.
+        The next frontier, and (sentences, beam), the row that each hypothesis of a sentence continues.
     """
     leaving = candidates.ends | (candidates.totals == -math.inf)
-    places = leaving.argsort(axis=2, kind="stable")[:, :, :size]
-    sentence, group = np.arange(len(leaving))[:, None, None], np.arange(leaving.shape[1])[:, None]
+    places = leaving.argsort(axis=1, kind="stable")[:, :size]
+    groups = np.arange(len(leaving))[:, None]
 
     def first(values: np.ndarray) -> np.ndarray:
-        return values[sentence, group, places]                                  # a third of `take_along_axis`'s time
+        return values[groups, places]                                           # a third of `take_along_axis`'s time
 
     totals = np.where(first(leaving), -np.inf, first(candidates.totals)).astype(candidates.totals.dtype)
     # A total that is not a number counts as hopeless too.
-    counts = np.array([[len(group) for group in finished[line]] for line in frontier.lines])
-    groups_done = (counts >= size) | ~(totals[:, :, 0] > -np.inf)
+    done = np.array([len(finished[number]) >= size for number in frontier.numbers]) | ~(totals[:, 0] > -np.inf)
     # Sentences that are done leave when a round number remains: leaving copies what the others hold, and each new size
     # of the batch wants new kernels.
-    done = groups_done.all(1)
-    waiting = round_size(int((~done).sum())) - int((~done).sum())
-    kept = np.flatnonzero(~done | (done.cumsum() <= waiting))
-    parents, ids, totals = (values.reshape(len(frontier.lines), -1)[kept]
-                            for values in (first(candidates.beams), first(candidates.ids), totals))
-    tokens = np.concatenate([frontier.tokens[kept[:, None], parents], ids[:, :, None]], 2)
-    after = _Frontier(frontier.lines[kept], tokens, totals, frontier.limits[kept], groups_done[kept])
-    return after, kept[:, None] * frontier.tokens.shape[1] + parents
+    searched = ~done.reshape(-1, frontier.of_sentence).all(1)
+    waiting = round_size(int(searched.sum())) - int(searched.sum())
+    kept = np.flatnonzero((searched | ((~searched).cumsum() <= waiting)).repeat(frontier.of_sentence))
+    parents = first(candidates.beams)[kept]
+    tokens = np.concatenate([frontier.tokens[kept[:, None], parents], first(candidates.ids)[kept][:, :, None]], 2)
+    after = _Frontier(frontier.numbers[kept], tokens, totals[kept], frontier.limits[kept], done[kept],
+                      frontier.of_sentence)
+    rows = kept[:, None] * frontier.tokens.shape[1] + parents
+    return after, rows.reshape(-1, frontier.of_sentence * rows.shape[1])
 
 
 def round_size(sentences: int) -> int:

@@ -295,6 +295,13 @@ def test_diverse_translations_hold_no_text_twice(exact):
                                                           n_best=12))
 
 
+def test_the_best_of_a_diverse_beam_is_chosen_among_so_many(exact):
+    options = {"beam_size": 6, "diverse_groups": 3, "diverse_strength": 3.0}
+    for found, candidates in zip(exact.translate(GERMAN, mbr=3, n_best=3, **options),
+                                 exact.translate(GERMAN, n_best=3, **options), strict=True):
+        assert {one.text for one in found} == {one.text for one in candidates}
+
+
 def test_the_coverage_penalty_is_part_of_the_score(exact):
     for one, in exact.translate([*GERMAN, LONG], coverage_penalty=0.5):
         plain = one.log_probability / one.tokens
