@@ -4,7 +4,7 @@ from torch import nn
 
 from seq2seq.batching import round_down
 from seq2seq.model.attention import Weighing
-from seq2seq.model.flat import FlatDecoderLayer, FlatEncoderLayer
+from seq2seq.model.flat import FlatDecoderLayer
 from seq2seq.model.inference import FEW_ROWS, Int8Linear, PackedLinear, for_inference, quantised
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
@@ -105,11 +105,10 @@ def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, 
 
 
 @pytest.mark.parametrize("choice", [{}, {"pre_norm": True}, {"activation": "gelu"}, {"score": "bilinear"}], ids=str)
-def test_flat_layers_compute_what_the_layers_do(make_model, make_batch, choice):
+def test_flat_steps_are_those_of_the_layers(make_model, make_batch, choice):
     model, batch = make_model(torch.float32, **choice), make_batch()
     fast = for_inference(model, "fp32")
     assert all(isinstance(layer, FlatDecoderLayer) for layer in fast.decoder)
-    assert all(isinstance(layer, FlatEncoderLayer) for layer in fast.encoder)
     found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (fast, model))
     for token in (3, 5, 7, 11):
         ours, found = fast.step(torch.full((4,), token), found)
@@ -120,4 +119,4 @@ def test_flat_layers_compute_what_the_layers_do(make_model, make_batch, choice):
 @pytest.mark.parametrize("choice", [{"score": "additive"}, {"normalize": "relu"}], ids=str)
 def test_other_attention_keeps_its_own_step(make_model, choice):
     fast = for_inference(make_model(torch.float32, **choice), "fp32")
-    assert not any(isinstance(layer, FlatDecoderLayer | FlatEncoderLayer) for layer in (*fast.encoder, *fast.decoder))
+    assert not any(isinstance(layer, FlatDecoderLayer) for layer in fast.decoder)

@@ -123,6 +123,8 @@ class CompiledTransformer:
         self.memory_products, self.vocabulary = [self._product(layer) for layer in memory], self._product(vocabulary)
         self.whole_encoder = self._whole(encoder, *encoder_norms, memory)
         self.whole_decoder = self._whole(decoder, *decoder_norms, [vocabulary])
+        
+
 
     @staticmethod
     def serves(model: Transformer) -> bool:

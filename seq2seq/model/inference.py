@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.flat import FlatDecoderLayer, FlatEncoderLayer
+from seq2seq.model.flat import FlatDecoderLayer
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
-from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
+from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 
 # What stands for 0 among the unsigned levels of inputs. Processors with VNNI but without AMX multiply unsigned by
 # signed bytes only; signed inputs took 400 times as long there (PyTorch 2.13).
@@ -113,8 +113,6 @@ def for_inference(model: Network, precision: str) -> Network:
         fast.bfloat16()
     _lay_out(fast, precision)
     if isinstance(fast, Transformer):
-        fast.encoder = nn.ModuleList(FlatEncoderLayer(layer) if FlatEncoderLayer.serves(layer) else layer
-                                     for layer in cast(list[EncoderLayer], fast.encoder))
         fast.decoder = nn.ModuleList(FlatDecoderLayer(layer) if FlatDecoderLayer.serves(layer) else layer
                                      for layer in cast(list[DecoderLayer], fast.decoder))
     return fast
