@@ -17,7 +17,8 @@ class Progress:
     recipe's best_metric. validations: (step, score) of each. stale: validations since the best. skipped: steps left out
     for want of a finite gradient; skipped_in_row: those since the last good one. window: sums since the last log line.
     seconds: spent in training and validation. averaged: the average of checkpoints has been tried. most_tokens: that
-    are computed together, since memory did not suffice for more.
+    are computed together, since memory did not suffice for more. logged: records in the log; None in a checkpoint that
+    did not count them.
     """
 
     step: int = 0
@@ -33,6 +34,7 @@ class Progress:
     seconds: float = 0.0
     averaged: bool = False
     most_tokens: int | None = None
+    logged: int | None = None
 
     def finished(self, recipe: Recipe) -> bool:
         """Whether no step is left: all are done, or the score has stopped to improve."""

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,26 +75,42 @@ def move_aside(recipe: Recipe, run: Path) -> Path:
 class Log:
     """metrics.jsonl, one JSON object a line, and the same numbers for TensorBoard.
 
-    A run that resumes at a step drops what was logged after it, so that no step is logged twice and none is missing.
+    A run that resumes drops what its checkpoint does not know of, so that nothing is logged twice and nothing is
+    missing. records: how many there are.
     """
 
-    def __init__(self, run: Path, step: int) -> None:
-        """Open for appending after `step`."""
+    def __init__(self, run: Path, step: int, records: int | None) -> None:
+        """Open for appending after so many records, none of them after `step`. None: as many as there are."""
         self.path = run / LOG_FILE
-        self._drop_after(step)
+        kept = self._keep(step, records)
+        self.records = len(kept)
         self._file = open(self.path, "a", encoding="utf-8")                     # noqa: SIM115, closed by `close`
+        # TensorBoard takes files in the order of the clock, and one that a killed process left may end anywhere: one
+        # new file with all that is in the log can neither repeat a step nor lack one.
+        for old in (run / TENSORBOARD).glob("events.out.tfevents.*"):
+            old.unlink()
         # TensorBoard's writer takes a second to import; only training needs it.
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=step + 1 if step else None)
+        self._began = time.time() - max((record.get("seconds", 0.0) for record in kept), default=0.0)
+        self._seconds = 0.0
+        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=0)       # a viewer forgets what it has read
+        for record in kept:
+            self._show(**record)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """kind: what is logged, such as training or validation."""
         self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         self._file.flush()
+        self.records += 1
+        self._show(kind, step, **values)
+
+    def _show(self, kind: str, step: int, **values: Any) -> None:
+        """For TensorBoard, at the time of the training that it was logged."""
+        self._seconds = values.get("seconds", self._seconds)
         for name, value in values.items():
             if isinstance(value, (int, float)):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+                self._board.add_scalar(f"{kind}/{name}", value, step, walltime=self._began + self._seconds)
 
     def flush(self) -> None:
         """Force everything to disk: a checkpoint must not be newer than its log."""
@@ -106,20 +123,21 @@ class Log:
         self._file.close()
         self._board.close()
 
-    def _drop_after(self, step: int) -> None:
-        if not self.path.exists():
-            return
-        kept = []
-        for line in self.path.read_bytes().splitlines(keepends=True):
+    def _keep(self, step: int, records: int | None) -> list[dict[str, Any]]:
+        """Leave the first records up to `step` in the file, and return them."""
+        kept: list[tuple[bytes, dict[str, Any]]] = []
+        for line in self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else ():
             try:
-                written_at = json.loads(line)["step"]
-            except (ValueError, KeyError):
+                record = json.loads(line)
+                if record["step"] <= step and line.endswith(b"\n"):
+                    kept.append((line, record))
+            except (ValueError, KeyError, TypeError):
                 continue                                                        # the end of a killed process
-            if written_at <= step and line.endswith(b"\n"):
-                kept.append(line)
+        kept = kept[:records]
         aside = self.path.with_suffix(".writing")
-        aside.write_bytes(b"".join(kept))
+        aside.write_bytes(b"".join(line for line, _ in kept))
         os.replace(aside, self.path)
+        return [record for _, record in kept]
 
 
 class Stopped(Exception):

@@ -132,7 +132,7 @@ class Training:
         """
         self._announce()
         progress, section = self.progress, self.section
-        log = Log(self.run, progress.step)
+        log = Log(self.run, progress.step, progress.logged if progress.step else 0)
         saved_at = time.monotonic()
         try:
             with (stopping_by_signal() as request,
@@ -324,6 +324,7 @@ class Training:
 
     def _save(self, log: Log) -> None:
         log.flush()                                                             # no checkpoint is newer than its log
+        self.progress.logged = log.records
         state = {f"optimizer.{name}.{key}": value.cpu()
                  for name, weight in zip(self.names, self.weights, strict=True)
                  for key, value in self.optimizer.state(weight).items()}

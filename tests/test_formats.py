@@ -1,4 +1,4 @@
-"""What older versions left on disk is read and gone on with: tests/formats/<format version>, written by make.py there."""
+"""What older versions left on disk is read and gone on with: tests/formats/<version>, written by make.py there."""
 
 import shutil
 from pathlib import Path

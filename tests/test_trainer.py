@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from toy import RECIPE, write_corpus
 
 from seq2seq import gradients
 from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
@@ -15,31 +16,6 @@ from seq2seq.recipe import load_recipe
 from seq2seq.run import Stopped
 from seq2seq.trainer import Training, train
 
-WORDS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("red", "rot"), ("blue", "blau"), ("cat", "Katze"),
-         ("dog", "Hund"), ("sees", "sieht"), ("hears", "hört"), ("and", "und"), ("not", "nicht")]
-
-RECIPE = """
-name: tiny
-languages: {source: en, target: de}
-data:
-  train: [{source: train.en, target: train.de}]
-  valid: {source: valid.en, target: valid.de}
-  test: {small: {source: valid.en, target: valid.de}}
-tokenizer: {vocab_size: 300}
-model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 32, dropout: 0.1}
-training:
-  batch_tokens: 64
-  learning_rate: 0.01
-  warmup_steps: 3
-  max_steps: 11
-  validate_every: 5
-  log_every: 2
-  ema_decay: 0.9
-  precision: fp32
-  threads: 1
-decoding: {beam_size: 2, max_length_offset: 3}
-"""
-
 
 @pytest.fixture(autouse=True)
 def quick_tensorboard(monkeypatch):
@@ -48,7 +24,7 @@ def quick_tensorboard(monkeypatch):
 
     class Nothing:
         def __init__(self, *arguments, **options): ...
-        def add_scalar(self, *arguments): ...
+        def add_scalar(self, *arguments, **options): ...
         def flush(self): ...
         def close(self): ...
 
@@ -57,16 +33,7 @@ def quick_tensorboard(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A recipe with 60 sentences of 3 to 7 words, translated word by word."""
-    generator = torch.Generator().manual_seed(5)
-    for name, count in (("train", 60), ("valid", 7)):
-        pairs = []
-        for _ in range(count):
-            length = int(torch.randint(3, 8, (1,), generator=generator))
-            chosen = [WORDS[index] for index in torch.randint(len(WORDS), (length,), generator=generator)]
-            pairs.append([" ".join(word[side] for word in chosen) for side in (0, 1)])
-        for side, language in enumerate(("en", "de")):
-            (tmp_path / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs))
+    write_corpus(tmp_path)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     return tmp_path
 
