@@ -32,7 +32,8 @@ from seq2seq.checkpoint import (
     update_bundle_metadata,
 )
 from seq2seq.corpus import read_pairs
-from seq2seq.errors import CheckpointError, UserError
+from seq2seq.divergence import Diverged, go_back, require_sane
+from seq2seq.errors import CheckpointError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
 from seq2seq.gradients import StepGradients, gradient_of
 from seq2seq.loss import perplexity
@@ -46,9 +47,6 @@ from seq2seq.recipe import Recipe
 from seq2seq.run import Log, Stopped, admit, move_aside, stopping_by_signal
 from seq2seq.translator import Translator, stored_weights
 from seq2seq.validation import Measured, Validation
-
-# So many steps in a row without a finite gradient are no accident.
-MOST_SKIPPED_STEPS = 10
 
 
 def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[str, Score]]:
@@ -69,13 +67,21 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
     with lock_run(run):
         _read_what_is_needed_late(recipe)
         admit(recipe, run)
-        training = Training(recipe, run)
-        if training.progress.finished(recipe):
-            longer = "max_steps" if training.progress.step >= recipe.training.max_steps else "early_stopping"
-            console.say(f"{run} has finished: {training.progress.summary()}. To train on, raise training.{longer}; "
-                        "to begin anew, use --restart.")
-        training.loop()
-        return training.test()
+        while True:
+            training = Training(recipe, run)
+            if training.progress.finished(recipe):
+                longer = "max_steps" if training.progress.step >= recipe.training.max_steps else "early_stopping"
+                console.say(f"{run} has finished: {training.progress.summary()}. To train on, raise training.{longer}; "
+                            "to begin anew, use --restart.")
+            try:
+                training.loop()
+                return training.test()
+            except Diverged as divergence:
+                if recipe.training.divergence == "stop" or not go_back(run, training.progress):
+                    raise
+                console.warn(f"{divergence.found}; going back to step {training.progress.good_step:,}, with half the "
+                             "learning rate")
+            del training                                                        # its memory is wanted by the next
 
 
 class Training:
@@ -140,6 +146,7 @@ class Training:
                 self._validate_if_due(log)
                 for parts in self._steps():
                     self._step(parts)
+                    require_sane(progress, self.run)
                     advance(1)
                     if progress.step % section.log_every == 0:
                         advance(0, self._log_window(log))
@@ -181,8 +188,9 @@ class Training:
         norm = scale_gradients([gradient_of(weight) for weight in self.weights], sums.target_tokens,
                                self.section.gradient_clip)
         if math.isfinite(norm):
-            self._update(learning_rate(self.section, step), step)
+            self._update(self._rate(step), step)
             self.progress.skipped_in_row = 0
+            self.progress.follow(sums.likelihood.item() / sums.target_tokens)
             self.progress.count(loss=sums.loss.item(), likelihood=sums.likelihood.item(),
                                 source_tokens=sums.source_tokens, target_tokens=sums.target_tokens,
                                 gradient_norm=norm, steps=1)
@@ -193,6 +201,9 @@ class Training:
         self.progress.step_in_epoch += 1
         self.progress.averaged = False
         self.progress.count(seconds=time.monotonic() - began)
+
+    def _rate(self, step: int) -> float:
+        return self.progress.rate_factor * learning_rate(self.section, step)
 
     def _update(self, rate: float, step: int) -> None:
         self.optimizer.step(rate)
@@ -209,10 +220,6 @@ class Training:
         numbers = [] if lines is None else sorted(int(lines[index]) for part in parts for index in part)
         console.warn(f"step {step:,} has no finite gradient and is skipped; its pairs are on the lines "
                      f"{', '.join(map(str, numbers[:20]))}{', …' if len(numbers) > 20 else ''}")
-        if self.progress.skipped_in_row >= MOST_SKIPPED_STEPS:
-            raise UserError(f"{self.progress.skipped_in_row} steps in a row had no finite gradient: the training has "
-                            f"diverged. The checkpoints of {self.run} are intact; train anew with a lower "
-                            "training.learning_rate, a longer warmup_steps, or precision fp32.")
 
     # Reporting
 
@@ -235,13 +242,13 @@ class Training:
             "epoch": self.progress.epoch,
             "loss": window["loss"] / tokens,
             "perplexity": perplexity(window["likelihood"], int(tokens)),
-            "learning_rate": learning_rate(self.section, self.progress.step),
+            "learning_rate": self._rate(self.progress.step),
             "gradient_norm": window["gradient_norm"] / window["steps"],
             "tokens_per_second": (window["source_tokens"] + tokens) / window["seconds"],
             "seconds": self.progress.seconds,
         }
         log.write("training", self.progress.step, values)
-        shown = (f"epoch {self.progress.epoch + 1}  loss {values['loss']:.3f}  perplexity {values['perplexity']:.2f}  "
+        shown = (f"epoch {self.progress.epoch + 1}  loss {values['loss']:.3f}  perplexity {_figure(values['perplexity'])}  "
                  f"rate {values['learning_rate']:.2e}  gradient {values['gradient_norm']:.2f}  "
                  f"{values['tokens_per_second']:,.0f} tokens/s")
         if not console.is_terminal():
@@ -281,7 +288,7 @@ class Training:
             # the validation, where the other order would remember a score that no bundle has.
             self.progress.best_score, self.progress.best_step = score, self.progress.step
             self._save_best(measured)
-        shown = "  ".join(f"{name} {value:.2f}" for name, value in values.items())
+        shown = "  ".join(f"{name} {_figure(value)}" for name, value in values.items())
         console.say(f"{title}  {shown}{'  (best)' if better else ''}")
         return measured, better
 
@@ -325,6 +332,7 @@ class Training:
     def _save(self, log: Log) -> None:
         log.flush()                                                             # no checkpoint is newer than its log
         self.progress.logged = log.records
+        self.progress.judge()
         state = {f"optimizer.{name}.{key}": value.cpu()
                  for name, weight in zip(self.names, self.weights, strict=True)
                  for key, value in self.optimizer.state(weight).items()}
@@ -336,7 +344,8 @@ class Training:
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.progress.step]
         newest = steps[-self.section.keep_checkpoints:]
         averaged = self.progress.steps_to_average(self.section.average, self.section.best_metric)
-        prune_checkpoints(self.run, {*newest, *averaged})
+        fallbacks = {self.progress.good_step, self.progress.candidate_step}
+        prune_checkpoints(self.run, {*newest, *averaged, *(fallbacks if self.section.divergence != "stop" else ())})
 
     def _resume(self) -> None:
         checkpoint = newest_checkpoint(self.run)
@@ -393,6 +402,10 @@ def _make_deterministic(device: torch.device) -> None:
 @torch.no_grad()
 def _copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     torch._foreach_copy_(list(targets), list(sources))
+
+
+def _figure(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
 def _parameters(weights: Sequence[Tensor]) -> int:

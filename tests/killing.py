@@ -138,6 +138,7 @@ def untimed(record: dict[str, object]) -> dict[str, object]:
 
 def main() -> None:
     path, directory, seed, wanted = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    assert not (directory / "whole0").exists(), "a finished training tells nothing of its phases"
     rng = random.Random(seed)
     recipes = [load_recipe(path, [setting]) for setting in SETTINGS]
     durations = [uninterrupted(recipe, directory / f"whole{number}") for number, recipe in enumerate(recipes)]

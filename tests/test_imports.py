@@ -14,8 +14,8 @@ READING_ORDER = [
     "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
     "preparation", "storage", "checkpoint", "averaging", "translator", "generation", "rescoring", "alignment",
-    "inspection", "views", "workers", "evaluation", "validation", "progress", "run", "trainer", "check",
-    "interop", "options", "commands", "cli", "__main__",
+    "inspection", "views", "workers", "evaluation", "validation", "progress", "divergence", "run",
+    "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "attention", "copying", "joined", "transformer", "language_model", "rnn", "pointer",

@@ -12,6 +12,7 @@ from seq2seq import gradients
 from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.machine import has_fast_bf16
+from seq2seq.progress import Progress
 from seq2seq.recipe import load_recipe
 from seq2seq.run import Stopped
 from seq2seq.trainer import Training, train
@@ -244,6 +245,57 @@ def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, 
     assert all(weight.isfinite().all() for weight in final_weights(tmp_path / "run").values())
 
 
+@pytest.fixture
+def exploding(monkeypatch):
+    """Updates a thousand times too large from step 8 on, unless the training has gone back and lowered its rate."""
+    done = Training._update
+    monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)                  # so that a short training shows it
+    monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
+        self, rate * (1000 if step >= 8 and self.progress.rate_factor == 1 else 1), step))
+
+
+def test_a_loss_that_blows_up_stops_the_training_and_names_the_good_checkpoint(recipe, tmp_path, exploding):
+    settings = "training.max_steps=60", "training.validate_every=3"
+    with pytest.raises(UserError, match=r"step \d+: .* has risen from .*: the training has diverged. The checkpoint of "
+                                        r"step 3 .*training.divergence=lower_rate"):
+        train(recipe(*settings), tmp_path / "run")
+    # The advice is followed: it is no other recipe, and the rest is trained with half the rate.
+    train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "run")
+    rates = {record["step"]: record["learning_rate"] for record in logged(tmp_path / "run")
+             if record["kind"] == "training"}
+    train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "other")
+    assert rates == {record["step"]: record["learning_rate"] for record in logged(tmp_path / "other")
+                     if record["kind"] == "training"}
+    assert list(rates) == list(range(2, 61, 2))
+    assert rates[60] == pytest.approx(0.5 * 0.01 * (3 / 60) ** 0.5)
+    assert rates[2] == pytest.approx(0.01 * 2 / 3)
+    assert all(record["loss"] < 8 for record in logged(tmp_path / "run"))
+    assert newest_checkpoint(tmp_path / "run").info["progress"]["retreats"] == 1
+
+
+def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkeypatch, capsys):
+    done = Training._update
+    monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)
+    monkeypatch.setattr(Training, "_update",
+                        lambda self, rate, step: done(self, rate * (1e5 if step >= 8 else 1), step))
+    with pytest.raises(UserError, match="diverged"):
+        train(recipe("training.max_steps=60", "training.validate_every=3", "training.divergence=lower_rate"),
+              tmp_path / "run")
+    assert capsys.readouterr().err.count("going back to step 3") == 5
+
+
+def test_a_healthy_training_is_never_taken_for_a_diverged_one():
+    progress = Progress()
+    generator = torch.Generator().manual_seed(3)
+    for step in range(3000):
+        noise = torch.randn(1, generator=generator).item()
+        progress.follow(1.5 + 8 * 0.99**step + 0.5 * noise + (30 if step % 500 == 499 else 0))   # a bad batch at times
+        assert progress.risen() < 0.7, step
+    for _ in range(200):
+        progress.follow(7.0)
+    assert progress.risen() >= 1
+
+
 # Validating, averaging, ending
 
 
@@ -255,8 +307,6 @@ def test_the_moving_average_is_what_is_validated_and_kept(recipe, tmp_path):
 
 
 def test_a_training_that_no_longer_improves_stops_early(recipe, tmp_path, monkeypatch):
-    from seq2seq.progress import Progress
-
     monkeypatch.setattr(Progress, "is_better", lambda self, score, metric: self.best_score is None)
     train(recipe("training.max_steps=100", "training.early_stopping=2"), tmp_path / "run")
     assert newest_checkpoint(tmp_path / "run").step == 15                       # best at 5, then two without gain

@@ -19,6 +19,7 @@ PROLONGING = (
     "training.keep_checkpoints",
     "training.checkpoint_minutes",
     "training.average",
+    "training.divergence",
     "training.log_every",
     "training.threads",
 )

@@ -248,6 +248,9 @@ class TrainingSection(Section):
     """Averaging of checkpoints at the end of training."""
     ema_decay: Share = 0.0
     """Decay of a running mean of the weights, which is then validated and kept as the model; 0 turns it off."""
+    divergence: Literal["stop", "lower_rate"] = "stop"
+    """What follows when the loss blows up, or many steps in a row have no finite gradient: `stop` explains it,
+    `lower_rate` goes back to the last good checkpoint and halves the learning rate."""
     log_every: PositiveInt = 50
     """Steps between lines of the log."""
     threads: PositiveInt | None = None

@@ -1,0 +1,64 @@
+"""A training that has diverged: how it is told, and how the run goes back to where it had not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from seq2seq.checkpoint import list_checkpoints, load_checkpoint, prune_checkpoints, save_checkpoint, step_of
+from seq2seq.errors import UserError
+from seq2seq.progress import Progress
+
+RATE_AFTER_RETREAT = 0.5
+MOST_RETREATS = 5
+MOST_SKIPPED_STEPS = 10
+"""So many steps in a row without a finite gradient are no accident."""
+
+
+class Diverged(UserError):
+    """The training has lost what it had learnt. found: how that is seen. The weights on disk are intact."""
+
+    def __init__(self, found: str, remedy: str) -> None:
+        super().__init__(f"{found}: the training has diverged. {remedy}")
+        self.found = found
+
+
+def require_sane(progress: Progress, run: Path) -> None:
+    """Raises Diverged if the loss has blown up, or too many steps in a row had no finite gradient."""
+    if progress.skipped_in_row >= MOST_SKIPPED_STEPS:
+        found = f"step {progress.step:,}: {progress.skipped_in_row} steps in a row had no finite gradient"
+    elif progress.risen() >= 1:
+        found = (f"step {progress.step:,}: the running mean of -log p of a target token has risen from "
+                 f"{progress.lowest_loss:.2f} to {progress.smoothed_loss:.2f}")
+    else:
+        return
+    anew = ("train anew (--restart) with a lower training.learning_rate, a longer warmup_steps, precision fp32, or "
+            "divergence: lower_rate")
+    if progress.good_step not in map(step_of, list_checkpoints(run)):
+        raise Diverged(found, f"No checkpoint is left from well before that: {anew}.")
+    raise Diverged(found, f"The checkpoint of step {progress.good_step:,} in {run} is from before. To go back to it "
+                          "with half the learning rate, run the same command with --set "
+                          f"training.divergence=lower_rate; or {anew}.")
+
+
+def go_back(run: Path, progress: Progress) -> bool:
+    """Let the run go on from its last good checkpoint with a lower rate; whether there is one, and hope.
+
+    A kill in the middle leaves the good checkpoint with the old rate, and the training comes here again.
+
+    Args:
+        progress: of the training that has diverged. Its best model stays the best.
+    """
+    steps = [step_of(path) for path in list_checkpoints(run)]
+    if progress.good_step not in steps or progress.retreats >= MOST_RETREATS:
+        return False
+    prune_checkpoints(run, [step for step in steps if step <= progress.good_step])
+    place = next(path for path in list_checkpoints(run) if step_of(path) == progress.good_step)
+    good = load_checkpoint(place)
+    lowered: dict[str, Any] = {
+        **good.info["progress"], "rate_factor": progress.rate_factor * RATE_AFTER_RETREAT,
+        "retreats": progress.retreats + 1, "best_score": progress.best_score, "best_step": progress.best_step,
+        "skipped": progress.skipped, "skipped_in_row": 0,
+    }
+    save_checkpoint(run, good.step, good.model, good.state, {**good.info, "progress": lowered})
+    return True
