@@ -16,14 +16,26 @@ from typing import Annotated
 import typer
 
 from seq2seq import __version__
-from seq2seq.commands import align, attention, average, check, evaluate, generate, rescore, score, train, translate
+from seq2seq.commands import (
+    align,
+    attention,
+    average,
+    check,
+    evaluate,
+    generate,
+    rescore,
+    score,
+    train,
+    translate,
+    verify_resume,
+)
 from seq2seq.errors import UserError
 from seq2seq.textio import OutputClosed
 
 # What no program can help: a full disk, a file or directory that may not be written.
 OUTSIDE_OUR_POWER = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 # In the order of the help.
-COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average)
+COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average, verify_resume)
 
 app = typer.Typer(
     name="seq2seq", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -45,7 +57,7 @@ def options(
 
 for command in COMMANDS:
     name = command.__name__.rpartition(".")[2]
-    app.command(name, epilog=command.EXAMPLES)(getattr(command, name))
+    app.command(name.replace("_", "-"), epilog=command.EXAMPLES)(getattr(command, name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

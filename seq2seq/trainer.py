@@ -248,9 +248,9 @@ class Training:
             "seconds": self.progress.seconds,
         }
         log.write("training", self.progress.step, values)
-        shown = (f"epoch {self.progress.epoch + 1}  loss {values['loss']:.3f}  perplexity {_figure(values['perplexity'])}  "
-                 f"rate {values['learning_rate']:.2e}  gradient {values['gradient_norm']:.2f}  "
-                 f"{values['tokens_per_second']:,.0f} tokens/s")
+        shown = (f"epoch {self.progress.epoch + 1}  loss {values['loss']:.3f}  "
+                 f"perplexity {_figure(values['perplexity'])}  rate {values['learning_rate']:.2e}  "
+                 f"gradient {values['gradient_norm']:.2f}  {values['tokens_per_second']:,.0f} tokens/s")
         if not console.is_terminal():
             left = (self.section.max_steps - self.progress.step) * self.progress.seconds / self.progress.step
             console.say(f"step {self.progress.step:,}/{self.section.max_steps:,}  {shown}  {left / 60:.0f} min left")

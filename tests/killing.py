@@ -9,7 +9,6 @@ training. Prints a JSON object: `kills` by phase, `runs`, and `differences`, whi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -24,11 +23,11 @@ import sacrebleu  # noqa: F401, for the children
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, for the children
 
-from seq2seq import checkpoint, console, trainer
-from seq2seq.checkpoint import list_checkpoints
+from seq2seq import checkpoint, console, trainer, verification
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.run import Log
 from seq2seq.validation import Validation
+from seq2seq.verification import OF_THE_CLOCK, remains
 
 PHASES = {
     "tokenizer": (trainer, "train_or_load_tokenizers"), "preparation": (trainer, "prepare"),
@@ -38,7 +37,6 @@ PHASES = {
     "averaging": (trainer.Training, "_average_checkpoints"), "test": (trainer.Training, "test"),
     "scores": (checkpoint, "replace_json"),
 }
-OF_THE_CLOCK = ("seconds", "tokens_per_second")
 KILLS_A_RUN = 6
 # With a checkpoint after each step a kill costs one step at most; with one at each validation it costs several.
 SETTINGS = ("training.checkpoint_minutes=0", "training.checkpoint_minutes=2")
@@ -116,24 +114,15 @@ def killed(recipe: Recipe, run: Path, phase: str, entry: int, delay: float) -> b
 
 def outcome(run: Path) -> dict[str, object]:
     """What must be the same: weights, all other state, the best model and its scores, log, TensorBoard's curves."""
-    files = [run / "best" / name for name in ("model.safetensors", "recipe.yaml", "tokenizer.model")]
-    for path in list_checkpoints(run):
-        files += [path / "model.safetensors", path / "state.safetensors"]
-    found: dict[str, object] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
-                                for path in files}
+    found = remains(run)
     metadata = json.loads((run / "best" / "metadata.json").read_text())
     found["scores"] = [metadata[key] for key in ("step", "validation", "test")]
-    found["log"] = [untimed(json.loads(line)) for line in (run / "metrics.jsonl").read_text().splitlines()]
     board = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     found["curves"] = {tag: [(event.step, event.value) for event in board.Scalars(tag)]
                        for tag in board.Tags()["scalars"] if tag.rpartition("/")[2] not in OF_THE_CLOCK}
     found["litter"] = sorted(path.name for place in (run, run / "checkpoints") for path in place.iterdir()
                              if path.name.startswith(".") and path.name != ".lock" or "writing" in path.name)
     return found
-
-
-def untimed(record: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in record.items() if key not in OF_THE_CLOCK}
 
 
 def main() -> None:
@@ -152,8 +141,7 @@ def main() -> None:
             kills[phase] += killed(recipes[which], run, phase, rng.randint(1, len(took)), rng.uniform(0, max(took)))
         assert not killed(recipes[which], run, "never", 1, 0.0)
         found = outcome(run)
-        differences += [f"{run.name}: {key}" for key in expected[which].keys() | found.keys()
-                        if expected[which].get(key) != found.get(key)]
+        differences += [f"{run.name}: {name}" for name in verification.differences(expected[which], found)]
         shutil.rmtree(run)
         runs += 1
     print(json.dumps({"kills": kills, "runs": runs, "differences": differences,

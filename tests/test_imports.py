@@ -14,7 +14,7 @@ READING_ORDER = [
     "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
     "preparation", "storage", "checkpoint", "averaging", "translator", "generation", "rescoring", "alignment",
-    "inspection", "views", "workers", "evaluation", "validation", "progress", "divergence", "run",
+    "inspection", "views", "workers", "evaluation", "validation", "progress", "divergence", "run", "verification",
     "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [

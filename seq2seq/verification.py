@@ -1,0 +1,146 @@
+"""The proof, on anyone's recipe and machine, that a training which is killed ends as one that is not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seq2seq.checkpoint import BEST, MODEL, RECIPE, STATE, list_checkpoints, step_of
+from seq2seq.errors import UserError
+from seq2seq.recipe import Recipe, save_recipe
+from seq2seq.run import LOG_FILE
+
+OF_THE_CLOCK = ("seconds", "tokens_per_second")
+"""Fields of the log that tell time, which no two trainings share."""
+VALIDATIONS, VALID_SENTENCES = 3, 20
+LONGEST_DELAY = 0.3
+"""Seconds between a step's record and the kill."""
+LOOK_EVERY = 0.02
+"""Seconds between two looks at the log."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """signal: its name. step: the last one in the log. checkpoint: the step that was gone on after; 0 is the begin."""
+
+    signal: str
+    step: int
+    checkpoint: int
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What two trainings of the same recipe have left. differences: none if they are the same to the bit. weights:
+    sha256 of the final weights of the one in peace."""
+
+    steps: int
+    kills: list[Kill]
+    differences: list[str]
+    weights: str
+
+
+def shortened(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe for so many steps, all of them in the log, with a few short validations and no test."""
+    training = recipe.training.model_copy(update={
+        "max_steps": steps, "validate_every": max(1, steps // VALIDATIONS), "valid_sentences": VALID_SENTENCES,
+        "log_every": 1, "early_stopping": 0, "checkpoint_minutes": 0.01})
+    whole = recipe.resolve()
+    return whole.model_copy(update={"training": training, "data": whole.data.model_copy(update={"test": {}}),
+                                    "expected": {}})
+
+
+def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: Callable[[int], None]) -> Verification:
+    """Train twice for so many steps, in processes of their own: once in peace, and once killed so many times and
+    started again. All kills are SIGKILL but the last, SIGTERM.
+
+    Args:
+        place: a directory for both, which must not exist.
+        advance: called with the number of steps that are done.
+    Raises:
+        UserError: the recipe cannot be trained; the message is the training's.
+    """
+    place.mkdir(parents=True)
+    save_recipe(shortened(recipe, steps), place / RECIPE)
+    whole, parted = place / "whole", place / "parted"
+    _watch(place, whole, steps, advance, 0)
+    parted.mkdir()
+    # A large corpus takes long to prepare; that this survives kills too is tested elsewhere.
+    for name in ("tokenizer", "prepared"):
+        shutil.copytree(whole / name, parted / name)
+    rng = random.Random(recipe.seed)
+    done = []
+    for number, step in enumerate(sorted(rng.sample(range(1, steps), min(kills, steps - 1))), start=1):
+        chosen = signal.SIGTERM if number == kills else signal.SIGKILL
+        _watch(place, parted, step, advance, steps, (chosen, rng.uniform(0, LONGEST_DELAY)))
+        done.append(Kill(chosen.name, logged_steps(parted), max(map(step_of, list_checkpoints(parted)), default=0)))
+    _watch(place, parted, steps, advance, steps)
+    last = list_checkpoints(whole)[-1]
+    weights = hashlib.sha256((last / MODEL).read_bytes()).hexdigest()
+    return Verification(steps, done, differences(remains(whole), remains(parted)), weights)
+
+
+def _watch(place: Path, run: Path, until: int, advance: Callable[[int], None], before: int,
+           kill: tuple[signal.Signals, float] | None = None) -> None:
+    """Train until the log has so many steps, then kill with a delay; without `kill`, train to the end."""
+    command = [sys.executable, "-m", "seq2seq", "train", str(place / RECIPE), "--run-dir", str(run)]
+    with (place / f"{run.name}.log").open("a+b") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        try:
+            while process.poll() is None:
+                advance(before + logged_steps(run))
+                if kill and logged_steps(run) >= until:
+                    time.sleep(kill[1])
+                    process.send_signal(kill[0])
+                    process.wait()
+                    return
+                time.sleep(LOOK_EVERY)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if process.returncode:
+            errors.seek(0)
+            raise UserError(f"the training ended with exit code {process.returncode}:\n"
+                            f"{errors.read().decode(errors='replace').rstrip()}")
+
+
+def logged_steps(run: Path) -> int:
+    """The last step in a run's log."""
+    records = _records(run)
+    return records[-1]["step"] if records else 0
+
+
+def remains(run: Path) -> dict[str, Any]:
+    """What a training leaves, by name: checksums of weights and of all other state, the log without time."""
+    files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run) for name in (MODEL, STATE))]
+    found: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
+                             for path in files}
+    for record in _records(run):
+        for name in OF_THE_CLOCK:
+            record.pop(name, None)
+        found.setdefault(f"the log of step {record['step']}", []).append(record)
+    return found
+
+
+def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    """Names of what differs, or of what only one of them has; in order."""
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
+
+
+def _records(run: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log, which may be in the middle of a write."""
+    try:
+        text = (run / LOG_FILE).read_bytes()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]

@@ -1,0 +1,74 @@
+"""`verify-resume`: two trainings, one of them killed, and what is said of their difference."""
+
+import json
+import sys
+
+import pytest
+from toy import RECIPE, write_corpus
+
+from seq2seq import verification
+from seq2seq.cli import main
+from seq2seq.errors import UserError
+from seq2seq.recipe import load_recipe
+from seq2seq.verification import differences, remains, shortened
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+def test_a_training_is_proven_to_resume_and_nothing_is_left_behind(folder, capsys):
+    before = sorted(path.name for path in folder.iterdir())
+    assert main(["verify-resume", "recipe.yaml", "--steps", "9", "--kills", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "SIGKILL after step" in out, out
+    assert "SIGTERM after step" in out
+    assert "identical to the bit after 9 steps" in out
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "runs"])
+    assert not any((folder / "runs").iterdir())
+
+
+def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monkeypatch):
+    watch = verification._watch
+
+    def forgetful(place, run, until, advance, before, kill=None):
+        if run.name == "parted":                                # its recipe has been changed behind its back
+            path = place / "recipe.yaml"
+            path.write_text(path.read_text().replace("seed: 1", "seed: 2"))
+        watch(place, run, until, advance, before, None)
+
+    monkeypatch.setattr(verification, "_watch", forgetful)
+    assert main(["verify-resume", "recipe.yaml", "--steps", "4", "--kills", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "NOT the same: best/model.safetensors, checkpoints/step-0000000" in out
+    assert (folder / "runs" / "tiny.verify-resume" / "whole" / "metrics.jsonl").exists()
+    # It is not overwritten either.
+    assert main(["verify-resume", "recipe.yaml"]) == 2
+
+
+def test_what_stops_the_training_is_told(folder, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(UserError, match="exit code 1"):
+        verification.verify_resume(load_recipe("recipe.yaml"), folder / "place", 4, 1, lambda done: None)
+
+
+def test_only_the_clock_may_differ(tmp_path):
+    for name, seconds, loss in (("one", 1.0, 5.0), ("two", 2.0, 5.0), ("three", 2.0, 5.1)):
+        (tmp_path / name / "best").mkdir(parents=True)
+        (tmp_path / name / "best" / "model.safetensors").write_bytes(b"weights")
+        record = {"kind": "training", "step": 3, "seconds": seconds, "tokens_per_second": 1 / seconds, "loss": loss}
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps(record) + '\n{"kind": "tr')
+    one, two, three = (remains(tmp_path / name) for name in ("one", "two", "three"))
+    assert differences(one, two) == []
+    assert differences(one, three) == ["the log of step 3"]
+
+
+def test_the_short_recipe_keeps_what_is_to_be_proven(folder):
+    recipe = load_recipe("recipe.yaml")
+    short = shortened(recipe, 24)
+    assert short.training.max_steps == 24 and short.training.validate_every == 8 and not short.data.test
+    assert short.model == recipe.model and short.training.ema_decay == recipe.training.ema_decay
