@@ -17,8 +17,9 @@ from seq2seq.machine import choose_precision, settle_process
 from seq2seq.model import build_model
 from seq2seq.preparation import train_or_load_tokenizers
 from seq2seq.recipe import Recipe, parse_recipe
+from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import END_ID, START_ID
-from seq2seq.translator import Translator, stored_weights
+from seq2seq.translator import Translator
 from seq2seq.workers import TranslatorPool
 
 LENGTH_PENALTY = 1.0

@@ -245,6 +245,8 @@ def load_bundle(directory: Path) -> Bundle:
             tokenizer_files = {name: (found / name).read_bytes() for name in names}
         except OSError as error:
             cannot_read(found, error)
+        except UnicodeDecodeError as error:
+            raise Damaged(f"{found / RECIPE} is damaged: {error}.") from error
         own = {key: value for key, value in metadata.items() if key not in RESERVED}
         return Bundle(Path(directory), read_tensors(found / MODEL), recipe_text, tokenizer_files, own)
 

@@ -47,6 +47,11 @@ def progress(description: str, total: int | None, done: int = 0) -> Iterator[Adv
         yield advance
 
 
+def be_silent() -> None:
+    """Say nothing from here on: another process says it already."""
+    _console.quiet = True
+
+
 def is_terminal() -> bool:
     """Whether a person watches: otherwise the log is printed line by line."""
     return _console.is_terminal

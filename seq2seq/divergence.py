@@ -41,8 +41,13 @@ def require_sane(progress: Progress, run: Path) -> None:
                           f"training.divergence=lower_rate; or {anew}.")
 
 
-def go_back(run: Path, progress: Progress) -> bool:
-    """Let the run go on from its last good checkpoint with a lower rate; whether there is one, and hope.
+def can_go_back(run: Path, progress: Progress) -> bool:
+    """Whether there is a checkpoint to go back to, and hope."""
+    return progress.good_step in map(step_of, list_checkpoints(run)) and progress.retreats < MOST_RETREATS
+
+
+def go_back(run: Path, progress: Progress) -> None:
+    """Let the run go on from its last good checkpoint with a lower rate.
 
     A kill in the middle leaves the good checkpoint with the old rate, and the training comes here again.
 
@@ -50,8 +55,6 @@ def go_back(run: Path, progress: Progress) -> bool:
         progress: of the training that has diverged. Its best model stays the best.
     """
     steps = [step_of(path) for path in list_checkpoints(run)]
-    if progress.good_step not in steps or progress.retreats >= MOST_RETREATS:
-        return False
     prune_checkpoints(run, [step for step in steps if step <= progress.good_step])
     place = next(path for path in list_checkpoints(run) if step_of(path) == progress.good_step)
     good = load_checkpoint(place)
@@ -61,4 +64,3 @@ def go_back(run: Path, progress: Progress) -> bool:
         "skipped": progress.skipped, "skipped_in_row": 0,
     }
     save_checkpoint(run, good.step, good.model, good.state, {**good.info, "progress": lowered})
-    return True

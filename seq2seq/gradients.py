@@ -7,7 +7,6 @@ parts nor their size changes it; with dropout they decide only what is drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,18 +15,39 @@ from torch import Tensor, nn
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, Shape, derived_seed, fitting, gather
 from seq2seq.errors import UserError
-from seq2seq.loss import training_loss
+from seq2seq.loss import LossSum, training_loss
 
 
-@dataclass
 class StepSums:
-    """Sums over the tokens of a step. loss: what was minimised. likelihood: -log p of the targets, in nats; both
-    scalars, on the device until somebody asks."""
+    """Sums over the tokens of a step.
 
-    loss: Tensor
-    likelihood: Tensor
-    source_tokens: int = 0
-    target_tokens: int = 0
+    values: (4,) float64, on the device until somebody asks: loss, what was minimised; likelihood, -log p of the targets
+        in nats; source and target tokens.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.values = torch.zeros(4, dtype=torch.float64, device=device)
+
+    def add(self, loss: LossSum, source_tokens: int) -> None:
+        """Add those of a part."""
+        counts = torch.tensor([source_tokens, loss.tokens], dtype=torch.float64, device=self.values.device)
+        self.values += torch.cat([torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double(), counts])
+
+    @property
+    def loss(self) -> float:
+        return self.values[0].item()
+
+    @property
+    def likelihood(self) -> float:
+        return self.values[1].item()
+
+    @property
+    def source_tokens(self) -> int:
+        return int(self.values[2])
+
+    @property
+    def target_tokens(self) -> int:
+        return int(self.values[3])
 
 
 class StepGradients:
@@ -47,16 +67,16 @@ class StepGradients:
         self.shape = shape if most_tokens is None else None
         self.longest, self.most_tokens = longest, most_tokens
 
-    def add_up(self, corpus: EncodedCorpus, step: int, parts: Sequence[np.ndarray]) -> StepSums:
-        """Leave the summed gradients of a step in `weights`.
+    def add_up(self, corpus: EncodedCorpus, step: int,
+               parts: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> StepSums:
+        """Leave the summed gradients of some parts of a step in `weights`.
 
+        parts: each with the numbers that lead to it: of the part, of its half, and so on.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
-        nothing = torch.zeros((), device=self.computing_weights[0].device)
-        sums, gradients = StepSums(nothing, nothing), list[Tensor]()
-        # Each part with the numbers that lead to it: of the part, of its half, and so on.
-        waiting: list[tuple[tuple[int, ...], np.ndarray]] = [((number,), part) for number, part in enumerate(parts)]
+        sums, gradients = StepSums(self.computing_weights[0].device), list[Tensor]()
+        waiting = list(parts)
         while waiting:
             path, part = waiting.pop(0)
             pieces = list(self._small_enough(corpus, part))
@@ -65,7 +85,7 @@ class StepGradients:
                 pieces = [part[::2], part[1::2]]
             if len(pieces) > 1:
                 waiting = [((*path, number), piece) for number, piece in enumerate(pieces)] + waiting
-        for weight, gradient in zip(self.weights, gradients, strict=True):
+        for weight, gradient in zip(self.weights, gradients or map(torch.zeros_like, self.weights), strict=True):
             weight.grad = gradient
         return sums
 
@@ -103,10 +123,7 @@ class StepGradients:
             torch._foreach_add_(gradients, found)
         else:
             gradients += found
-        sums.loss = sums.loss + loss.total.detach()
-        sums.likelihood = sums.likelihood + loss.negative_log_likelihood
-        sums.source_tokens += int(corpus.source.lengths[part].sum())
-        sums.target_tokens += loss.tokens
+        sums.add(loss, int(corpus.source.lengths[part].sum()))
         return True
 
     def _lower_budget(self, corpus: EncodedCorpus, part: np.ndarray) -> None:

@@ -243,10 +243,7 @@ def _short_enough(sides: list[tuple[np.ndarray, np.ndarray]], numbers: np.ndarra
 
 def _open(recipe: Recipe, directory: Path) -> Prepared:
     described = json.loads((directory / "corpus.json").read_text())
-    sides = []
-    for name, dtype in zip(SIDES, described["types"], strict=True):
-        ids = np.memmap(directory / f"{name}.ids", dtype=dtype, mode="r")
-        sides.append(EncodedSide(ids, np.memmap(directory / f"{name}.offsets", dtype=np.int64, mode="r")))
+    sides = [_side(directory, name, dtype) for name, dtype in zip(SIDES, described["types"], strict=True)]
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
     weights = np.array([spec.weight for spec in recipe.data.train])
     seen = None
@@ -262,7 +259,9 @@ class SampledEpochs:
     Seeded per block from (seed, epoch, block), so that an epoch is the same whenever and wherever it is made.
     """
 
-    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe) -> None:
+    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, makes: bool = True) -> None:
+        """makes: whether this process makes the epochs, or finds them made by another."""
+        self.makes = makes
         self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
         self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="subword-sampling")
@@ -271,6 +270,8 @@ class SampledEpochs:
 
     def corpus(self, epoch: int) -> EncodedCorpus:
         """The corpus as `epoch` sees it; begins to make the next."""
+        if not self.makes:
+            return self._open(epoch)
         for number in (epoch, epoch + 1):
             if number not in self._coming:
                 self._coming[number] = self._worker.submit(self._make, number)
@@ -293,7 +294,6 @@ class SampledEpochs:
         directory = self._directory(epoch)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
-        sides = []
         for name, tokenizer in (("source", self.tokenizers.source), ("target", self.tokenizers.target)):
             writer = _SideWriter(directory, name, tokenizer)
             with open(self.prepared.directory / f"{name}.txt", encoding="utf-8", newline="\n") as text:
@@ -310,6 +310,16 @@ class SampledEpochs:
                     side = EncodedSide.from_lists(sampled)
                     writer.append(side.ids, side.lengths)
             writer.close()
-            ids = np.memmap(directory / f"{name}.ids", dtype=writer.dtype, mode="r")
-            sides.append(EncodedSide(ids, np.memmap(directory / f"{name}.offsets", dtype=np.int64, mode="r")))
-        return replace(self.prepared.corpus, source=sides[0], target=sides[1])
+        return self._open(epoch)
+
+    def _open(self, epoch: int) -> EncodedCorpus:
+        source, target = (
+            _side(self._directory(epoch), name, id_type(tokenizer.vocab_size))
+            for name, tokenizer in (("source", self.tokenizers.source), ("target", self.tokenizers.target)))
+        return replace(self.prepared.corpus, source=source, target=target)
+
+
+def _side(directory: Path, name: str, dtype: Any) -> EncodedSide:
+    """One language of a corpus on disk, mapped into memory."""
+    ids = np.memmap(directory / f"{name}.ids", dtype=dtype, mode="r")
+    return EncodedSide(ids, np.memmap(directory / f"{name}.offsets", dtype=np.int64, mode="r"))

@@ -140,6 +140,18 @@ class Log:
         return [record for _, record in kept]
 
 
+class NoLog:
+    """The log of a process that leaves logging to another."""
+
+    records = 0
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Stopped(Exception):
     """A signal asked to stop, and everything has been saved."""
 
@@ -155,12 +167,15 @@ class StopRequest:
 
 
 @contextmanager
-def stopping_by_signal() -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask once for a stop between two steps; the second one ends the process at once."""
+def stopping_by_signal(at_once: bool = True) -> Iterator[StopRequest]:
+    """SIGINT and SIGTERM ask once for a stop between two steps; the second one ends the process at once.
+
+    at_once: False where `torchrun` adds a signal of its own to that of the terminal, and ends what is too slow itself.
+    """
     request = StopRequest()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if request.number is not None:
+        if request.number is not None and at_once:
             os._exit(128 + number)
         request.number = number
         # Not through a stream, which may be in the middle of a write.

@@ -173,7 +173,7 @@ def cannot_save(place: Path, error: OSError, needed: int) -> CheckpointError:
         existing = next(path for path in (place, *place.absolute().parents) if path.exists())
         free = shutil.disk_usage(existing).free
         remedy = (
-            f"About {needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free: "
+            f"About {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} MB are free: "
             "make room, or lower training.keep_checkpoints"
         )
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -235,9 +235,9 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
         CheckpointError: there is no such directory, it is of another kind, or a newer seq2seq wrote it.
         Damaged: metadata.json is missing or makes no sense.
     """
-    path = directory / METADATA
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is no directory; a {kind} is one, with {METADATA} and the files it names.")
+    path = inside(directory, METADATA)
     try:
         metadata = json.loads(path.read_bytes())
     except OSError as error:
@@ -276,15 +276,29 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
 
     Raises:
         Damaged: one is missing or differs; the message names it.
+        CheckpointError: one lies elsewhere.
     """
     for name, expected in checksums.items():
-        path = directory / name
+        path = inside(directory, name)
         try:
             actual = _sha256(path)
         except OSError as error:
             cannot_read(path, error)
         if actual != expected:
             raise Damaged(f"{path} is damaged: it is not what was saved (its sha256 is {actual[:12]}…).")
+
+
+def inside(directory: Path, name: str) -> Path:
+    """The directory's file of that name. Its metadata may come from a stranger: nothing outside is read.
+
+    Raises:
+        CheckpointError: the name, or a symbolic link, leads elsewhere.
+    """
+    path = directory / name
+    if Path(name).name != name or not path.resolve().is_relative_to(directory.resolve()):
+        raise CheckpointError(f"{path} leads out of {directory}; the files of a model lie in its directory. Copy what "
+                              "is meant there.")
+    return path
 
 
 def cannot_read(path: Path, error: OSError) -> NoReturn:

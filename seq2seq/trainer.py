@@ -7,8 +7,9 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from seq2seq.checkpoint import (
     update_bundle_metadata,
 )
 from seq2seq.corpus import read_pairs
-from seq2seq.divergence import Diverged, go_back, require_sane
+from seq2seq.divergence import Diverged, can_go_back, go_back, require_sane
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
 from seq2seq.gradients import StepGradients, gradient_of
@@ -42,10 +43,12 @@ from seq2seq.model import build_model
 from seq2seq.model.attention import runs_packed
 from seq2seq.optim import build_optimizer, learning_rate, scale_gradients, update_moving_average
 from seq2seq.preparation import SampledEpochs, prepare, train_or_load_tokenizers
+from seq2seq.processes import Group, SharedTranslator, joined
 from seq2seq.progress import Progress
 from seq2seq.recipe import Recipe
-from seq2seq.run import Log, Stopped, admit, move_aside, stopping_by_signal
-from seq2seq.translator import Translator, stored_weights
+from seq2seq.restoring import stored_weights
+from seq2seq.run import Log, NoLog, Stopped, admit, move_aside, stopping_by_signal
+from seq2seq.translator import Translator
 from seq2seq.validation import Measured, Validation
 
 
@@ -61,14 +64,18 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
         Stopped: a signal asked for it; everything is saved.
     """
     settle_process(recipe.training.threads)
-    if restart and run.exists():
-        with lock_run(run):
-            console.say(f"the old run is now {move_aside(recipe, run)}")
-    with lock_run(run):
+    with joined() as group, ExitStack() as stack:
+        if group.first:
+            if restart and run.exists():
+                with lock_run(run):
+                    console.say(f"the old run is now {move_aside(recipe, run)}")
+            stack.enter_context(lock_run(run))
         _read_what_is_needed_late(recipe)
-        admit(recipe, run)
+        if group.first:
+            admit(recipe, run)
+        group.wait()
         while True:
-            training = Training(recipe, run)
+            training = Training(recipe, run, group)
             if training.progress.finished(recipe):
                 longer = "max_steps" if training.progress.step >= recipe.training.max_steps else "early_stopping"
                 console.say(f"{run} has finished: {training.progress.summary()}. To train on, raise training.{longer}; "
@@ -77,8 +84,13 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
                 training.loop()
                 return training.test()
             except Diverged as divergence:
-                if recipe.training.divergence == "stop" or not go_back(run, training.progress):
+                possible = recipe.training.divergence != "stop" and can_go_back(run, training.progress)
+                group.wait()                                                    # all have looked at the checkpoints
+                if not possible:
                     raise
+                if group.first:
+                    go_back(run, training.progress)
+                group.wait()
                 console.warn(f"{divergence.found}; going back to step {training.progress.good_step:,}, with half the "
                              "learning rate")
             del training                                                        # its memory is wanted by the next
@@ -87,21 +99,23 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
 class Training:
     """A run in memory: data, model, optimizer, and where it stands."""
 
-    def __init__(self, recipe: Recipe, run: Path) -> None:
+    def __init__(self, recipe: Recipe, run: Path, group: Group) -> None:
         """Prepare the data and resume from the newest checkpoint, or begin.
 
+        group: the processes that train together; their run is one directory that all of them see.
         Raises:
             UserError: the data cannot be read, or it is not what the checkpoint was trained on.
         """
-        self.recipe, self.section, self.run = recipe, recipe.training, run
+        self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
         self.device = choose_device()
         self.dtype = choose_dtype(self.section.precision, self.device)
         _make_deterministic(self.device)
-        self.tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
-        self.prepared = prepare(recipe, self.tokenizers, run / "prepared", torch.get_num_threads())
+        self.tokenizers = group.first_of_all(lambda: train_or_load_tokenizers(recipe, run / "tokenizer"))
+        self.prepared = group.first_of_all(
+            lambda: prepare(recipe, self.tokenizers, run / "prepared", torch.get_num_threads()))
         self.corpus = self.prepared.corpus
         sampling = recipe.tokenizer.subword_sampling
-        self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe) if sampling else None
+        self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.first) if sampling else None
         self.validation = Validation(recipe, self.tokenizers)
 
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
@@ -138,10 +152,10 @@ class Training:
         """
         self._announce()
         progress, section = self.progress, self.section
-        log = Log(self.run, progress.step, progress.logged if progress.step else 0)
+        log = Log(self.run, progress.step, progress.logged if progress.step else 0) if self.group.first else NoLog()
         saved_at = time.monotonic()
         try:
-            with (stopping_by_signal() as request,
+            with (stopping_by_signal(at_once=self.group.size == 1) as request,
                   console.progress("training", section.max_steps, progress.step) as advance):
                 self._validate_if_due(log)
                 for parts in self._steps():
@@ -150,12 +164,13 @@ class Training:
                     advance(1)
                     if progress.step % section.log_every == 0:
                         advance(0, self._log_window(log))
+                    stopped_by = self.group.largest(request.number or 0, self.device)
                     due = time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
-                    if due or request.number is not None:
+                    if due or stopped_by:
                         self._save(log)
                         saved_at = time.monotonic()
-                    if request.number is not None:
-                        raise Stopped(request.number, f"saved at step {progress.step:,}; "
+                    if stopped_by:
+                        raise Stopped(stopped_by, f"saved at step {progress.step:,}; "
                                                       "the same command goes on from there")
                     if self._validate_if_due(log):
                         saved_at = time.monotonic()
@@ -171,7 +186,7 @@ class Training:
         progress = self.progress
         while not progress.finished(self.recipe):
             if self.sampled:
-                self.corpus = self.sampled.corpus(progress.epoch)
+                self.corpus = self.group.first_of_all(partial(self.sampled.corpus, progress.epoch))
             plan = plan_epoch(self.corpus, self.section.batch_tokens, self.section.accumulation, self.recipe.seed,
                               progress.epoch)
             while progress.step_in_epoch < len(plan) and not progress.finished(self.recipe):
@@ -183,17 +198,17 @@ class Training:
         """One optimizer step: the gradients of all parts are summed and divided once by the tokens of all."""
         began = time.monotonic()
         step = self.progress.step + 1
-        sums = self.gradients.add_up(self.corpus, step, parts)
+        sums = self.gradients.add_up(self.corpus, step, self.group.parts(parts))
         self.progress.most_tokens = self.gradients.most_tokens
-        norm = scale_gradients([gradient_of(weight) for weight in self.weights], sums.target_tokens,
-                               self.section.gradient_clip)
+        gradients = [gradient_of(weight) for weight in self.weights]
+        self.group.sum([*gradients, sums.values])
+        norm = scale_gradients(gradients, sums.target_tokens, self.section.gradient_clip)
         if math.isfinite(norm):
             self._update(self._rate(step), step)
             self.progress.skipped_in_row = 0
-            self.progress.follow(sums.likelihood.item() / sums.target_tokens)
-            self.progress.count(loss=sums.loss.item(), likelihood=sums.likelihood.item(),
-                                source_tokens=sums.source_tokens, target_tokens=sums.target_tokens,
-                                gradient_norm=norm, steps=1)
+            self.progress.follow(sums.likelihood / sums.target_tokens)
+            self.progress.count(loss=sums.loss, likelihood=sums.likelihood, source_tokens=sums.source_tokens,
+                                target_tokens=sums.target_tokens, gradient_norm=norm, steps=1)
         else:
             self._skip(step, parts)
         self.optimizer.zero_grad()
@@ -231,7 +246,7 @@ class Training:
         if self.progress.step:
             console.say(f"going on after step {self.progress.step:,}")
 
-    def _log_window(self, log: Log) -> str:
+    def _log_window(self, log: Log | NoLog) -> str:
         """Write the means since the last line; the same as a line for the console."""
         window, self.progress.window = self.progress.window, {}
         self.progress.seconds += window["seconds"]
@@ -258,7 +273,7 @@ class Training:
 
     # Validation
 
-    def _validate_if_due(self, log: Log) -> bool:
+    def _validate_if_due(self, log: Log | NoLog) -> bool:
         """Validate the step if it is one to validate and has not been, and save; whether that was so."""
         progress = self.progress
         due = progress.step % self.section.validate_every == 0 or progress.finished(self.recipe)
@@ -268,7 +283,7 @@ class Training:
         self._save(log)
         return True
 
-    def _validate(self, log: Log) -> None:
+    def _validate(self, log: Log | NoLog) -> None:
         began = time.monotonic()
         with self._weights_replaced(self.average or self.weights):
             measured, better = self._measure(log, "validation", f"step {self.progress.step:,}  validation")
@@ -276,9 +291,9 @@ class Training:
         self.progress.stale = 0 if better else self.progress.stale + 1
         self.progress.seconds += time.monotonic() - began
 
-    def _measure(self, log: Log, kind: str, title: str) -> tuple[Measured, bool]:
+    def _measure(self, log: Log | NoLog, kind: str, title: str) -> tuple[Measured, bool]:
         """Measure the model as it is; keep it as the best bundle if it is better than the best."""
-        measured = self.validation.measure(self.model, self._translator())
+        measured = self.validation.measure(self.model, self._translator(), self.group)
         values = measured.values()
         log.write(kind, self.progress.step, values)
         score = values[self.section.best_metric]
@@ -308,9 +323,10 @@ class Training:
             _copy_all(self.weights, kept)
             self.model.train()
 
-    def _average_checkpoints(self, log: Log) -> None:
+    def _average_checkpoints(self, log: Log | NoLog) -> None:
         """Average checkpoints as the recipe says; the average is kept if it validates better than the best."""
         wanted = self.progress.steps_to_average(self.section.average, self.section.best_metric)
+        self.group.wait()                                                       # until the last one is written
         # A recipe that asks for more than before finds that some have been deleted.
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in wanted]
         if len(paths) < 2 or self.progress.averaged:
@@ -324,12 +340,16 @@ class Training:
     # Saving and going on
 
     def _save_best(self, measured: Measured) -> None:
+        if not self.group.first:
+            return
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         metadata = {"step": self.progress.step, "parameters": _parameters(self.weights),
                     "validation": {"loss": measured.loss, **to_dict(measured.scores)}, "corpora": self.prepared.counts}
         save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
 
-    def _save(self, log: Log) -> None:
+    def _save(self, log: Log | NoLog) -> None:
+        if not self.group.first:
+            return
         log.flush()                                                             # no checkpoint is newer than its log
         self.progress.logged = log.records
         self.progress.judge()
@@ -372,9 +392,12 @@ class Training:
 
     def test(self) -> dict[str, dict[str, Score]]:
         """Translate the recipe's test sets with the best model; the scores go into its bundle."""
+        self.group.wait()                                                       # until the best one is written
         best = load_bundle(self.run / BEST)
         with self._weights_replaced([best.weights[name].to(self.device) for name in self.names]):
-            scores = evaluate_tests(self._translator(), self.recipe)
+            scores = evaluate_tests(SharedTranslator(self._translator(), self.group), self.recipe)
+        if not self.group.first:
+            return scores
         if best.recipe_text != self.recipe.to_yaml():                           # decoding may change in a run
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})

@@ -11,23 +11,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
-from seq2seq.checkpoint import load_bundle, resolve_model_path
 from seq2seq.confidence import Word, log_probabilities, words_of
 from seq2seq.decoding import Decoding, Part, Request
 from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.machine import choose_device, choose_precision, settle_process
-from seq2seq.model import Model, build_model
+from seq2seq.model import Model
 from seq2seq.model.compiled import CompiledTransformer
 from seq2seq.model.inference import for_inference
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.kernels import CompilationError, Kernels, library
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import DecodingSection, Languages, Recipe, parse_recipe
+from seq2seq.recipe import DecodingSection, Languages, Recipe
+from seq2seq.restoring import read_model
 from seq2seq.search import Hypothesis, NoHypothesis, search
 from seq2seq.segments import DividedLine, divide
 from seq2seq.tokenizer import Tokenizers, Vocabulary
@@ -104,25 +103,8 @@ class Translator:
             RecipeError: the device or precision is not to be had here.
         """
         settle_process(threads)
-        bundle = load_bundle(resolve_model_path(Path(path)))
-        recipe = parse_recipe(bundle.recipe_text, bundle.directory / "recipe.yaml")
-        tokenizers = Tokenizers.from_files(bundle.tokenizer_files)
+        model, recipe, tokenizers = read_model(Path(path))
         chosen = choose_device(device)
-        model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-        try:
-            model.load_state_dict(bundle.weights, strict=False)
-        except RuntimeError as error:
-            raise CheckpointError(f"{bundle.directory}: the weights are not of the model in its recipe.yaml: "
-                                  f"{str(error).splitlines()[-1].strip()} Restore both from the same run.") from error
-        lacking = set(stored_weights(model)) - set(bundle.weights)
-        if lacking:
-            raise CheckpointError(f"{bundle.directory}: the weights {', '.join(sorted(lacking))} are missing. "
-                                  "Restore model.safetensors and recipe.yaml from the same run.")
-        surplus = set(bundle.weights) - set(model.state_dict())
-        if surplus:
-            raise CheckpointError(f"{bundle.directory}: the model in its recipe.yaml has no "
-                                  f"{', '.join(sorted(surplus))}. "
-                                  "Restore model.safetensors and recipe.yaml from the same run.")
         loaded = Translator.from_recipe(model.to(chosen), tokenizers, recipe, chosen, precision)
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
         speaking = None if fusion is None else Translator.load(fusion, device, precision, threads)
@@ -336,11 +318,6 @@ def _compiled(model: Seq2Seq) -> Seq2Seq:
         return CompiledTransformer(model, Kernels(library(), model.target_embedding.dtype))
     console.say("there are compiled kernels for Transformers with the usual attention, on a CPU: translating without")
     return model
-
-
-def stored_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters by name, tied ones once: what a bundle holds."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def _per_line(parts: list[int], progress: Progress | None) -> Callable[[np.ndarray], None]:

@@ -15,6 +15,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.evaluation import Score, score_pairs
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.model.interface import Seq2Seq
+from seq2seq.processes import Group, SharedTranslator
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizer import Tokenizers
 from seq2seq.translator import Translator
@@ -60,16 +61,19 @@ class Validation:
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
-    def measure(self, model: Seq2Seq, translator: Translator) -> Measured:
-        """The loss of `model`, which must be in evaluation mode, and the scores of what `translator` makes with it."""
+    def measure(self, model: Seq2Seq, translator: Translator, group: Group) -> Measured:
+        """The loss of `model`, which must be in evaluation mode, and the scores of what `translator` makes with it; the
+        work is shared out in the group."""
         section = self.recipe.training
-        total, tokens = 0.0, 0
+        sums = torch.zeros(2, dtype=torch.float64, device=translator.device)
         lengths = np.maximum(self.corpus.source.lengths, self.corpus.target.lengths)
         with torch.inference_mode():
-            for indices in batches_in_order(lengths, section.batch_tokens):
+            for indices in group.share(list(batches_in_order(lengths, section.batch_tokens))):
                 batch = gather(self.corpus, indices).to(translator.device)
                 losses = negative_log_likelihood(model(batch), batch.target_output)
-                total += losses.double().sum().item()
-                tokens += batch.target_count
+                sums += torch.stack([losses.double().sum(), torch.tensor(batch.target_count, device=sums.device)])
+        group.sum([sums])
+        total, tokens = sums.tolist()
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATED]
-        return Measured(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], metrics))
+        shared = SharedTranslator(translator, group)
+        return Measured(total / tokens, score_pairs(shared, self.pairs[:section.valid_sentences], metrics))

@@ -22,9 +22,10 @@ from seq2seq.cli import main
 from seq2seq.errors import CorpusError
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe, save_recipe
+from seq2seq.restoring import stored_weights
 from seq2seq.run import Stopped
 from seq2seq.tokenizer import Tokenizers, train_tokenizers
-from seq2seq.translator import Translator, stored_weights
+from seq2seq.translator import Translator
 
 # The model is random: it says nothing, but says it reproducibly, and never ends before its longest translation.
 RECIPE = """\

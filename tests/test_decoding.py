@@ -18,8 +18,9 @@ from seq2seq.errors import CheckpointError, UserError
 from seq2seq.minimum_bayes_risk import expected_utilities
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
+from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers, train_tokenizers
-from seq2seq.translator import Translator, stored_weights
+from seq2seq.translator import Translator
 from seq2seq.workers import TranslatorPool
 
 RECIPE_TEXT = """\

@@ -15,8 +15,9 @@ from seq2seq.generation import generate
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
 from seq2seq.rescoring import rescore
+from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import train_tokenizers
-from seq2seq.translator import Translation, Translator, stored_weights
+from seq2seq.translator import Translation, Translator
 
 GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
 ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]

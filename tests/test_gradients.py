@@ -12,7 +12,7 @@ def gradients_of(model, corpus, parts, **options):
     model.zero_grad()
     summing = StepGradients(model, list(model.parameters()), seed=1, label_smoothing=0.1, shape=None, longest=19,
                             **options)
-    sums = summing.add_up(corpus, 1, parts)
+    sums = summing.add_up(corpus, 1, [((number,), part) for number, part in enumerate(parts)])
     return summing, sums, [weight.grad.clone() for weight in model.parameters()]
 
 
@@ -60,7 +60,7 @@ def test_a_part_too_large_for_memory_is_cut_and_the_gradient_stays(make_model, m
     lacking_memory(model, 12)
     summing, sums, found = gradients_of(model, corpus, parts)
     assert_same(found, expected)
-    assert sums.loss.item() == pytest.approx(whole.loss.item()) and sums.target_tokens == whole.target_tokens == 28
+    assert sums.loss == pytest.approx(whole.loss) and sums.target_tokens == whole.target_tokens == 28
     # 14 + 16 tokens did not fit; from here on 15 are tried.
     assert summing.most_tokens == 15
     assert "memory did not suffice for 30 tokens at once; from here on 15" in capsys.readouterr().err

@@ -13,9 +13,9 @@ READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus", "textio",
     "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
-    "preparation", "storage", "checkpoint", "averaging", "translator", "generation", "rescoring", "alignment",
-    "inspection", "views", "workers", "evaluation", "validation", "progress", "divergence", "run", "verification",
-    "trainer", "check", "interop", "options", "commands", "cli", "__main__",
+    "preparation", "storage", "checkpoint", "averaging", "restoring", "translator", "generation", "rescoring",
+    "alignment", "inspection", "views", "workers", "processes", "evaluation", "validation", "progress", "divergence",
+    "run", "verification", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "attention", "copying", "joined", "transformer", "language_model", "rnn", "pointer",

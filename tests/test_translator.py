@@ -18,10 +18,11 @@ from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.machine import has_fast_bf16
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe
+from seq2seq.restoring import stored_weights
 from seq2seq.search import search, wu_normaliser
 from seq2seq.storage import read_tensors
 from seq2seq.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers, train_tokenizers
-from seq2seq.translator import Translation, Translator, stored_weights
+from seq2seq.translator import Translation, Translator
 
 # The model is random: it says nothing, but says it reproducibly.
 RECIPE_TEXT = """\

@@ -33,20 +33,22 @@ def test_a_training_is_proven_to_resume_and_nothing_is_left_behind(folder, capsy
 
 
 def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monkeypatch):
-    watch = verification._watch
+    def careless(place, run, until, advance, before, kill=None):
+        """A training that comes out otherwise when it is killed."""
+        (run / "best").mkdir(parents=True, exist_ok=True)
+        (run / "best" / "model.safetensors").write_bytes(run.name.encode())
+        for path in (run / "tokenizer", run / "prepared", run / "checkpoints" / "step-00000004"):
+            path.mkdir(parents=True, exist_ok=True)
+        for name in ("model.safetensors", "state.safetensors"):
+            (run / "checkpoints" / "step-00000004" / name).write_bytes(b"the same")
 
-    def forgetful(place, run, until, advance, before, kill=None):
-        if run.name == "parted":                                # its recipe has been changed behind its back
-            path = place / "recipe.yaml"
-            path.write_text(path.read_text().replace("seed: 1", "seed: 2"))
-        watch(place, run, until, advance, before, None)
-
-    monkeypatch.setattr(verification, "_watch", forgetful)
+    monkeypatch.setattr(verification, "_watch", careless)
+    monkeypatch.setattr(verification.shutil, "copytree", lambda source, target: None)
     assert main(["verify-resume", "recipe.yaml", "--steps", "4", "--kills", "1"]) == 1
     out = capsys.readouterr().out
-    assert "NOT the same: best/model.safetensors, checkpoints/step-0000000" in out
-    assert (folder / "runs" / "tiny.verify-resume" / "whole" / "metrics.jsonl").exists()
-    # It is not overwritten either.
+    assert "SIGTERM after step 0, gone on after step 4\nNOT the same: best/model.safetensors\n" in out
+    assert (folder / "runs" / "tiny.verify-resume" / "whole").exists()
+    # What is there is not overwritten.
     assert main(["verify-resume", "recipe.yaml"]) == 2
 
 

@@ -22,8 +22,8 @@ from seq2seq.inspection import Choice, SeenPair, Sentence
 from seq2seq.model import build_model
 from seq2seq.model.inspection import AttentionMaps
 from seq2seq.recipe import parse_recipe
+from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import Tokenizers, train_tokenizers
-from seq2seq.translator import stored_weights
 from seq2seq.views.labels import labels, rows_and_columns
 from seq2seq.views.page import page
 

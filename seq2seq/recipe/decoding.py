@@ -21,7 +21,7 @@ SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
 class DecodingSection(Section):
     """How translations are searched."""
 
-    beam_size: PositiveInt = 5
+    beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """Hypotheses kept for each sentence; 1 is greedy search. Of no use with `sampling`."""
     length_penalty: NonNegativeFloat = 1.0
     """Exponent of the length that a hypothesis' log-probability is divided by. 0 prefers short ones."""
@@ -62,10 +62,10 @@ class DecodingSection(Section):
     """Of samples: only pieces at least so many times as probable as the most probable one."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Samples follow from it and the number of the line."""
-    mbr: NonNegativeInt = 0
+    mbr: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Of so many candidates (samples, or the best of the beam) take the one that agrees most with all of them by chrF:
     minimum-Bayes-risk decoding. 0 turns it off."""
-    n_best: PositiveInt = 1
+    n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Translations given for each sentence, at most `beam_size`, or `mbr`; with `sampling`, the samples."""
     word_confidence: bool = False
     """Also tell how sure the model is of each word: the geometric mean of the probabilities of its pieces."""

@@ -32,8 +32,12 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bo
     return parse_recipe(_read_text(Path(path)), path, overrides, check_files)
 
 
-def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), check_files: bool = False) -> Recipe:
-    """Read a recipe from text, as `load_recipe` does. Its relative paths start in the directory of `where`."""
+def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), check_files: bool = False,
+                 alone: bool = False) -> Recipe:
+    """Read a recipe from text, as `load_recipe` does. Its relative paths start in the directory of `where`.
+
+    alone: it may name no base, so that no other file is read: a model's recipe, which may come from a stranger.
+    """
     directory = Path(where).parent
     document = read_yaml(text, str(where))
     if document.value is None:
@@ -43,7 +47,7 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
         raise _error([Mistake(document.place(()), "expected a recipe, which begins with `name:`")])
 
     settings = _read_overrides(overrides, document.mistakes)
-    _merge_base(document, settings, directory)
+    _merge_base(document, settings, directory, alone)
     for key, setting in settings:
         try:
             document.set(key, setting)
@@ -110,7 +114,7 @@ def _read_overrides(overrides: Sequence[str], mistakes: list[Mistake]) -> list[t
     return settings
 
 
-def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path) -> None:
+def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:
     """Fill the sections of the recipe from the file that `model.base` names, and remove that key."""
     name: Key = ("model", "base")
     model = document.value.get("model")
@@ -120,6 +124,9 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
         base, directory, document.places[name] = setting.value, Path(), setting.place(())
     settings[:] = [(key, setting) for key, setting in settings if key != name]
     if base is None:
+        return
+    if alone:
+        document.mistakes.append(document.mistake(name, "the recipe of a model names no base; write its values here"))
         return
     if not isinstance(base, str):
         document.mistakes.append(document.mistake(name, f"expected a path, found {show(base)}"))

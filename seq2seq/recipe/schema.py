@@ -31,6 +31,7 @@ PERPLEXITIES: tuple[Metric, ...] = ("perplexity", "word_perplexity", "character_
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Layers = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Languages(Section):
@@ -103,9 +104,9 @@ class ModelSection(Section):
     d_model: PositiveInt = 512
     """Width of embeddings and of the states between sublayers; of an `rnn` or a `pointer`, of its decoder and of both
     directions of its encoder together."""
-    encoder_layers: PositiveInt = 6
+    encoder_layers: Layers = 6
     """Layers of the encoder. A language model has none."""
-    decoder_layers: PositiveInt = 6
+    decoder_layers: Layers = 6
     """Layers of the decoder."""
     num_heads: PositiveInt = 8
     """Heads of each attention; must divide `d_model`."""

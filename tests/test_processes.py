@@ -1,0 +1,153 @@
+"""Several processes that train one model: the same steps, the same weights, whoever does them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toy import RECIPE, write_corpus
+
+from seq2seq.checkpoint import newest_checkpoint
+from seq2seq.processes import Group
+from seq2seq.run import LOG_FILE
+
+# `torchrun` starts this; DOUBLE lets it compute in float64, where nothing is lost to rounding.
+WORKER = """
+import os, sys
+from pathlib import Path
+from seq2seq import trainer
+from seq2seq.cli import main
+if "DOUBLE" in os.environ:
+    build = trainer.build_model
+    trainer.build_model = lambda *arguments: build(*arguments).double()
+if os.environ.get("DIES") == os.environ.get("RANK", "0") and not Path(sys.argv[-1], "died").exists():
+    step = trainer.Training._step
+    def dying(self, parts):
+        if self.progress.step == 7:
+            Path(self.run, "died").touch()
+            os.kill(os.getpid(), 9)
+        step(self, parts)
+    trainer.Training._step = dying
+sys.exit(main(["train", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("dropout: 0.1", "dropout: 0.0").replace(
+        "  precision", "  accumulation: 3\n  precision"))
+    (tmp_path / "worker.py").write_text(WORKER)
+    return tmp_path
+
+
+def start(folder, run, processes, *settings, **environment):
+    """The training of the folder's recipe, begun; its errors go to a file beside the run."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    arguments = [argument for setting in settings for argument in ("--set", setting)]
+    around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd()), **environment}
+    with (folder / f"{run}.errors").open("a") as errors:
+        return subprocess.Popen([*command, folder / "worker.py", folder / "recipe.yaml", *arguments,
+                                 "--run-dir", folder / run], stdout=errors, stderr=errors, env=around)
+
+
+def trained(folder, run, processes, *settings, **environment):
+    code = start(folder, run, processes, *settings, **environment).wait(timeout=300)
+    assert code == 0, (folder / f"{run}.errors").read_text()
+    return newest_checkpoint(folder / run)
+
+
+def losses(folder, run):
+    records = [json.loads(line) for line in (folder / run / LOG_FILE).read_text().splitlines()]
+    return [record["loss"] for record in records]
+
+
+def without_keys(name, weight):
+    """A weight without biases of keys: they move all scores of a query alike, so that their true gradient is zero, and
+    what Adam makes of rounding is another thing each time."""
+    if name.endswith("query_key_value.bias"):
+        return weight.unflatten(0, (3, -1))[[0, 2]]
+    if name.endswith("key_value.bias"):
+        return weight.unflatten(0, (2, -1))[1]
+    return weight
+
+
+def test_the_parts_of_a_step_are_dealt_out_whole_where_there_are_enough():
+    parts = [np.arange(first, first + 3) for first in (0, 3, 6, 9, 12)]
+    dealt = [Group(rank, 2).parts(parts) for rank in range(2)]
+    assert [path for path, _ in dealt[0]] == [(0,), (2,), (4,)]
+    assert [path for path, _ in dealt[1]] == [(1,), (3,)]
+    assert [path for path, _ in Group().parts(parts)] == [(number,) for number in range(5)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 13])
+def test_too_few_parts_are_cut_until_each_process_has_one(size):
+    parts = [np.arange(6), np.arange(6, 11)]
+    dealt = [Group(rank, size).parts(parts) for rank in range(size)]
+    pairs = sorted(int(pair) for each in dealt for _, part in each for pair in part)
+    assert pairs == list(range(11))
+    assert sum(1 for each in dealt if each) == min(size, 11)
+    paths = [path for each in dealt for path, _ in each]
+    assert len(set(paths)) == len(paths)
+
+
+def test_what_is_shared_out_comes_back_in_its_order():
+    items = list(range(7))
+    shares = [Group(rank, 3).share(items) for rank in range(3)]
+    whole = [None] * 7
+    for rank, share in enumerate(shares):
+        whole[rank::3] = share
+    assert whole == items
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_any_number_of_processes_trains_the_same(folder, processes):
+    settings = "training.max_steps=100", "training.validate_every=50"
+    alone, together = trained(folder, "alone", 1, *settings), trained(folder, "together", processes, *settings)
+    assert losses(folder, "together") == pytest.approx(losses(folder, "alone"), abs=1e-5)
+    for name, weight in alone.model.items():
+        torch.testing.assert_close(without_keys(name, together.model[name]), without_keys(name, weight), atol=1e-6,
+                                   rtol=0, msg=name)
+
+
+@pytest.mark.slow
+def test_in_float64_all_weights_are_the_same(folder):
+    settings = "training.max_steps=100", "training.validate_every=50"
+    alone = trained(folder, "alone", 1, *settings, DOUBLE="1")
+    together = trained(folder, "together", 4, *settings, DOUBLE="1")
+    for name, weight in alone.model.items():
+        assert weight.dtype == torch.float64
+        torch.testing.assert_close(together.model[name], weight, atol=1e-9, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_others_and_another_number_goes_on(folder):
+    settings = "training.checkpoint_minutes=0", "tokenizer.subword_sampling=0.1"
+    alone = trained(folder, "alone", 1, *settings)
+    process = start(folder, "together", 2, *settings, DIES="1")
+    assert process.wait(timeout=120) != 0
+    assert newest_checkpoint(folder / "together").step >= 6
+    assert "another process of this training has ended" in (folder / "together.errors").read_text()
+    together = trained(folder, "together", 3, *settings)
+    assert together.step == alone.step
+    assert losses(folder, "together") == pytest.approx(losses(folder, "alone"), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_signal_to_torchrun_stops_all_after_saving(folder):
+    process = start(folder, "run", 2, "training.max_steps=100000", "training.validate_every=100000")
+    deadline = time.monotonic() + 60
+    while not (folder / "run" / LOG_FILE).exists() or (folder / "run" / LOG_FILE).stat().st_size == 0:
+        assert time.monotonic() < deadline, (folder / "run.errors").read_text()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) != 0
+    saved = newest_checkpoint(folder / "run").step
+    assert f"saved at step {saved:,}" in (folder / "run.errors").read_text()

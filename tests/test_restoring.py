@@ -1,0 +1,150 @@
+"""Models from strangers: whatever their files hold, loading ends well or with an error that names the file."""
+
+import hashlib
+import json
+import random
+import shutil
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from seq2seq.checkpoint import save_bundle
+from seq2seq.errors import CheckpointError, UserError
+from seq2seq.model import build_model
+from seq2seq.recipe import parse_recipe
+from seq2seq.restoring import read_model, stored_weights
+from seq2seq.tokenizer import train_tokenizers
+from seq2seq.translator import Translator
+
+RECIPE = """\
+name: tiny
+languages: {source: de, target: en}
+data: {train: [{source: a, target: b}], valid: {source: a, target: b}, cleaning: {max_pieces: 29}}
+tokenizer: {vocab_size: 277}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
+decoding: {beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3}
+"""
+FILES = ("model.safetensors", "recipe.yaml", "tokenizer.model", "metadata.json")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    recipe = parse_recipe(RECIPE, "recipe.yaml")
+    tokenizers = train_tokenizers([("ein Hund läuft", "a dog runs")] * 2, recipe.tokenizer, 1)
+    torch.manual_seed(1)
+    weights = stored_weights(build_model(recipe.model, 277, 277))
+    return save_bundle(tmp_path_factory.mktemp("model") / "bundle", weights, RECIPE, tokenizers.files(), {})
+
+
+@pytest.fixture
+def bundle(sound, tmp_path):
+    return shutil.copytree(sound, tmp_path / "bundle")
+
+
+def sign(bundle):
+    """Metadata whose checksums are true again, as a stranger would write them."""
+    path = bundle / "metadata.json"
+    metadata = json.loads(path.read_text())
+    for name in FILES[:-1]:
+        if (bundle / name).exists():
+            metadata["sha256"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
+    path.write_text(json.dumps(metadata))
+
+
+def change(bundle, name, old, new):
+    path = bundle / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    sign(bundle)
+
+
+@pytest.mark.parametrize("old, new, told", [
+    ("d_model: 12", "d_model: 14", r"model.safetensors: \S+ is \(.*\) of torch.float32; .* wants"),
+    ("d_model: 12", "d_model: 1200000", "wants"),
+    ("d_model: 12", "d_model: 1200000000000", "cannot be built"),
+    ("max_positions: 31", "max_positions: 99999999999999", "cannot be built"),
+    ("encoder_layers: 1", "encoder_layers: 2", "lacks the weights encoder"),
+    ("encoder_layers: 1", "encoder_layers: 999999999", "encoder_layers"),
+    ("model: {", "model: {base: ../secret.yaml, ", "names no base"),
+    ("feed_forward: 7", "type: rnn", "lacks the weights"),
+], ids=["another width", "a great width", "a width without end", "positions without end", "another depth",
+        "a depth without end", "another file", "another architecture"])
+def test_a_recipe_that_is_not_the_models_is_refused_at_once(bundle, old, new, told):
+    (bundle.parent / "secret.yaml").write_text("model: {d_model: 12}\n")
+    change(bundle, "recipe.yaml", old, new)
+    with pytest.raises(CheckpointError, match=told):
+        read_model(bundle)
+
+
+def test_no_file_outside_is_read_by_name(bundle):
+    (bundle.parent / "secret").write_text("a password")
+    metadata = json.loads((bundle / "metadata.json").read_text())
+    metadata["sha256"]["../secret"] = "0" * 64
+    (bundle / "metadata.json").write_text(json.dumps(metadata))
+    digest = hashlib.sha256(b"a password").hexdigest()
+    with pytest.raises(CheckpointError, match="leads out of") as refused:
+        read_model(bundle)
+    assert digest[:8] not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_outside_is_read_through_a_link(bundle, name):
+    outside = bundle.parent / "outside"
+    shutil.move(bundle / name, outside)
+    (bundle / name).symlink_to(outside)
+    with pytest.raises(CheckpointError, match=f"{name} leads out of"):
+        read_model(bundle)
+
+
+def test_a_bundle_may_itself_be_a_link_and_its_files_links_inside_it(bundle):
+    (bundle / "tokenizer.model").rename(bundle / "shared.model")
+    (bundle / "tokenizer.model").symlink_to("shared.model")
+    (bundle.parent / "latest").symlink_to(bundle)
+    read_model(bundle.parent / "latest")
+
+
+def mutate(contents: bytes, draw: random.Random) -> bytes:
+    kind = draw.randrange(6)
+    place, end = sorted((draw.randrange(len(contents) + 1), draw.randrange(len(contents) + 1)))
+    if kind == 0:
+        return contents[:place]                                                 # cut short
+    if kind == 1:                                                               # a bit
+        place = draw.randrange(len(contents))
+        return contents[:place] + bytes([contents[place] ^ 1 << draw.randrange(8)]) + contents[place + 1:]
+    if kind == 2:
+        return contents[:place] + draw.randbytes(draw.randrange(1, 40)) + contents[place:]
+    if kind == 3:
+        return contents[:place] + contents[end:]                                # a hole
+    if kind == 4:                                                               # another number
+        digits = [at for at, byte in enumerate(contents) if chr(byte).isdigit()] or [0]
+        at = draw.choice(digits)
+        return contents[:at] + str(draw.choice([0, 7, 10**6, 10**12, -1])).encode() + contents[at + 1:]
+    return draw.choice([b"", b"\0" * 1000, b"{}", contents * 2])
+
+
+@settings(max_examples=500, deadline=None, derandomize=True,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), name=st.sampled_from(FILES), signed=st.booleans())
+def test_a_mutated_bundle_loads_or_is_refused_with_its_name(sound, tmp_path, seed, name, signed):
+    bundle = tmp_path / "bundle"
+    shutil.rmtree(bundle, ignore_errors=True)
+    shutil.copytree(sound, bundle)
+    path = bundle / name
+    before = path.read_bytes()
+    path.write_bytes(mutate(before, random.Random(seed)))
+    changed = path.read_bytes() != before
+    if signed and name != "metadata.json":
+        sign(bundle)
+    try:
+        translator = Translator.load(bundle, "cpu", "fp32")
+        found = translator.translate(["ein Hund läuft"])
+    except CheckpointError as error:
+        assert "bundle" in str(error) or signed and "scores are not numbers" in str(error)
+        assert signed or name == "metadata.json" or name in str(error)
+    except UserError:
+        assert signed                                                           # a search that its recipe forbids
+    else:
+        assert isinstance(found[0][0].text, str)
+        assert signed or name == "metadata.json" or not changed
