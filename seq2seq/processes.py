@@ -105,6 +105,9 @@ class Group:
         return paths[self.rank :: self.size]
 
 
+ALONE = Group()
+
+
 @contextmanager
 def joined() -> Iterator[Group]:
     """The group that `torchrun` has started this process in, or a group of one.
@@ -114,7 +117,7 @@ def joined() -> Iterator[Group]:
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
-        yield Group()
+        yield ALONE
         return
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     if torch.cuda.is_available():

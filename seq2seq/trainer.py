@@ -43,7 +43,7 @@ from seq2seq.model import build_model
 from seq2seq.model.attention import runs_packed
 from seq2seq.optim import build_optimizer, learning_rate, scale_gradients, update_moving_average
 from seq2seq.preparation import SampledEpochs, prepare, train_or_load_tokenizers
-from seq2seq.processes import Group, SharedTranslator, joined
+from seq2seq.processes import ALONE, Group, SharedTranslator, joined
 from seq2seq.progress import Progress
 from seq2seq.recipe import Recipe
 from seq2seq.restoring import stored_weights
@@ -99,7 +99,7 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
 class Training:
     """A run in memory: data, model, optimizer, and where it stands."""
 
-    def __init__(self, recipe: Recipe, run: Path, group: Group) -> None:
+    def __init__(self, recipe: Recipe, run: Path, group: Group = ALONE) -> None:
         """Prepare the data and resume from the newest checkpoint, or begin.
 
         group: the processes that train together; their run is one directory that all of them see.
