@@ -25,6 +25,9 @@ METRICS = ("bleu", "chrf", "ter")
 # Perplexities, and what each is per.
 UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
 
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER",
+          **{metric: f"perplexity per {unit}" for metric, unit in UNITS.items()}}
+
 
 @dataclass(frozen=True)
 class Score:
@@ -68,7 +71,7 @@ def corpus_scores(
     if names is None:
         numbers = [f" {number}" for number in range(1, len(references) + 1)] if len(references) > 1 else [""]
         names = ["the hypotheses", *(f"the reference{number}" for number in numbers)]
-    _require_parallel(hypotheses, references, names)
+    require_parallel(hypotheses, references, names)
     return {metric: _score(metric, hypotheses, references, language) for metric in metrics}
 
 
@@ -169,17 +172,15 @@ def evaluate_tests(
 def require_metrics(metrics: Sequence[str], language: str) -> None:
     """Raises UserError if BLEU is wanted and needs an optional package for this language that is not installed."""
     if "bleu" in metrics:
-        _bleu(language)
+        sacrebleu_metric("bleu", language)
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
     """A line for each metric: name, value, signature, and what stands behind a BLEU score."""
-    names = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-    names |= {metric: f"perplexity per {unit}" for metric, unit in UNITS.items()}
-    width = max((len(names.get(metric, metric)) for metric in scores), default=0)
+    width = max((len(TITLES.get(metric, metric)) for metric in scores), default=0)
     rows = []
     for metric, score in scores.items():
-        row = f"{names.get(metric, metric):<{width}}  {score.value:6.2f}  {score.signature}"
+        row = f"{TITLES.get(metric, metric):<{width}}  {score.value:6.2f}  {score.signature}"
         if metric == "bleu":
             precisions = "/".join(f"{precision:.1f}" for precision in score.details["precisions"])
             row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f})"
@@ -216,33 +217,20 @@ def check_expected(
     return warnings
 
 
-def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
-    if metric == "bleu":
-        bleu = _bleu(language)
-        result = bleu.corpus_score(hypotheses, references)
-        details = {
-            "brevity_penalty": result.bp,
-            "precisions": list(result.precisions),
-            "hypothesis_length": result.sys_len,
-            "reference_length": result.ref_len,
-        }
-        return Score(result.score, str(bleu.get_signature()), details)
+def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
+    """bleu, chrf or ter, as sacreBLEU computes it for text in this language.
+
+    Raises:
+        UserError: the language needs an optional package.
+    """
     if metric == "chrf":
-        chrf = CHRF()
-        return Score(chrf.corpus_score(hypotheses, references).score, str(chrf.get_signature()))
+        return CHRF()
     if metric == "ter":
         # Without spaces TER would take a whole sentence for one word; sacreBLEU can split it into characters instead.
         characters = main_language(language) in ("zh", "ja")
-        ter = TER(normalized=characters, asian_support=characters)
-        return Score(ter.corpus_score(hypotheses, references).score, str(ter.get_signature()))
-    if metric == "exact":
-        equal = sum(hypothesis in lines for hypothesis, lines in zip(hypotheses, zip(*references, strict=True),
-                                                                     strict=True))
-        return Score(100 * equal / len(hypotheses), f"nrefs:{len(references)}|case:mixed|equal:line")
-    raise ValueError(f"unknown metric {metric!r}; known are {', '.join((*METRICS, 'exact'))}")
-
-
-def _bleu(language: str) -> BLEU:
+        return TER(normalized=characters, asian_support=characters)
+    if metric != "bleu":
+        raise ValueError(f"unknown metric {metric!r}; known are {', '.join((*METRICS, 'exact'))}")
     tokenizer = bleu_tokenizer(language)
     try:
         return BLEU(tokenize=tokenizer)
@@ -253,7 +241,26 @@ def _bleu(language: str) -> BLEU:
         ) from error
 
 
-def _require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:
+def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
+    if metric == "exact":
+        equal = sum(hypothesis in lines for hypothesis, lines in zip(hypotheses, zip(*references, strict=True),
+                                                                     strict=True))
+        return Score(100 * equal / len(hypotheses), f"nrefs:{len(references)}|case:mixed|equal:line")
+    computed = sacrebleu_metric(metric, language)
+    result = computed.corpus_score(hypotheses, references)
+    details = {}
+    if metric == "bleu":
+        details = {
+            "brevity_penalty": result.bp,
+            "precisions": list(result.precisions),
+            "hypothesis_length": result.sys_len,
+            "reference_length": result.ref_len,
+        }
+    return Score(result.score, str(computed.get_signature()), details)
+
+
+def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:
+    """Raises CorpusError unless each of the references has a line for each hypothesis. names: of all of them."""
     if not references:
         raise CorpusError("There are no references to compare with.")
     if not hypotheses:

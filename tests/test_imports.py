@@ -14,8 +14,9 @@ READING_ORDER = [
     "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
     "preparation", "storage", "checkpoint", "averaging", "restoring", "translator", "generation", "rescoring",
-    "alignment", "inspection", "views", "workers", "processes", "evaluation", "validation", "progress", "divergence",
-    "run", "verification", "trainer", "check", "interop", "options", "commands", "cli", "__main__",
+    "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance", "validation",
+    "progress", "divergence", "run", "verification", "trainer", "check", "interop", "options", "commands", "cli",
+    "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "attention", "copying", "joined", "transformer", "language_model", "rnn", "pointer",

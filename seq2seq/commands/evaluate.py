@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,10 +19,18 @@ if TYPE_CHECKING:
     from seq2seq.evaluation import Score
     from seq2seq.recipe import Recipe
 
+class Paired(StrEnum):
+    """How the difference of two systems is tested."""
+
+    bootstrap = "bootstrap"
+    randomization = "randomization"
+
 
 EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
                     "seq2seq evaluate model --source test.de --reference test.en",
                     "seq2seq evaluate --hypothesis theirs.en --reference test.en --reference other.en",
+                    "seq2seq evaluate model --baseline other_model --source test.de --reference test.en",
+                    "seq2seq evaluate --hypothesis ours.en --baseline theirs.en --reference test.en",
                     "seq2seq evaluate language_model --text test.en")
 
 
@@ -35,6 +44,14 @@ def evaluate(
         metavar="F", help="Translations of any system; no model is needed.", show_default=False)] = None,
     reference: Annotated[list[Path] | None, typer.Option(
         metavar="F", help="What it is compared with, line by line. May be given again.", show_default=False)] = None,
+    baseline: Annotated[Path | None, typer.Option(
+        metavar="MODEL_OR_F", help="Another model, or translations of another system: tells whether the difference is "
+        "more than luck.", show_default=False)] = None,
+    paired: Annotated[Paired | None, typer.Option(
+        help="With --baseline: the test of the difference.", show_default="bootstrap")] = None,
+    samples: Annotated[int | None, typer.Option(
+        metavar="N", min=1, help="With --baseline: test sets drawn, or trials.",
+        show_default="1,000; of a randomization 10,000")] = None,
     text: Annotated[Path | None, typer.Option(
         metavar="F", help="Text, one sentence a line, that a language model is to give its perplexity of.",
         show_default=False)] = None,
@@ -54,10 +71,19 @@ def evaluate(
     comparable."""
     references = reference or []
     _refuse_unless_one_way(model, source, hypothesis, references, text, language)
+    if baseline is None and (paired or samples):
+        raise UserError("--paired and --samples are for the comparison of two systems. Name the other by --baseline.")
+    if baseline is not None and (text is not None or metric and Metric.exact in metric):
+        raise UserError("--baseline compares translations by bleu, chrf and ter. Leave out --text and --metric exact.")
     from seq2seq import evaluation
 
     chosen = tuple(dict.fromkeys(each.value for each in metric)) if metric else None
     metrics = chosen or evaluation.METRICS
+    if baseline is not None:
+        test = {"metrics": metrics, "test": (paired or Paired.bootstrap).value, "samples": samples or 0}
+        loading = (device, precision, threads)
+        _compare(hypothesis or model, baseline, source, references, language, test, loading, format)
+        return
     if hypothesis is not None:
         print_scores(evaluation.score_files(hypothesis, references, language or "en", metrics), format)
         return
@@ -100,6 +126,49 @@ def evaluate(
         update_bundle_metadata(bundle, test=as_values)
     except CheckpointError as error:                                            # a model that is shared, for instance
         console.warn(f"the scores are not kept with the model: {error}")
+
+
+def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],
+             language: str | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
+             format: TextOrJson) -> None:
+    """Print what two systems, each a model or a file of translations, are worth on a text, or on the test sets of the
+    first one's recipe."""
+    from seq2seq.checkpoint import resolve_model_path
+    from seq2seq.corpus import read_pairs
+    from seq2seq.significance import compare, comparison_to_dict, format_comparison
+
+    assert system is not None, "otherwise there is nothing to compare"
+    streams = [_read_lines(path) for path in references]
+    names = [str(system), str(baseline), *map(str, references)]
+    tests: dict[str, tuple[list[str], list[list[str]]]] = {"": (_read_lines(source) if source else [], streams)}
+    if not references:
+        recipe = _recipe_with_tests(resolve_model_path(system))
+        tests = {}
+        for name, spec in recipe.data.test.items():
+            pairs = list(read_pairs(recipe, spec))
+            tests[name] = ([text for _, text, _ in pairs], [[text for _, _, text in pairs]])
+        names.append("the references")
+    made: list[dict[str, list[str]]] = []
+    for path in (system, baseline):
+        if path.is_dir():
+            if source is None and references:
+                raise UserError(f"{path} is a model; name the text that it is to translate by --source.")
+            translator = load_translator(path, *loading)
+            language = language or translator.languages.target
+            made.append({name: [found[0].text for found in translator.translate(texts)]
+                         for name, (texts, _) in tests.items()})
+        elif references:
+            made.append({"": _read_lines(path)})
+        else:
+            raise UserError(f"{path} is a file of translations; name what they are compared with by --reference.")
+    compared = {name: compare(made[0][name], made[1][name], streams, language or "en", names=names, **test)
+                for name, (_, streams) in tests.items()}
+    if format is TextOrJson.json:
+        by_test = {name: comparison_to_dict(found) for name, found in compared.items()}
+        print_json(by_test.get("", by_test))
+        return
+    for name, found in compared.items():
+        typer.echo((f"{name}\n" if name else "") + format_comparison(found, names[0], names[1]))
 
 
 def _recipe_with_tests(bundle: Path) -> Recipe:

@@ -1,0 +1,98 @@
+"""Whether one system is better than another, or only luckier on this test set: tests on pairs of translations.
+
+Both tests are sacreBLEU's: paired bootstrap resampling (Koehn 2004, "Statistical Significance Tests for Machine
+Translation Evaluation") and paired approximate randomisation (Riezler and Maxwell 2005, "On Some Pitfalls in Automatic
+Evaluation and Significance Testing for MT").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sacrebleu.significance import PairedTest
+
+from seq2seq.evaluation import METRICS, TITLES, require_parallel, sacrebleu_metric
+
+TESTS = {"bootstrap": "bs", "randomization": "ar"}
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A system's score on the whole test set; mean, and half the width of the 95 % interval, of the scores of test sets
+    drawn from it."""
+
+    value: float
+    mean: float
+    interval: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of two systems. p_value: how often a difference as large comes about where there is none."""
+
+    system: Estimate
+    baseline: Estimate
+    p_value: float
+    signature: str
+
+    @property
+    def difference(self) -> float:
+        return self.system.value - self.baseline.value
+
+
+def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence[Sequence[str]], language: str,
+            metrics: Sequence[str] = METRICS, test: str = "bootstrap", samples: int = 0,
+            names: Sequence[str] | None = None) -> dict[str, Comparison]:
+    """Compare the translations of two systems.
+
+    Args:
+        references: one stream or more, each with a line for every translation.
+        metrics: some of bleu, chrf, ter.
+        test: "bootstrap" or "randomization".
+        samples: test sets that are drawn, or trials; 0 is sacreBLEU's default, 1,000 or 10,000. Seeded, as there, by
+            the environment variable SACREBLEU_SEED.
+        names: what errors call the two systems and each stream of references.
+    Raises:
+        CorpusError: lines do not match.
+        UserError: the language needs an optional package.
+    """
+    names = names or ["the system", "the baseline", *("the reference" for _ in references)]
+    require_parallel(system, [baseline, *references], names)
+    compared = {}
+    for metric in metrics:
+        tested = PairedTest([(names[1], baseline), (names[0], system)],
+                            {metric: sacrebleu_metric(metric, language)}, references, TESTS[test], samples,
+                            n_ar_confidence=0 if test == "randomization" else -1)
+        signatures, scores = tested()
+        (title, signature), = signatures.items()
+        of_baseline, of_system = scores[title]
+        compared[metric] = Comparison(_estimate(of_system), _estimate(of_baseline), float(of_system.p_value),
+                                      str(signature))
+    return compared
+
+
+def _estimate(found: Any) -> Estimate:
+    return Estimate(float(found.score), float(found.mean), float(found.ci))
+
+
+def format_comparison(compared: Mapping[str, Comparison], system: str, baseline: str) -> str:
+    """A table: both systems, the difference and its p-value for each metric."""
+    width = max(len(system), len(baseline), len("difference"))
+    lines = []
+    for metric, found in compared.items():
+        # Of two systems that are one and the same, sacreBLEU's bootstrap gives the smallest p there is.
+        verdict = "significant" if found.difference and found.p_value < SIGNIFICANT else "not significant"
+        lines += [f"{TITLES[metric]}  {found.signature}"]
+        lines += [f"  {name:<{width}}  {score.value:6.2f}  (95 %: {score.mean:.2f} ± {score.interval:.2f})"
+                  for name, score in ((system, found.system), (baseline, found.baseline))]
+        lines += [f"  {'difference':<{width}}  {found.difference:+6.2f}  (p = {found.p_value:.4f}, {verdict} at "
+                  f"{SIGNIFICANT})"]
+    return "\n".join(lines)
+
+
+def comparison_to_dict(compared: Mapping[str, Comparison]) -> dict[str, dict[str, Any]]:
+    """The comparison as JSON values, with nothing rounded."""
+    return {metric: {**asdict(found), "difference": found.difference} for metric, found in compared.items()}

@@ -1,0 +1,94 @@
+"""Comparing two systems: the figures are those of sacreBLEU's own command on the same files."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+
+from seq2seq.cli import main
+from seq2seq.errors import CorpusError
+from seq2seq.significance import compare, format_comparison
+
+WORDS = ["the", "a", "man", "woman", "dog", "runs", "sits", "in", "on", "park", "snow", "red", "blue", "house"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A reference of 97 sentences and two systems that get every fifth and every fourth word wrong."""
+    folder, rng = tmp_path_factory.mktemp("systems"), random.Random(4)
+    reference = [[rng.choice(WORDS) for _ in range(rng.randint(4, 14))] for _ in range(97)]
+    for name, error in (("reference", 0), ("good", 0.2), ("bad", 0.25)):
+        lines = [" ".join(rng.choice(WORDS) if rng.random() < error else word for word in line) for line in reference]
+        (folder / name).write_text("".join(line + "\n" for line in lines))
+    return folder
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def sacrebleus(files, *options):
+    """What its command line prints (its JSON fails on numbers of NumPy): for each of bleu, chrf and ter the figures of
+    the first system, those of the second, and the p-value. Figures: the score and, if any, mean and interval."""
+    printed = subprocess.run(
+        [sys.executable, "-m", "sacrebleu", files / "reference", "-i", files / "bad", files / "good", "-m", "bleu",
+         "chrf", "ter", "-f", "text", "-w", "4", *options], capture_output=True, text=True, check=True).stdout
+    rows = [line.split("│")[2:5] for line in printed.splitlines() if line.startswith("│")][1:4]
+    found = [[[float(number) for number in re.findall(r"\d+\.\d+", cell)] for cell in row] for row in rows]
+    return zip(("bleu", "chrf", "ter"), *found, strict=True)
+
+
+@pytest.mark.parametrize("test, options", [("bootstrap", ["--paired-bs", "--paired-bs-n", "150"]),
+                                           ("randomization", ["--paired-ar", "--paired-ar-n", "150"])])
+def test_the_figures_are_those_of_sacrebleus_command(files, test, options):
+    ours = compare(lines(files / "good"), lines(files / "bad"), [lines(files / "reference")], "en", test=test,
+                   samples=150)
+    for metric, bad, good, (p_value,) in sacrebleus(files, *options):
+        found = ours[metric]
+        assert found.p_value == pytest.approx(p_value, abs=1e-4)
+        for estimate, printed in ((found.system, good), (found.baseline, bad)):
+            assert len(printed) == (3 if test == "bootstrap" else 1)
+            assert [estimate.value, estimate.mean, estimate.interval][:len(printed)] == pytest.approx(printed, abs=1e-4)
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomization"])
+def test_a_system_does_not_differ_from_itself(files, test):
+    good, reference = lines(files / "good"), lines(files / "reference")
+    found = compare(good, good, [reference], "en", ["bleu"], test, samples=50)
+    assert found["bleu"].difference == 0
+    assert "not significant" in format_comparison(found, "good", "good again")
+
+
+def test_the_command_prints_both_systems_and_the_verdict(files, capsys):
+    arguments = ["evaluate", "--hypothesis", str(files / "good"), "--baseline", str(files / "bad"), "--reference",
+                 str(files / "reference"), "--metric", "bleu", "--samples", "100"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "BLEU  nrefs:1|bs:100|seed:12345|case:mixed" in out
+    assert "difference" in out and "p = 0.0" in out and "significant at 0.05" in out
+    assert main([*arguments, "--format", "json", "--paired", "randomization"]) == 0
+    printed = json.loads(capsys.readouterr().out)["bleu"]
+    assert printed["difference"] == pytest.approx(printed["system"]["value"] - printed["baseline"]["value"])
+
+
+def test_lines_that_do_not_match_are_refused(files):
+    good, reference = lines(files / "good"), lines(files / "reference")
+    with pytest.raises(CorpusError, match="the system: 97 lines; the baseline: 96 lines"):
+        compare(good, good[:-1], [reference], "en", samples=10)
+
+
+@pytest.mark.parametrize("options, told", [
+    (["--metric", "exact"], "exact"), (["--baseline-missing"], ""), (["--text", "x"], "--text"),
+])
+def test_what_cannot_be_compared_is_refused(files, capsys, options, told):
+    if options == ["--baseline-missing"]:
+        assert main(["evaluate", "--hypothesis", str(files / "good"), "--paired", "bootstrap", "--reference",
+                     str(files / "reference")]) == 2
+        assert "--baseline" in capsys.readouterr().err
+        return
+    assert main(["evaluate", "--hypothesis", str(files / "good"), "--baseline", str(files / "bad"), "--reference",
+                 str(files / "reference"), *options]) == 2
+    assert told in capsys.readouterr().err
