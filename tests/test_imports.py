@@ -10,7 +10,7 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus", "textio",
+    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "tmx", "corpus", "textio",
     "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
     "preparation", "storage", "checkpoint", "averaging", "restoring", "translator", "generation", "rescoring",

@@ -1,0 +1,118 @@
+"""Translation memories: TMX 1.4 (LISA 2005), read unit by unit, so that memory does not grow with the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from seq2seq.errors import CorpusError
+
+# What is inside these belongs to a word processor's format; inside <hi> (and <sub>, a footnote) stands text.
+CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
+LANGUAGE = ("xml:lang", "lang")
+"""Attributes of a <tuv>; the second is that of TMX 1.1."""
+
+
+@dataclass
+class _Unit:
+    """A <tu> as far as it has been read: the text of each of its variants, with its language."""
+
+    variants: list[tuple[str, str]] = field(default_factory=list)
+    language: str = ""
+    text: list[str] | None = None
+    depth_in_codes: int = 0
+
+
+class _Reader:
+    """The handlers of a parser. Finished units lie in `units` until somebody takes them."""
+
+    def __init__(self, path: str, keep_markup: bool) -> None:
+        self.path, self.keep_markup = path, keep_markup
+        self.units: list[_Unit] = []
+        self.unit: _Unit | None = None
+        self.root: str | None = None
+        self.parser = expat.ParserCreate()
+        self.parser.buffer_text = True
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._characters
+        self.parser.EntityDeclHandler = self._refuse_entity
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if self.root is None:
+            self.root = name
+            if name != "tmx":
+                raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file begins with <{name}>; a "
+                                  "translation memory begins with <tmx>.")
+        if name == "tu":
+            self.unit = _Unit()
+        unit = self.unit
+        if unit is None:
+            return
+        if name == "tuv":
+            unit.language = next((attributes[key] for key in LANGUAGE if key in attributes), "")
+        elif name == "seg":
+            unit.text = []
+        elif name in CODES:
+            unit.depth_in_codes += 1
+
+    def _end(self, name: str) -> None:
+        unit = self.unit
+        if unit is None:
+            return
+        if name == "seg" and unit.text is not None:
+            unit.variants.append((unit.language, "".join(unit.text)))
+            unit.text = None
+        elif name in CODES:
+            unit.depth_in_codes -= 1
+        elif name == "tu":
+            self.units.append(unit)
+            self.unit = None
+
+    def _characters(self, text: str) -> None:
+        unit = self.unit
+        if unit is not None and unit.text is not None and (self.keep_markup or not unit.depth_in_codes):
+            unit.text.append(text)
+
+    def _refuse_entity(self, name: str, *_: object) -> None:
+        raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file declares the entity '{name}'. Such "
+                          "declarations can grow without bound and are not read; write the text itself.")
+
+
+def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False
+               ) -> Iterator[tuple[str, ...]]:
+    """The texts of each unit in these languages.
+
+    Args:
+        blocks: the file's bytes, in blocks of any size.
+        path: what errors call the file.
+        languages: codes; `en` takes `en-US` too where no variant is `en` itself. A unit without one of them gives ""
+            for it; of several variants in one language the first is taken.
+        keep_markup: with the codes of the format it came from (`<b>` …) inside the text, otherwise without.
+    Raises:
+        CorpusError: the file is no TMX, or damaged; with its line.
+    """
+    reader = _Reader(path, keep_markup)
+    try:
+        for block in blocks:
+            reader.parser.Parse(block, False)
+            for unit in reader.units:
+                yield tuple(_text(unit, language) for language in languages)
+            reader.units.clear()
+        reader.parser.Parse(b"", True)
+    except expat.ExpatError as error:
+        raise CorpusError(f"{path}:{error.lineno}: no well-formed XML ({expat.ErrorString(error.code)}). Export the "
+                          "translation memory again, or mend the line.") from error
+
+
+def _text(unit: _Unit, language: str) -> str:
+    wanted = _parts(language)
+    # The shortest code that begins with the wanted one: `en` before `en-US`.
+    fitting = [(len(parts), number) for number, (code, _) in enumerate(unit.variants)
+               if (parts := _parts(code))[:len(wanted)] == wanted]
+    return unit.variants[min(fitting)[1]][1] if fitting else ""
+
+
+def _parts(code: str) -> list[str]:
+    return code.lower().replace("_", "-").split("-")

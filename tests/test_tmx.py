@@ -1,0 +1,96 @@
+"""Translation memories: units, languages, markup, and files that are none."""
+
+import tracemalloc
+
+import pytest
+
+from seq2seq.errors import CorpusError
+from seq2seq.tmx import read_units
+
+HEAD = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4">
+<header/><body>
+"""
+TAIL = "</body></tmx>\n"
+
+
+def unit(**texts):
+    variants = (f'<tuv xml:lang="{code.replace("_", "-")}"><seg>{text}</seg></tuv>' for code, text in texts.items())
+    return f"<tu>{''.join(variants)}</tu>\n"
+
+
+def read(text, *languages, block=7, **options):
+    data = text.encode()
+    blocks = (data[at:at + block] for at in range(0, len(data), block))
+    return list(read_units(blocks, "memory.tmx", languages or ("en", "de"), **options))
+
+
+def test_each_unit_gives_its_texts_in_the_chosen_languages():
+    text = HEAD + unit(en="A dog", fr="Un chien", de="Ein Hund &amp; mehr") + unit(de="Käse", en="Cheese") + TAIL
+    assert read(text) == [("A dog", "Ein Hund & mehr"), ("Cheese", "Käse")]
+    assert read(text, "fr", "en") == [("Un chien", "A dog"), ("", "Cheese")]
+    assert read(text, "de") == [("Ein Hund & mehr",), ("Käse",)]
+
+
+@pytest.mark.parametrize("wanted, found", [("en", "plain"), ("en-US", "American"), ("EN_gb", "British"), ("e", "")])
+def test_a_language_takes_its_regions_but_its_own_code_first(wanted, found):
+    assert read(HEAD + unit(en_US="American", en_GB="British", en="plain", eng="other") + TAIL, wanted) == [(found,)]
+
+
+def test_regions_stand_in_where_there_is_nothing_else():
+    assert read(HEAD + unit(en_US="American", de_AT="Jänner") + TAIL) == [("American", "Jänner")]
+
+
+def test_codes_of_the_format_are_left_out_or_kept():
+    marked = 'Press <bpt i="1">&lt;b&gt;</bpt>Enter<ept i="1">&lt;/b&gt;</ept> <hi>twice</hi><ph>{0}</ph>.'
+    text = HEAD + unit(en=marked, de="x<it>{<sub>note</sub>}</it>y") + TAIL
+    assert read(text) == [("Press Enter twice.", "xy")]
+    assert read(text, keep_markup=True) == [("Press <b>Enter</b> twice{0}.", "x{note}y")]
+
+
+def test_the_attribute_of_old_versions_is_understood_and_notes_are_not_text():
+    inside = '<note>no</note><prop type="x">no</prop><tuv lang="EN"><note>no</note><seg>yes</seg></tuv>'
+    assert read(f"{HEAD}<tu>{inside}</tu>{TAIL}", "en") == [("yes",)]
+
+
+def test_the_size_of_the_blocks_decides_nothing():
+    text = HEAD + "".join(unit(en=f"line {number} ä", de=f"Zeile {number} 中") for number in range(50)) + TAIL
+    assert read(text, block=1) == read(text, block=13) == read(text, block=10**6)
+
+
+@pytest.mark.parametrize("text, told", [
+    (HEAD + unit(en="a & b"), r"memory.tmx:5: no well-formed XML"),
+    (HEAD + unit(en="a", de="b") + "<tu>", r"memory.tmx:6: no well-formed XML \(no element found\)"),
+    ("just text\n", "memory.tmx:1: no well-formed XML"),
+    ("", "memory.tmx:1: no well-formed XML"),
+    ("<html><body/></html>", "memory.tmx:1: the file begins with <html>"),
+    ('<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">]>\n<tmx/>', "declares the entity 'a'"),
+])
+def test_what_is_no_translation_memory_is_told_with_its_line(text, told):
+    with pytest.raises(CorpusError, match=told):
+        read(text)
+
+
+def test_bytes_that_are_not_utf8_are_told_with_their_line():
+    with pytest.raises(CorpusError, match="memory.tmx:5: no well-formed XML"):
+        list(read_units([HEAD.encode(), unit(en="Käse").encode("latin1")], "memory.tmx", ["en"]))
+
+
+@pytest.mark.parametrize("many", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_units_take_no_more_memory_than_a_thousand(many):
+    def blocks(count):
+        yield HEAD.encode()
+        for number in range(count):
+            yield unit(en=f"This is the sentence {number}.", de=f"Das ist der Satz {number}.").encode()
+        yield TAIL.encode()
+
+    def peak(count):
+        tracemalloc.start()
+        assert sum(1 for _ in read_units(blocks(count), "memory.tmx", ["en", "de"])) == count
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(10)
+    assert peak(many) < peak(1000) + 100_000
