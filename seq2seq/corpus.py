@@ -1,4 +1,4 @@
-"""Parallel text as it lies: two files, TSV, JSONL, Parquet, the hub; and cleaning, with counts by reason.
+"""Parallel text as it lies: two files, TSV, JSONL, Parquet, TMX, the hub; and cleaning, with counts by reason.
 
 A line ends at a line feed alone. Whatever else looks like a line end (U+0085, U+2028, a form feed) is a character.
 """
@@ -11,12 +11,15 @@ import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.errors import CorpusError
+from seq2seq.tmx import read_units
 from seq2seq.words import position_fault
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ class Counts:
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Lines of a UTF-8 file (or .gz) without their line feed. Nothing else is changed.
+    """Lines of a UTF-8 file (or .gz, .zst) without their line feed. Nothing else is changed.
 
     Raises:
         CorpusError: the file cannot be read, or holds bytes that are not UTF-8; the message names the line.
@@ -96,15 +99,70 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 
 def _byte_lines(path: Path) -> Iterator[bytes]:
+    with _opened(path) as file:
+        for line in file:
+            yield line.removesuffix(b"\n")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    """A file for reading, unpacked where its name ends in .gz or .zst.
+
+    Raises:
+        CorpusError: it cannot be read, while it is opened or later.
+    """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb", buffering=0) as file:
+        with _unpacked(path) as file:
             # Iterating a GzipFile itself is Python code for every line.
-            for line in io.BufferedReader(cast(io.RawIOBase, file), BLOCK_BYTES):
-                yield line.removesuffix(b"\n")
+            yield io.BufferedReader(cast(io.RawIOBase, file), BLOCK_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise CorpusError(f"{path} is no intact gzip file ({error}). Copy or compress it again.") from error
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _unpacked(path: Path) -> Any:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix != ".zst":
+        return open(path, "rb", buffering=0)
+    return _Blocks(_unpacked_zst(path))
+
+
+def _unpacked_zst(path: Path) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise CorpusError(f"{path}: to read .zst files, install zstandard: pip install 'seq2seq[zst]'") from None
+    frame = None
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                while block:                                                    # which can hold the end of a frame
+                    frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                    yield frame.decompress(block)
+                    block, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+        if frame is not None:
+            raise zstandard.ZstdError("it ends in the middle")
+    except zstandard.ZstdError as error:
+        raise CorpusError(f"{path} is no intact zstd file ({error}). Copy or compress it again.") from error
+
+
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as a file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.blocks, self.rest = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.rest and (block := next(self.blocks, None)) is not None:
+            self.rest = memoryview(block)
+        size = min(len(self.rest), len(buffer))
+        buffer[:size], self.rest = self.rest[:size], self.rest[size:]
+        return size
 
 
 def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> Iterator[Pair]:
@@ -113,6 +171,8 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> It
     Raises:
         CorpusError: as `read_corpus`; or the model points, and a target holds anything but positions of its source.
     """
+    if spec.table_format == ".tmx" and spec.source is None and spec.text is None:
+        spec = spec.model_copy(update=recipe.languages.model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts)
     if recipe.model.type != "pointer":
         yield from pairs
@@ -140,7 +200,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> 
         if number == 1:
             texts = tuple(_without_mark(text, counts) for text in texts)
         *source, target = (_one_line(text, counts) for text in texts)
-        yield number, "".join(source), target
+        yield number, f"{spec.tag} {source[0]}" if spec.tag else "".join(source), target
 
 
 def _without_mark(text: str, counts: Counts) -> str:
@@ -182,7 +242,8 @@ def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
 
 def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
     path = directory / str(spec.file)
-    return {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}[str(spec.table_format)](spec, path)
+    return {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".parquet": _read_parquet,
+            ".tmx": _read_tmx}[str(spec.table_format)](spec, path)
 
 
 def _read_tsv(spec: Corpus, path: Path) -> Iterator[Row]:
@@ -213,6 +274,13 @@ def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
         yield number, _fields(spec, record, f"{path}:{number}")
 
 
+def _read_tmx(spec: Corpus, path: Path) -> Iterator[Row]:
+    with _opened(path) as file:
+        blocks = iter(partial(file.read, BLOCK_BYTES), b"")
+        languages = [str(column) for column in spec.columns]
+        yield from enumerate(read_units(blocks, str(path), languages, spec.markup), 1)
+
+
 def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
     # `datasets` takes a second to import: only who needs it waits.
     import datasets
@@ -229,7 +297,7 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
     import datasets
 
     try:
-        rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split)
+        rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
     except Exception as error:                                                  # the hub's errors have no common class
         reason = f"{type(error).__name__}: {_first_line(error)}"
         raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check the name, config and split, "

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -245,12 +245,23 @@ def _open(recipe: Recipe, directory: Path) -> Prepared:
     described = json.loads((directory / "corpus.json").read_text())
     sides = [_side(directory, name, dtype) for name, dtype in zip(SIDES, described["types"], strict=True)]
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
-    weights = np.array([spec.weight for spec in recipe.data.train])
     seen = None
-    if (weights != 1).any():
-        seen = weights[np.memmap(directory / "corpora", dtype=np.int64, mode="r")]
+    if recipe.data.temperature != 1 or any(spec.weight != 1 for spec in recipe.data.train):
+        corpora = np.memmap(directory / "corpora", dtype=np.int64, mode="r")
+        sizes = np.bincount(corpora, minlength=len(recipe.data.train))
+        seen = times_seen(sizes, [spec.weight for spec in recipe.data.train], recipe.data.temperature)[corpora]
     return Prepared(directory, EncodedCorpus(sides[0], sides[1], seen, lines), described["counts"],
                     described["fingerprint"])
+
+
+def times_seen(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
+    """(corpora,), how often each pair of a corpus is seen in an epoch; the epoch is as long as with temperature 1.
+
+    sizes: (corpora,), in pairs.
+    """
+    seen = sizes * np.array(weights)
+    chosen = np.where(sizes > 0, np.maximum(seen, 1e-9), 0) ** (1 / temperature)
+    return chosen / chosen.sum() * seen.sum() / np.maximum(sizes, 1)
 
 
 class SampledEpochs:

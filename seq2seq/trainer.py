@@ -48,6 +48,7 @@ from seq2seq.progress import Progress
 from seq2seq.recipe import Recipe
 from seq2seq.restoring import stored_weights
 from seq2seq.run import Log, NoLog, Stopped, admit, move_aside, stopping_by_signal
+from seq2seq.synthetic import with_synthetic_text
 from seq2seq.translator import Translator
 from seq2seq.validation import Measured, Validation
 
@@ -110,9 +111,10 @@ class Training:
         self.device = choose_device()
         self.dtype = choose_dtype(self.section.precision, self.device)
         _make_deterministic(self.device)
-        self.tokenizers = group.first_of_all(lambda: train_or_load_tokenizers(recipe, run / "tokenizer"))
+        text = group.first_of_all(lambda: with_synthetic_text(recipe, run / "synthetic"))
+        self.tokenizers = group.first_of_all(lambda: train_or_load_tokenizers(text, run / "tokenizer"))
         self.prepared = group.first_of_all(
-            lambda: prepare(recipe, self.tokenizers, run / "prepared", torch.get_num_threads()))
+            lambda: prepare(text, self.tokenizers, run / "prepared", torch.get_num_threads()))
         self.corpus = self.prepared.corpus
         sampling = recipe.tokenizer.subword_sampling
         self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.first) if sampling else None

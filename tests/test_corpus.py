@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 
-from seq2seq.corpus import BLOCK_BYTES, Counts, clean, read_corpus, read_lines
+from seq2seq.corpus import BLOCK_BYTES, Counts, clean, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError
-from seq2seq.recipe import Corpus
+from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data import Cleaning
 
 FIRST_PAIRS = [(1, "ein Hund", "a dog"), (2, "eine Katze", "a cat")]
@@ -18,7 +20,8 @@ FIRST_PAIRS = [(1, "ein Hund", "a dog"), (2, "eine Katze", "a cat")]
 
 def write(path: Path, text: str | bytes) -> Path:
     data = text if isinstance(text, bytes) else text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    compress = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix, bytes)
+    path.write_bytes(compress(data))
     return path
 
 
@@ -44,12 +47,12 @@ def pairs_of(directory: Path, counts: Counts | None = None, **spec) -> list[tupl
     ("\ufeffa\n", ["\ufeffa"]),
     (" a \t\n", [" a \t"]),
 ], ids=ascii)
-@pytest.mark.parametrize("name", ["text", "text.gz"])
+@pytest.mark.parametrize("name", ["text", "text.gz", "text.zst"])
 def test_a_line_feed_alone_ends_a_line(tmp_path, name, text, lines):
     assert list(read_lines(write(tmp_path / name, text))) == lines
 
 
-@pytest.mark.parametrize("name", ["text", "text.gz"])
+@pytest.mark.parametrize("name", ["text", "text.gz", "text.zst"])
 def test_lines_may_be_longer_than_what_is_read_at_once(tmp_path, name):
     """Lengths that put a line feed right before, at and behind the border of a block, and lines of several blocks."""
     lines = ["ä" * (BLOCK_BYTES // 2), "x" * (BLOCK_BYTES - 3), "", "y" * (3 * BLOCK_BYTES + 5), "z"]
@@ -80,6 +83,26 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path):
             list(read_lines(tmp_path / name))
     with pytest.raises(CorpusError, match=r"cannot be read: Is a directory\."):
         list(read_lines(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda data: b"text", lambda data: data[:20] + b"!" * 20])
+def test_a_zst_file_that_is_not_intact_is_said(tmp_path, damage):
+    path = tmp_path / "text.zst"
+    path.write_bytes(damage(zstandard.compress("".join(f"Zeile {n * n}\n" for n in range(3000)).encode())))
+    with pytest.raises(CorpusError, match="text.zst is no intact zstd file"):
+        list(read_lines(path))
+
+
+def test_frames_of_a_zst_file_are_one_text(tmp_path):
+    (tmp_path / "text.zst").write_bytes(zstandard.compress(b"a\nb") + zstandard.compress(b"c\nd\n"))
+    assert list(read_lines(tmp_path / "text.zst")) == ["a", "bc", "d"]
+
+
+def test_a_zst_file_without_its_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(CorpusError, match=r"pip install 'seq2seq\[zst\]'"):
+        list(read_lines(write(tmp_path / "text.zst", "a\n")))
+
 
 
 def test_a_gzip_file_that_is_not_intact_is_said(tmp_path):
@@ -315,6 +338,50 @@ def test_an_error_without_a_message_is_an_error_too(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", failing)
     with pytest.raises(CorpusError, match="data set wmt/wmt14 de-en train cannot be loaded: ConnectionError"):
         pairs_of(Path(), hub="wmt/wmt14", config="de-en", split="train", **KEYS)
+
+
+# Translation memories
+
+
+TMX = """<tmx version="1.4"><header/><body>
+<tu><tuv xml:lang="de-DE"><seg>ein <bpt i="1">&lt;b&gt;</bpt>Hund</seg></tuv><tuv xml:lang="en"><seg>a
+dog</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>a cat</seg></tuv></tu>
+</body></tmx>
+"""
+
+
+@pytest.mark.parametrize("name", ["memory.tmx", "memory.tmx.gz", "memory.tmx.zst"])
+def test_a_translation_memory_gives_its_units_and_empty_text_for_what_is_lacking(tmp_path, name):
+    write(tmp_path / name, TMX)
+    counts = Counts()
+    assert pairs_of(tmp_path, counts, file=name, source="de", target="en") == [
+        (1, "ein Hund", "a dog"), (2, "", "a cat")]
+    assert counts.inner_newlines == 1
+    kept = list(clean(pairs_of(tmp_path, file=name, source="de", target="en"), Cleaning(), counts))
+    assert [number for number, *_ in kept] == [1] and counts.dropped == {"empty": 1}
+    assert pairs_of(tmp_path, file=name, source="de", target="en", markup=True)[0][1] == "ein <b>Hund"
+    assert pairs_of(tmp_path, file=name, text="en") == [(1, "", "a dog"), (2, "", "a cat")]
+
+
+def test_a_damaged_translation_memory_is_told_with_its_line(tmp_path):
+    write(tmp_path / "memory.tmx", TMX.replace("<seg>a cat", "<seg>a & cat"))
+    with pytest.raises(CorpusError, match=r"memory.tmx:4: no well-formed XML"):
+        pairs_of(tmp_path, file="memory.tmx", source="de", target="en")
+
+
+def test_the_languages_of_a_translation_memory_are_the_recipes(tmp_path):
+    write(tmp_path / "memory.tmx", TMX)
+    (tmp_path / "recipe.yaml").write_text(
+        "name: x\nlanguages: {source: de, target: en}\n"
+        "data: {train: [{file: memory.tmx}], valid: {file: memory.tmx}}\n")
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert list(read_pairs(recipe, recipe.data.valid))[0] == (1, "ein Hund", "a dog")
+
+
+def test_a_tag_stands_before_each_source(tmp_path):
+    write(tmp_path / "pairs.tsv", "ein Hund\ta dog\n")
+    assert pairs_of(tmp_path, file="pairs.tsv", tag="<BT>") == [(1, "<BT> ein Hund", "a dog")]
 
 
 # Cleaning

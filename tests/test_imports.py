@@ -13,8 +13,8 @@ READING_ORDER = [
     "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "tmx", "corpus", "textio",
     "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
-    "preparation", "storage", "checkpoint", "averaging", "restoring", "translator", "generation", "rescoring",
-    "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance", "validation",
+    "preparation", "storage", "checkpoint", "averaging", "restoring", "translator", "synthetic", "generation",
+    "rescoring", "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance", "validation",
     "progress", "divergence", "run", "verification", "trainer", "check", "interop", "options", "commands", "cli",
     "__main__",
 ]
@@ -23,7 +23,7 @@ MODEL_ORDER = [
     "flat", "inference", "kernels", "compiled", "inspection", "__init__",
 ]
 WITHOUT_TORCH = [
-    "errors", "recipe", "textio", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus",
+    "errors", "recipe", "tmx", "textio", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib"}

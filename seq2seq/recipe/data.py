@@ -12,7 +12,9 @@ from seq2seq.recipe.section import MistakeAt, Section
 # No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
-TABLE_FORMATS = (".tsv", ".jsonl", ".parquet")
+TABLE_FORMATS = (".tsv", ".jsonl", ".parquet", ".tmx")
+COMPRESSED = (".gz", ".zst")
+"""Endings of what is unpacked while it is read."""
 
 
 def _text_or_column(value: Any) -> Any:
@@ -35,25 +37,42 @@ class Corpus(Section):
 
     A language model reads text of one language, in the same forms: `{text: train.en}`, `{file: pairs.tsv, text: 2}`, or
     `{hub: wmt/wmt14, config: de-en, split: train, text: en}`.
+
+    A model can make one of the sides: `{target: mono.en, translated_by: runs/en_de}` is back-translation,
+    `{source: train.de, translated_by: runs/teacher}` distillation.
     """
 
     source: PathOrColumn = None
-    """The file of source sentences, one a line (may end in .gz); with `file` or `hub`, the column that holds them."""
+    """The file of source sentences, one a line (may end in .gz or .zst); with `file` or `hub`, the column that holds
+    them, or of a .tmx their language."""
     target: PathOrColumn = None
     """The file of target sentences, line by line the translations; with `file` or `hub`, the column."""
     text: PathOrColumn = None
     """Instead of `source` and `target`, for a language model: the file of sentences, or the column that holds them."""
     file: str | None = None
-    """One file of pairs: .tsv, .jsonl (either may end in .gz as well) or .parquet. Without `source` and `target`, the
-    first two columns of a .tsv."""
+    """One file of pairs: .tsv, .jsonl, a translation memory .tmx (each may end in .gz or .zst as well) or .parquet.
+    Without `source` and `target`, the first two columns of a .tsv, or the recipe's languages in a .tmx."""
     header: bool = False
     """The first line of a .tsv names its columns; without it, columns are numbers from 1."""
+    markup: bool = False
+    """Keep the codes of the format that the text of a .tmx came from, such as `<b>`; otherwise they are left out."""
     hub: str | None = None
     """A data set of the Hugging Face hub. `source` and `target` are columns, or keys of its `translation` column."""
     config: str | None = None
     """Which configuration of the `hub` data set."""
     split: str | None = None
     """Which split of the `hub` data set."""
+    streaming: bool = False
+    """Read the `hub` data set as it arrives, without keeping a copy: for one larger than the disk."""
+    translated_by: str | None = None
+    """In training: a model (a run or a bundle, relative to the recipe file) that translates the side that is given,
+    `target` or `source`, into the one that is not."""
+    sampling: bool | None = None
+    """With `translated_by`: draw translations instead of searching for the best. Not set: sources are drawn, targets
+    are searched for."""
+    tag: str | None = None
+    """Written before each source, so that the model can tell this corpus from others: `<BT>` for back-translated text
+    (Caswell et al. 2019)."""
     name: str | None = None
     """What reports call this corpus. Otherwise they name its source."""
     weight: PositiveFloat = 1.0
@@ -67,8 +86,18 @@ class Corpus(Section):
             raise ValueError("a corpus has `source` and `target`, or `text` alone, not both")
         if self.file is not None and self.hub is not None:
             raise ValueError("a corpus has `file` or `hub`, not both")
-        if self.hub is None and (self.config is not None or self.split is not None):
-            raise ValueError("`config` and `split` belong to a corpus with `hub`")
+        if self.hub is None and (self.config is not None or self.split is not None or self.streaming):
+            raise ValueError("`config`, `split` and `streaming` belong to a corpus with `hub`")
+        if self.markup and self.table_format != ".tmx":
+            raise ValueError("`markup: true` belongs to a corpus with a .tmx `file`")
+        if self.sampling is not None and self.translated_by is None:
+            raise ValueError("`sampling` belongs to a corpus with `translated_by`")
+        if self.tag is not None and (self.text is not None or not self.tag.strip()):
+            raise ValueError("a `tag` is some text before the sources of a corpus")
+        if self.translated_by is not None:
+            if self.form != "files" or (self.source is None) == (self.target is None):
+                raise ValueError("`translated_by` needs one file, `source` or `target`, and makes the other")
+            return self
         named = all(isinstance(getattr(self, side), str) for side in self.sides)
         if self.header and self.table_format != ".tsv":
             raise ValueError("`header: true` belongs to a corpus with a .tsv `file`")
@@ -80,12 +109,15 @@ class Corpus(Section):
         if self.form == "table" and self.table_format is None:
             raise MistakeAt(
                 "file",
-                f"expected a name that ends in .tsv, .tsv.gz, .jsonl, .jsonl.gz or .parquet, found '{self.file}'",
+                "expected a name that ends in .tsv, .jsonl or .tmx (and .gz or .zst), or in .parquet, found "
+                f"'{self.file}'",
             )
         if self.form == "hub" and self.split is None:
             raise ValueError("`hub` needs `split`, such as `split: train`")
         if (self.source is None) != (self.target is None):
             raise ValueError("give both columns, `source` and `target`, or neither")
+        if self.table_format == ".tmx" and self.source is None and self.text is None:
+            return self
         by_number = self.table_format == ".tsv" and not self.header
         if by_number and any(isinstance(column, str) for column in self.columns):
             raise ValueError("a .tsv without `header: true` has numbered columns, such as `source: 1, target: 2`")
@@ -106,12 +138,12 @@ class Corpus(Section):
 
     @property
     def table_format(self) -> str | None:
-        """`.tsv`, `.jsonl` or `.parquet` for a corpus with `file`; None for other forms and other endings."""
+        """`.tsv`, `.jsonl`, `.tmx` or `.parquet` for a corpus with `file`; None for other forms and other endings."""
         name = self.file or ""
         suffix = Path(name).suffix
-        if suffix == ".gz":
+        if suffix in COMPRESSED:
             suffix = Path(name).with_suffix("").suffix
-            return suffix if suffix in (".tsv", ".jsonl") else None
+            return suffix if suffix in TABLE_FORMATS and suffix != ".parquet" else None
         return suffix if suffix in TABLE_FORMATS else None
 
     @property
@@ -119,7 +151,14 @@ class Corpus(Section):
         """Where each of `sides` is: a column, or a file in a corpus of files."""
         if self.text is not None:
             return (self.text,)
+        if self.translated_by is not None:
+            return tuple(side for side in (self.source, self.target) if side is not None)
         return (1 if self.source is None else self.source, 2 if self.target is None else self.target)
+
+    @property
+    def samples(self) -> bool:
+        """Of a corpus with `translated_by`: whether its translations are drawn."""
+        return self.source is None if self.sampling is None else self.sampling
 
     @property
     def label(self) -> str:
@@ -135,13 +174,16 @@ class Corpus(Section):
         """The files that the corpus is read from, as they are written."""
         return [Path(str(getattr(self, key))) for key in self._path_keys()]
 
-    def resolve(self, directory: Path) -> "Corpus":
-        """The same corpus with absolute paths, which were relative to `directory`."""
+    def resolve(self, directory: Path, recipe_directory: Path | None = None) -> "Corpus":
+        """The same corpus with absolute paths, which were relative to `directory`; that of a model, to the recipe's."""
         paths = {key: os.path.abspath(directory / getattr(self, key)) for key in self._path_keys()}
+        if self.translated_by is not None:
+            paths["translated_by"] = os.path.abspath((recipe_directory or directory) / self.translated_by)
         return self.model_copy(update=paths)
 
     def _path_keys(self) -> tuple[str, ...]:
-        return {"files": self.sides, "table": ("file",), "hub": ()}[self.form]
+        given = tuple(side for side in self.sides if getattr(self, side) is not None)
+        return {"files": given, "table": ("file",), "hub": ()}[self.form]
 
 
 class Cleaning(Section):
@@ -167,6 +209,9 @@ class Data(Section):
     """Directory that the paths of the corpora start from; itself relative to the recipe file."""
     train: Annotated[tuple[Corpus, ...], Field(strict=False, min_length=1)]
     """List of training corpora."""
+    temperature: Annotated[float, Field(ge=1)] = 1.0
+    """How much more often small training corpora are seen: each is drawn as often as its size (times its weight) to
+    the power of 1 / temperature says (Arivazhagan et al. 2019). 1 takes them as large as they are."""
     valid: Corpus
     """Corpus that decides during training which model is best."""
     test: dict[TestName, Corpus] = {}
@@ -180,6 +225,8 @@ class Data(Section):
         for name, corpus in value.items() if isinstance(value, dict) else [("", value)]:
             if corpus.weight != 1.0:
                 raise MistakeAt(f"{name}.weight".strip("."), "only training corpora have a weight")
+            if corpus.translated_by is not None:
+                raise MistakeAt(f"{name}.translated_by".strip("."), "only training corpora are translated by a model")
         return value
 
     def keyed_corpora(self) -> Iterator[tuple[tuple[str | int, ...], Corpus]]:

@@ -15,7 +15,7 @@ from seq2seq.recipe.schema import Recipe
 
 BASE_SECTIONS = ("model", "training")
 # Keys whose path is that of a directory, relative to the recipe; the others are of files in data.root.
-DIRECTORIES = ("root", "taken_from")
+DIRECTORIES = ("root", "taken_from", "translated_by")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True) -> Recipe:
@@ -180,6 +180,8 @@ def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
     if isinstance(data, dict) and isinstance(data.get("root"), str):
         yield ("data", "root"), data, "root"
     for key, corpus in _corpora(recipe):
+        if isinstance(corpus.get("translated_by"), str):
+            yield (*key, "translated_by"), corpus, "translated_by"
         names = ["file"] if "file" in corpus else [] if "hub" in corpus else ["source", "target", "text"]
         for name in names:
             if isinstance(corpus.get(name), str):

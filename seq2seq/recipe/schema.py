@@ -421,7 +421,7 @@ class Recipe(Section):
         data = self.data.model_copy(
             update={
                 "root": ".",
-                "train": tuple(corpus.resolve(root) for corpus in self.data.train),
+                "train": tuple(corpus.resolve(root, self.directory) for corpus in self.data.train),
                 "valid": self.data.valid.resolve(root),
                 "test": {name: corpus.resolve(root) for name, corpus in self.data.test.items()},
             }

@@ -1,0 +1,106 @@
+"""Pairs made from text in one language: a model translates what has no translation.
+
+Back-translation (Sennrich et al. 2016, arXiv:1511.06709) makes sources for targets, by sampling (Edunov et al. 2018,
+arXiv:1808.09381) and with a tag before each (Caswell et al. 2019, arXiv:1906.06442). Sequence-level distillation (Kim
+and Rush 2016, arXiv:1606.07947) makes targets for sources, by search, with a teacher that is larger than the student.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from seq2seq import console
+from seq2seq.checkpoint import bundle_metadata, resolve_model_path
+from seq2seq.corpus import Counts, read_corpus
+from seq2seq.decoding import Request
+from seq2seq.errors import CorpusError, RecipeError
+from seq2seq.recipe import Corpus, Recipe
+from seq2seq.storage import sync
+from seq2seq.translator import Translator
+
+BLOCK_LINES = 8192
+
+
+def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
+    """The recipe with corpora of two files each; those that lack a side get it here, in `directory`.
+
+    What was made in a run that was stopped is kept: line by line the same, since a sample depends on its line alone.
+
+    Raises:
+        CheckpointError: there is no such model.
+        RecipeError: the model translates between other languages.
+        CorpusError: the text cannot be read.
+    """
+    if not any(spec.translated_by for spec in recipe.data.train):
+        return recipe
+    train = tuple(_completed(spec, recipe, directory) if spec.translated_by else spec for spec in recipe.data.train)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
+
+
+def _completed(spec: Corpus, recipe: Recipe, directory: Path) -> Corpus:
+    """The corpus with a file for the side that it lacks."""
+    model = resolve_model_path(recipe.directory / str(spec.translated_by))
+    given = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
+    made = directory.absolute() / f"{_key(spec, model, given)}.txt"
+    if not made.exists():
+        _make(spec, recipe, model, given, made)
+    missing = {"target": str(made)} if spec.target is None else {"source": str(made)}
+    return spec.model_copy(update={**missing, "translated_by": None, "sampling": None, "name": spec.label})
+
+
+def _key(spec: Corpus, model: Path, given: Path) -> str:
+    """What the text depends on."""
+    try:
+        state = given.stat()
+    except OSError as error:
+        raise CorpusError(f"{given} cannot be read: {error.strerror or error}.") from error
+    described = [str(given), state.st_size, state.st_mtime_ns, spec.limit, spec.samples,
+                 bundle_metadata(model).get("step"), (model / "metadata.json").read_text()]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+
+def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) -> None:
+    translator = Translator.load(model)
+    languages = recipe.languages.source, recipe.languages.target
+    wanted = languages if spec.target is None else languages[::-1]
+    found = translator.languages.source, translator.languages.target
+    if found != wanted:
+        raise RecipeError(f"{model} translates from {found[0]} to {found[1]}; the corpus {spec.label} needs a model "
+                          f"from {wanted[0]} to {wanted[1]}.")
+    options: dict[str, Any] = {"n_best": 1, **({"sampling": True, "mbr": 0} if spec.samples else {})}
+    made.parent.mkdir(parents=True, exist_ok=True)
+    part = made.with_suffix(".part")
+    done = _whole_lines(part)
+    total = sum(1 for _ in _texts(spec, given))
+    console.say(f"translating {total - done:,} lines of {spec.label} with {model} in {translator.precision} "
+                f"({'sampling' if spec.samples else 'searching'})")
+    with part.open("ab") as file, console.progress("translating", total, done) as advance:
+        requests = (Request(text, number=number) for number, text in enumerate(_texts(spec, given)))
+        for best, *_ in translator.translate_stream(islice(requests, done, None), BLOCK_LINES, progress=advance,
+                                                    **options):
+            file.write(best.text.replace("\n", " ").encode() + b"\n")
+    sync(part)
+    os.replace(part, made)
+
+
+def _texts(spec: Corpus, given: Path) -> Iterator[str]:
+    alone = Corpus(text=str(given), limit=spec.limit)
+    for _, _, text in read_corpus(alone, Path(), Counts()):
+        yield text
+
+
+def _whole_lines(part: Path) -> int:
+    """Lines of a file that was not finished; a last one without its end is cut off."""
+    if not part.exists():
+        return 0
+    contents = part.read_bytes()
+    whole = contents[: contents.rfind(b"\n") + 1]
+    with part.open("r+b") as file:
+        file.truncate(len(whole))
+    return whole.count(b"\n")

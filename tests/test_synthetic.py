@@ -1,0 +1,92 @@
+"""Back-translation and distillation: a model makes the side that a corpus lacks, once, and line by line the same."""
+
+from pathlib import Path
+
+import pytest
+from toy import RECIPE, write_corpus
+
+from seq2seq import synthetic
+from seq2seq.errors import RecipeError
+from seq2seq.recipe import load_recipe
+from seq2seq.synthetic import with_synthetic_text
+from seq2seq.trainer import Training, train
+from seq2seq.translator import Translator
+
+LINES = ["zwei Katze", "rot", "", "Hund und Katze und Hund", "nicht blau drei"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Text, a model from German to English, and a recipe from English to German that wants its help."""
+    folder = tmp_path_factory.mktemp("synthetic")
+    write_corpus(folder)
+    reverse = RECIPE.replace("source: en, target: de", "source: de, target: en").replace("name: tiny", "name: reverse")
+    for name in ("train", "valid"):
+        reverse = reverse.replace(f"source: {name}.en, target: {name}.de", f"source: {name}.de, target: {name}.en")
+    (folder / "reverse.yaml").write_text(reverse)
+    train(load_recipe(folder / "reverse.yaml"), folder / "reverse")
+    (folder / "mono.de").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "recipe.yaml").write_text(RECIPE.replace(
+        "[{source: train.en, target: train.de}]", '[{source: train.en, target: train.de}, '
+        '{target: mono.de, translated_by: reverse, tag: "<BT>"}]'))
+    return folder
+
+
+def made(recipe, folder):
+    *_, spec = with_synthetic_text(recipe, folder).data.train
+    return spec, Path(spec.source).read_text()
+
+
+def test_a_model_makes_sources_for_targets_by_sampling(folder, tmp_path):
+    recipe = load_recipe(folder / "recipe.yaml")
+    spec, text = made(recipe, tmp_path)
+    assert text.count("\n") == len(LINES)
+    assert text.splitlines()[2] == ""
+    assert spec.target == str(folder / "mono.de") and spec.tag == "<BT>" and spec.label == "mono.de"
+    sampled = Translator.load(folder / "reverse").translate(LINES, sampling=True)
+    assert text.splitlines() == [best.text for best, *_ in sampled]
+    searched = with_synthetic_text(load_recipe(folder / "recipe.yaml", ["data.train.1.sampling=false"]), tmp_path)
+    assert Path(searched.data.train[1].source).read_text() != text
+
+
+def test_it_is_made_once(folder, tmp_path, monkeypatch):
+    recipe = load_recipe(folder / "recipe.yaml")
+    _, text = made(recipe, tmp_path)
+    monkeypatch.setattr(synthetic, "Translator", None)
+    assert made(recipe, tmp_path)[1] == text
+
+
+@pytest.mark.parametrize("torn", [b"", b"the start of a li"])
+def test_what_a_stopped_run_has_made_is_kept(folder, tmp_path, torn):
+    recipe = load_recipe(folder / "recipe.yaml")
+    spec, text = made(recipe, tmp_path)
+    lines = text.encode().splitlines(keepends=True)
+    path = tmp_path / spec.source
+    path.unlink()
+    path.with_suffix(".part").write_bytes(b"".join(lines[:3]) + torn)
+    assert made(recipe, tmp_path)[1] == text
+    assert not path.with_suffix(".part").exists()
+
+
+def test_a_teacher_makes_targets_for_sources_by_search(folder, tmp_path):
+    recipe = load_recipe(folder / "reverse.yaml", [
+        f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
+    spec = with_synthetic_text(recipe, tmp_path).data.train[0]
+    found = Translator.load(folder / "reverse").translate(LINES)
+    assert Path(spec.target).read_text().splitlines() == [best.text for best, *_ in found]
+
+
+def test_a_model_of_the_other_direction_is_refused(folder, tmp_path):
+    corpus = f"{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}"
+    recipe = load_recipe(folder / "recipe.yaml", [f"data.train=[{corpus}]"])
+    with pytest.raises(RecipeError, match="translates from de to en; .* needs a model from en to de"):
+        with_synthetic_text(recipe, tmp_path)
+
+
+def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
+    training = Training(load_recipe(folder / "recipe.yaml"), tmp_path / "run")
+    assert training.prepared.counts["mono.de"]["lines"] == len(LINES)
+    assert training.prepared.counts["mono.de"]["dropped"]["empty"] >= 1
+    sides = training.corpus.source
+    last = sides.ids[sides.offsets[-2]:sides.offsets[-1]].tolist()
+    assert training.tokenizers.source.decode([last])[0].startswith("<BT> ")
