@@ -42,7 +42,7 @@ def test_a_model_makes_sources_for_targets_by_sampling(folder, tmp_path):
     spec, text = made(recipe, tmp_path)
     assert text.count("\n") == len(LINES)
     assert text.splitlines()[2] == ""
-    assert spec.target == str(folder / "mono.de") and spec.tag == "<BT>" and spec.label == "mono.de"
+    assert spec.target == "mono.de" and spec.tag == "<BT>" and spec.label == "mono.de"
     sampled = Translator.load(folder / "reverse").translate(LINES, sampling=True)
     assert text.splitlines() == [best.text for best, *_ in sampled]
     searched = with_synthetic_text(load_recipe(folder / "recipe.yaml", ["data.train.1.sampling=false"]), tmp_path)
