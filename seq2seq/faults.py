@@ -115,7 +115,8 @@ def _held(text: str) -> set[str]:
 
 def _digits(text: str) -> str:
     """All digits, those of any script as 0 to 9."""
-    return "".join(str(unicodedata.decimal(character)) for character in text if character.isdecimal())
+    found = "".join(filter(str.isdecimal, text))
+    return found if found.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in found)
 
 
 def _significant(number: str) -> str:
