@@ -29,8 +29,9 @@ RETRIES: dict[str, dict[str, Any]] = {
 it only gives more to choose from."""
 WIDEST = 5
 """Hypotheses of the second search, if the first one has no wider beam."""
-MOST_LOST = 1.0
-"""Nats a token by which a translation may be less probable than the faulty one that it replaces."""
+MOST_LOST, MOST_LOST_OF_COPY = 1.0, 0.2
+"""Nats a token by which a translation may be less probable than the faulty one that it replaces. Of a copy less: where
+the model is sure of it, it may well be right, as of titles, or it has learnt to copy."""
 
 
 def mended(parts: Sequence[Part], found: Sequence[list[Found]], asked: Decoding, languages: Languages,
@@ -102,7 +103,8 @@ def _as_far_as_possible(parts: Sequence[Part], second: Decoding, search: Search)
 def _best_first(first: list[Found], others: list[Found]) -> list[Found]:
     """The translations of the first search, behind one of the second if that has fewer faults than their best."""
     best = first[0]
-    probable = [other for other in others if _mean(other) >= _mean(best) - MOST_LOST]
+    most = MOST_LOST_OF_COPY if "copied" in best.faults else MOST_LOST
+    probable = [other for other in others if _mean(other) >= _mean(best) - most]
     chosen = min([best, *probable], key=lambda way: len(way.faults))            # of equals the one that stands first
     rest = [way for way in first if way.hypothesis.tokens != chosen.hypothesis.tokens]
     return [chosen, *rest][: len(first)]

@@ -123,6 +123,13 @@ def test_what_is_not_better_is_not_taken_and_the_fault_is_told(mend, again, mean
     assert mend({source: [LOOP]}, {source: again}, mean) == [[(LOOP, ("loop",), False)]]
 
 
+@pytest.mark.parametrize(("mean", "taken"), [(-0.6, True), (-0.8, False)])
+def test_a_copy_that_the_model_is_sure_of_stays(mend, mean, taken):
+    source = "die Katze läuft im Haus"
+    found = mend({source: [source]}, {source: ["the cat runs in the house"]}, mean)
+    assert found == [[("the cat runs in the house", (), True) if taken else (source, ("copied",), False)]]
+
+
 def test_what_cannot_be_had_of_one_line_can_of_others(mend):
     sources = ["der Hund läuft im Haus", "die Katze läuft im Haus", "ein Hund läuft im Haus"]
     found = mend({source: [LOOP] for source in sources},
