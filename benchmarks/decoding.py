@@ -115,7 +115,8 @@ def ours(bundle: Path, precision: str, compile: bool, workers: int, sentences: l
               else TranslatorPool(bundle, workers, "cpu", precision, compile=compile))
     chosen = task.chosen(sentences)
     options = {"beam_size": task.beam_size, "n_best": 1, "length_penalty": LENGTH_PENALTY,
-               "length_penalty_form": "power", "max_length_ratio": 1e-9, "max_length_offset": task.longest}
+               "length_penalty_form": "power", "max_length_ratio": 1e-9, "max_length_offset": task.longest,
+               "safety_net": False}                                             # the others search once
 
     def translate(_: Any) -> tuple[int, list[str]]:
         found = loaded.translate_stream(chosen, (task.batch or 8192 * workers) // workers or 1, **options)

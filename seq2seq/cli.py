@@ -30,6 +30,7 @@ from seq2seq.commands import (
     verify_resume,
 )
 from seq2seq.errors import UserError
+from seq2seq.stopping import Stopped
 from seq2seq.textio import OutputClosed
 
 # What no program can help: a full disk, a file or directory that may not be written.
@@ -69,16 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+    except Stopped as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     except OutputClosed:
         return 141
     except Exception as error:
-        from seq2seq.run import Stopped  # not earlier: it imports the schema
-
-        if isinstance(error, Stopped):
-            print(error, file=sys.stderr)
-            return error.exit_code
         if isinstance(error, OSError) and error.errno in OUTSIDE_OUR_POWER:
             print(f"{error.filename or 'A file'}: {error.strerror}. Make room or check the permissions, and run the "
                   "same command again.", file=sys.stderr)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from seq2seq.candidate_selection import Diverse, RequiredPhrases, Sampling
+from seq2seq.confidence import Word
 from seq2seq.constraints import at_least, beginning_with, no_repeat_ngram, without
 from seq2seq.coverage import Covering
-from seq2seq.errors import UserError
+from seq2seq.errors import RequestError
 from seq2seq.minimum_bayes_risk import expected_utilities
 from seq2seq.model.interface import Stepwise
 from seq2seq.model.joined import Ensemble, Fusion
@@ -58,6 +59,22 @@ class Part:
         return len(self.prefix) + sum(map(len, self.required))
 
 
+@dataclass(frozen=True)
+class Found:
+    """A way to translate a part, and its text.
+
+    words: with the confidence in each, where it was asked for. faults: names of what is wrong with it (see faults.py),
+    where that was looked for. retried: it was found in another search than was asked for, because what that gave had
+    faults.
+    """
+
+    hypothesis: Hypothesis
+    text: str
+    words: tuple[Word, ...] = ()
+    faults: tuple[str, ...] = ()
+    retried: bool = False
+
+
 class Decoding:
     """How the lines of one call are translated: options, and the vocabulary and language of the target."""
 
@@ -65,7 +82,7 @@ class Decoding:
         self.options, self.tokenizer = options, tokenizer
         self.spaceless = main_language(language) in SPACELESS
         self.forms = {"power": power_normaliser, "wu": wu_normaliser}
-        self.required = tuple(map(self._pieces_of_phrase, options.require))
+        self.required = tuple(map(self.pieces_of_phrase, options.require))
         self.constraints = list(self._constraints())
 
     @property
@@ -90,21 +107,22 @@ class Decoding:
         Args:
             request: numbered. texts: what the line was divided into, nothing where it is white space.
         Raises:
-            UserError: what is asked for cannot be had.
+            RequestError: what is asked for cannot be had.
         """
         assert request.number is not None
         prefix = self._encode(request.prefix.strip(), request.number, "prefix") if request.prefix.strip() else ()
-        required = tuple(dict.fromkeys([*self.required, *(self._pieces_of_phrase(phrase, request.number)
+        required = tuple(dict.fromkeys([*self.required, *(self.pieces_of_phrase(phrase, request.number)
                                                           for phrase in request.required if phrase.strip())]))
         if required and self.options.sampling:
-            raise UserError(f"line {request.number + 1}: required phrases need a search. Leave out sampling, or them.")
+            raise RequestError(f"line {request.number + 1}: required phrases need a search. Leave out sampling, or "
+                               "them.")
         if required and self.options.diverse_groups > 1:
-            raise UserError(f"line {request.number + 1}: required phrases share out the whole beam. Leave out "
-                            "diverse_groups, or them.")
+            raise RequestError(f"line {request.number + 1}: required phrases share out the whole beam. Leave out "
+                               "diverse_groups, or them.")
         if required and len(texts) > 1:
-            raise UserError(f"line {request.number + 1} is too long for the model and is translated in {len(texts)} "
-                            "parts, so that it is not clear which of them is to hold the required phrases. Put each "
-                            "sentence on a line of its own.")
+            raise RequestError(f"line {request.number + 1} is too long for the model and is translated in {len(texts)} "
+                               "parts, so that it is not clear which of them is to hold the required phrases. Put each "
+                               "sentence on a line of its own.")
         return [Part(text, request.number, place, () if place else prefix, required)
                 for place, text in enumerate(texts)]
 
@@ -131,7 +149,7 @@ class Decoding:
         """The longest translation of each part, `</s>` included.
 
         Raises:
-            UserError: what a line requires is longer than a translation may be.
+            RequestError: what a line requires is longer than a translation may be.
         """
         options = self.options
         longest = min(max_positions, math.inf if options.max_length is None else options.max_length + 1)
@@ -139,9 +157,9 @@ class Decoding:
         for place, part in enumerate(parts):
             least = max(options.min_length, part.least_length) + 1
             if least > longest:
-                raise UserError(f"line {part.line + 1}: its translation is to have {least - 1} pieces, but no "
-                                f"translation has more than {longest - 1:g}. Ask for less"
-                                f"{', or raise max_length' if options.max_length else ''}.")
+                raise RequestError(f"line {part.line + 1}: its translation is to have {least - 1} pieces, but no "
+                                   f"translation has more than {longest - 1:g}. Ask for less"
+                                   f"{', or raise max_length' if options.max_length else ''}.")
             limits[place] = max(limits[place], least)
         return [int(limit) for limit in limits]
 
@@ -193,6 +211,21 @@ class Decoding:
         return [text.replace("\n", " ").strip()
                 for text in self.tokenizer.decode([hypothesis.tokens for hypothesis in hypotheses])]
 
+    def pieces_of_phrase(self, phrase: str, line: int | None = None) -> tuple[int, ...]:
+        """A phrase as it stands within a text.
+
+        Raises:
+            RequestError: it holds what no translation has; the message names the line, if that is given.
+        """
+        if not self.spaceless:
+            return self._encode(phrase.strip(), line, "required phrase")
+        before = self._encode(NO_WORD, line, "required phrase")
+        pieces = self._encode(NO_WORD + phrase.strip(), line, "required phrase")
+        # A tokenizer that joins the two characters, or drops the first, does not tell how the phrase stands alone.
+        if pieces[: len(before)] != before:
+            return self._encode(phrase.strip(), line, "required phrase")
+        return pieces[len(before) :]
+
     def _constraints(self) -> Sequence[ScoreFunction]:
         options = self.options
         found = []
@@ -205,21 +238,10 @@ class Decoding:
             found.append(without(phrases, self.tokenizer.piece_texts, not self.spaceless))
         return found
 
-    def _pieces_of_phrase(self, phrase: str, line: int | None = None) -> tuple[int, ...]:
-        """A phrase as it stands within a text."""
-        if not self.spaceless:
-            return self._encode(phrase.strip(), line, "required phrase")
-        before = self._encode(NO_WORD, line, "required phrase")
-        pieces = self._encode(NO_WORD + phrase.strip(), line, "required phrase")
-        # A tokenizer that joins the two characters, or drops the first, does not tell how the phrase stands alone.
-        if pieces[: len(before)] != before:
-            return self._encode(phrase.strip(), line, "required phrase")
-        return pieces[len(before) :]
-
     def _encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
         pieces = tuple(self.tokenizer.encode([text])[0])
         if banned := set(pieces).intersection(self.tokenizer.control_ids):
             where = "" if line is None else f"line {line + 1}: "
-            raise UserError(f"{where}the {name} {text!r} holds {self.tokenizer.pieces(sorted(banned))[0]}, a control "
-                            "character, which no translation has. Take it out.")
+            raise RequestError(f"{where}the {name} {text!r} holds {self.tokenizer.pieces(sorted(banned))[0]}, a "
+                               "control character, which no translation has. Take it out.")
         return pieces

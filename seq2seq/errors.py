@@ -13,6 +13,10 @@ class CorpusError(UserError):
     """Text that cannot be read, or parallel text that is not parallel."""
 
 
+class RequestError(UserError):
+    """Something that is asked of the translation of a line and cannot be had."""
+
+
 class TokenizerError(UserError):
     """A tokenizer that cannot be trained, loaded or used with this model."""
 

@@ -81,6 +81,5 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, m
 
 def _texts(translator: Translator, parts: Sequence[Part], asked: Decoding) -> list[list[Text]]:
     found = translator.search_parts(parts, asked)
-    return [[Text(text, hypothesis.log_probability, len(hypothesis.tokens) + 1, len(part.prefix), words)
-             for text, (hypothesis, words) in zip(asked.texts([each for each, _ in ways]), ways, strict=True)]
-            for part, ways in zip(parts, found, strict=True)]
+    return [[Text(way.text, way.hypothesis.log_probability, len(way.hypothesis.tokens) + 1, len(part.prefix), way.words)
+             for way in ways] for part, ways in zip(parts, found, strict=True)]

@@ -1,16 +1,12 @@
-"""The directory of a run: whether a recipe may go on in it, its log, and stopping by signal."""
+"""The directory of a run: whether a recipe may go on in it, and its log."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from seq2seq import console
@@ -150,40 +146,3 @@ class NoLog:
     def flush(self) -> None: ...
 
     def close(self) -> None: ...
-
-
-class Stopped(Exception):
-    """A signal asked to stop, and everything has been saved."""
-
-    def __init__(self, number: int, message: str) -> None:
-        super().__init__(message)
-        self.exit_code = 128 + number
-
-
-class StopRequest:
-    """Which signal has asked to stop, if any."""
-
-    number: int | None = None
-
-
-@contextmanager
-def stopping_by_signal(at_once: bool = True) -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask once for a stop between two steps; the second one ends the process at once.
-
-    at_once: False where `torchrun` adds a signal of its own to that of the terminal, and ends what is too slow itself.
-    """
-    request = StopRequest()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if request.number is not None and at_once:
-            os._exit(128 + number)
-        request.number = number
-        # Not through a stream, which may be in the middle of a write.
-        os.write(2, b"\nfinishing this step and saving; once more to exit at once\n")
-
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield request
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 NAMED_LINES = 3
-"""Lines that are not UTF-8 and are warned of one by one; the others are counted."""
+"""Lines that are warned of one by one; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,25 @@ class Line:
     number: int
     text: str
     ending: str
+
+
+class LineWarnings:
+    """Warnings of one kind about lines of a text: the first are told one by one, the others counted."""
+
+    def __init__(self, name: str, others: str) -> None:
+        """name: of the text. others: what is said of the lines that are only counted, after their number."""
+        self.name, self.others, self.count = name, others, 0
+
+    def warn(self, line: int, message: str) -> None:
+        """Warn of a line, or count it."""
+        self.count += 1
+        if self.count <= NAMED_LINES:
+            console.warn(f"{self.name}:{line}: {message}")
+
+    def finish(self) -> None:
+        """Say how many were counted."""
+        if self.count > NAMED_LINES:
+            console.warn(f"{self.name}: {self.count - NAMED_LINES:,} more {self.others}")
 
 
 class OutputClosed(Exception):
@@ -48,7 +67,8 @@ class Input:
 
     def __iter__(self) -> Iterator[Line]:
         r"""The lines. `\n` alone ends one; a byte that is not UTF-8 comes in as U+FFFD, and its line is warned of."""
-        broken = 0
+        broken = LineWarnings(self.name, "lines are not UTF-8. Convert the file, for instance by iconv -f latin1 -t "
+                                         "utf-8")
         for number, data in enumerate(self._raw_lines(), start=1):
             ending = b"\r\n" if data.endswith(b"\r\n") else b"\n" if data.endswith(b"\n") else b""
             data = data.removesuffix(ending)
@@ -56,14 +76,9 @@ class Input:
                 text = data.decode()
             except UnicodeDecodeError as error:
                 text = data.decode(errors="replace")
-                broken += 1
-                if broken <= NAMED_LINES:
-                    console.warn(f"{self.name}:{number}: byte {error.start + 1} is not UTF-8; U+FFFD stands for what "
-                                 "cannot be read")
+                broken.warn(number, f"byte {error.start + 1} is not UTF-8; U+FFFD stands for what cannot be read")
             yield Line(number, text, ending.decode())
-        if broken > NAMED_LINES:
-            console.warn(f"{self.name}: {broken - NAMED_LINES:,} more lines are not UTF-8. Convert the file, for "
-                         "instance by iconv -f latin1 -t utf-8")
+        broken.finish()
 
     def _raw_lines(self) -> Iterator[bytes]:
         try:
@@ -106,10 +121,14 @@ def _count_lines(path: Path) -> int | None:
 
 
 class Output:
-    """Text that is written at once. name: what messages call it. terminal: a person reads along."""
+    """Text that is written at once.
 
-    def __init__(self, file: BinaryIO, name: str, terminal: bool = False) -> None:
-        self.file, self.name, self.terminal = file, name, terminal
+    name: what messages call it. terminal: a person reads along. part: where it stands until it is complete; None where
+    that is the place that was named.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
+        self.file, self.name, self.terminal, self.part = file, name, terminal, part
 
     def write(self, text: str) -> None:
         """Write and flush.
@@ -131,14 +150,16 @@ class Output:
 
 
 @contextmanager
-def writing(path: Path | None) -> Iterator[Output]:
+def writing(path: Path | None, resume: bool = False, resumable: bool = False) -> Iterator[Output]:
     """A file, or standard output where path is None.
 
     A file gets its name when the block has ended well; until then it is called <name>.part, and that is what remains
-    of it when the block fails.
+    of it when the block fails. What an earlier run has left there is never overwritten.
 
+    Args:
+        resume: keep what is there, and let the block go on behind it. resumable: whether a user may ask for that.
     Raises:
-        UserError: it cannot be opened.
+        UserError: it cannot be opened, another process writes it, or an earlier run has left a part of it.
     """
     if path is None:
         yield Output(sys.stdout.buffer, "standard output", sys.stdout.isatty())
@@ -149,38 +170,67 @@ def writing(path: Path | None) -> Iterator[Output]:
     try:
         if place.is_dir():
             raise IsADirectoryError(0, "it is a directory")
-        file = part.open("wb")
+        file = part.open("wb" if special else "ab")
     except OSError as error:
         raise UserError(f"{path} cannot be written: {_reason(error)}.") from error
-    try:
-        with file:
-            yield Output(file, str(path))
+    with file:
         if not special:
-            if place.exists():
-                shutil.copymode(place, part)
-            os.replace(part, place)
-    except BaseException:
-        if not special and part.exists():
-            if part.stat().st_size:
-                console.warn(f"{path} is not complete; what was done stands in {part}")
-            else:
-                part.unlink()
-        raise
+            _claim(file, part)
+            if part.stat().st_size and not resume:
+                raise UserError(f"{part} holds what an earlier run has done of {path}. "
+                                f"{'Go on there with --resume, or delete' if resumable else 'Delete'} it to begin "
+                                "anew.")
+        try:
+            yield Output(file, str(path), part=None if special else part)
+            file.close()                                                        # a full disk may show only now
+            if not special:
+                if place.exists():
+                    shutil.copymode(place, part)
+                os.replace(part, place)
+        except BaseException:
+            if not special and part.exists():
+                if part.stat().st_size:
+                    console.warn(f"{path} is not complete; what was done stands in {part}")
+                else:
+                    part.unlink()
+            raise
+
+
+def _claim(file: BinaryIO, part: Path) -> None:
+    """Keep a file to this process. Raises UserError if another one has it."""
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another process is writing {part}. Wait until it ends, or choose another --output.") from None
+    except OSError:
+        pass                                                                    # a network file system without locks
 
 
 def through(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[Result]],
             ) -> Iterator[tuple[Line, Result]]:
     """Each line with what `function` makes of its text; function gives one result a text, in order."""
-    waiting: deque[Line] = deque()
+    def one_by_one(lines: Iterator[Line]) -> Iterator[list[Result]]:
+        return ([result] for result in function(line.text for line in lines))
 
-    def texts() -> Iterator[str]:
-        for line in lines:
-            waiting.append(line)
-            yield line.text
+    for block in blocks_through(lines, one_by_one):
+        yield from block
 
-    for result in function(texts()):
-        yield waiting.popleft(), result
-    assert not waiting, "a line went in and nothing came out"
+
+def blocks_through(items: Iterable[Item], function: Callable[[Iterator[Item]], Iterator[list[Result]]],
+                   ) -> Iterator[list[tuple[Item, Result]]]:
+    """Each item with what `function` makes of it; function gives one result an item, in order and in blocks."""
+    waiting: deque[Item] = deque()
+
+    def entering() -> Iterator[Item]:
+        for item in items:
+            waiting.append(item)
+            yield item
+
+    for results in function(entering()):
+        yield [(waiting.popleft(), result) for result in results]
+    assert not waiting, "an item went in and nothing came out"
 
 
 def beside(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tuple[Item, str]]:

@@ -47,7 +47,8 @@ from seq2seq.processes import ALONE, Group, SharedTranslator, joined
 from seq2seq.progress import Progress
 from seq2seq.recipe import Recipe
 from seq2seq.restoring import stored_weights
-from seq2seq.run import Log, NoLog, Stopped, admit, move_aside, stopping_by_signal
+from seq2seq.run import Log, NoLog, admit, move_aside
+from seq2seq.stopping import Stopped, stopping_by_signal
 from seq2seq.synthetic import with_synthetic_text
 from seq2seq.translator import Translator
 from seq2seq.validation import Measured, Validation

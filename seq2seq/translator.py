@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -15,8 +15,9 @@ import torch
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.confidence import Word, log_probabilities, words_of
-from seq2seq.decoding import Decoding, Part, Request
-from seq2seq.errors import CheckpointError, CorpusError, UserError
+from seq2seq.decoding import Decoding, Found, Part, Request
+from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
+from seq2seq.faults import FAULTS
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.machine import choose_device, choose_precision, settle_process
 from seq2seq.model import Model
@@ -27,14 +28,14 @@ from seq2seq.model.kernels import CompilationError, Kernels, library
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingSection, Languages, Recipe
 from seq2seq.restoring import read_model
-from seq2seq.search import Hypothesis, NoHypothesis, search
+from seq2seq.safety_net import mended
+from seq2seq.search import NoHypothesis, search
 from seq2seq.segments import DividedLine, divide
 from seq2seq.tokenizer import Tokenizers, Vocabulary
 from seq2seq.words import position_fault
 
 Progress = Callable[[int], None]
 Line = TypeVar("Line")
-Found = tuple[Hypothesis, tuple[Word, ...]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Translation:
     text: one line, as a reader sees it. score: what it was ranked by. log_probability: log p(target | source), `</s>`
     included; of a line translated in parts, the sum. tokens: pieces and one `</s>` a part. parts: how many the line was
     translated in; 0 for lines of white space, which come back as they are. words: with the confidence in each, where
-    it was asked for.
+    it was asked for. faults: names of what is wrong with it (see faults.py), as far as it was looked for. retried: it
+    takes the place of one with more faults.
     """
 
     text: str
@@ -53,6 +55,8 @@ class Translation:
     tokens: int
     parts: int = 1
     words: tuple[Word, ...] = ()
+    faults: tuple[str, ...] = ()
+    retried: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ class Translator:
 
     def translate(self, lines: Sequence[str | Request], *, progress: Progress | None = None,
                   **decoding: Any) -> list[list[Translation]]:
-        """For each line its best translations, best first; there is always one.
+        """For each line its best translations, best first; there is always one. What a second search has mended stands
+        before those of the first (see `decoding.safety_net`).
 
         Empty lines and white space come back as they are; white space around a line is kept; a line longer than the
         model can take is translated in parts, of which only the best translation is made.
@@ -161,14 +166,24 @@ class Translator:
         divided = self._divide([request.text for request in requests])
         parts = [asked.parts(request, line.texts) for request, line in zip(requests, divided, strict=True)]
         report = _per_line([len(line.texts) for line in divided], progress)
-        found = iter(self.search_parts([part for line in parts for part in line], asked, report))
+        together = [part for line in parts for part in line]
+        ways = self.search_parts(together, asked, report)
+        if options.safety_net and self.divides:                                 # positions are no text
+            ways = mended(together, ways, asked, self.languages, self.search_parts)
+        found = iter(ways)
         return [self._assemble(line, [next(found) for _ in line.texts], asked) for line in divided]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: Progress | None = None, **decoding: Any) -> Iterator[list[Translation]]:
         """`translate` for endless input, in order: blocks grow from 1,024 lines, so that the first come soon."""
-        for block in growing_blocks(numbered(lines), block_lines):
-            yield from self.translate(block, progress=progress, **decoding)
+        return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
+
+    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
+                         progress: Progress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
+        """`translate_stream` block by block. begin: lines of the input that went before; blocks end where they would
+        if these had been given, too, so that the same lines are translated together."""
+        for block in growing_blocks(numbered(lines, begin), block_lines, begin):
+            yield self.translate(block, progress=progress, **decoding)
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: Progress | None = None) -> list[PairScore]:
@@ -224,7 +239,7 @@ class Translator:
         """The best hypotheses of each part, with their words where these are asked for. What `translate` rests on.
 
         Raises:
-            UserError: no target meets all that is asked of it.
+            RequestError: no target meets all that is asked of it.
             CheckpointError: the model's scores are not numbers.
         """
         sources = EncodedSide.from_lists(
@@ -243,9 +258,9 @@ class Translator:
                 candidates = search(searched, source, source_offsets, int(lengths.max()), max_lengths=limits,
                                     **asked.search_options(together), **hooks)
             except NoHypothesis as error:
-                raise UserError(f"line {together[error.lines[0]].line + 1}: no translation meets all that is asked of "
-                                "it. What it is to begin with or to hold contradicts what is forbidden, or repeats "
-                                "what must not be repeated.") from error
+                raise RequestError(f"line {together[error.lines[0]].line + 1}: no translation meets all that is asked "
+                                   "of it. What it is to begin with or to hold contradicts what is forbidden, or "
+                                   "repeats what must not be repeated.") from error
             except FloatingPointError as error:
                 raise CheckpointError(f"{error}: its weights are damaged, or the training diverged. Go back to an "
                                       "earlier checkpoint, or train with a lower learning rate.") from error
@@ -256,8 +271,11 @@ class Translator:
                 words = [list(map(self._words, *each)) for each in zip(targets, scores, strict=True)]
             else:
                 words = [[()] * len(each) for each in chosen]
-            for index, *each in zip(indices, chosen, words, strict=True):
-                found[index] = list(zip(*each, strict=True))
+            # All at once: a call of the tokenizer costs more than the decoding of a sentence.
+            texts = iter(asked.texts([hypothesis for each in chosen for hypothesis in each]))
+            for index, hypotheses, of_words in zip(indices, chosen, words, strict=True):
+                found[index] = [Found(*each) for each in zip(hypotheses, islice(texts, len(hypotheses)), of_words,
+                                                             strict=True)]
             progress(indices)
         return found
 
@@ -270,16 +288,18 @@ class Translator:
         return [self._translation(line, way, asked) for way in ways]
 
     def _translation(self, line: DividedLine, way: list[Found], asked: Decoding) -> Translation:
-        hypotheses = [hypothesis for hypothesis, _ in way]
+        hypotheses = [found.hypothesis for found in way]
         log_probability = sum(hypothesis.log_probability for hypothesis in hypotheses)
         tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses)
-        return Translation(line.joined(asked.texts(hypotheses), self.languages.target), asked.score(hypotheses),
-                           log_probability, tokens, len(way), tuple(word for _, words in way for word in words))
+        return Translation(line.joined([found.text for found in way], self.languages.target), asked.score(hypotheses),
+                           log_probability, tokens, len(way), tuple(word for found in way for word in found.words),
+                           tuple(name for name in FAULTS if any(name in found.faults for found in way)),
+                           any(found.retried for found in way))
 
 
-def numbered(lines: Iterable[str | Request]) -> Iterator[Request]:
-    """Each line as a request that knows its number: its place, where it has none yet."""
-    for place, line in enumerate(lines):
+def numbered(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request]:
+    """Each line as a request that knows its number: its place, where it has none yet; the first one's is `begin`."""
+    for place, line in enumerate(lines, begin):
         request = Request(line) if isinstance(line, str) else line
         yield replace(request, number=place) if request.number is None else request
 
@@ -291,13 +311,22 @@ def _require_one_vocabulary(path: str | Path, tokenizer: Vocabulary, other: str 
                               "the same tokenizer: tokenizer.taken_from in a recipe names the model to take it from.")
 
 
-def growing_blocks(lines: Iterable[Line], largest: int) -> Iterator[list[Line]]:
-    """Lists of lines: the first has 1,024, so that it comes soon, and each four times as many as the one before."""
+def growing_blocks(lines: Iterable[Line], largest: int, begin: int = 0) -> Iterator[list[Line]]:
+    """Lists of lines: the first has 1,024, so that it comes soon, and each four times as many as the one before.
+
+    begin: how many lines went before; the lists end where they would if these had been given, too.
+    """
     remaining = iter(lines)
     size = min(1024, largest)
-    while block := list(islice(remaining, size)):
-        yield block
+    end = size
+    while True:
+        if end > begin:
+            if not (block := list(islice(remaining, end - begin))):
+                return
+            yield block
+            begin = end
         size = min(4 * size, largest)
+        end += size
 
 
 def kernels_ready() -> bool:

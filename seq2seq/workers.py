@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -52,12 +53,18 @@ class TranslatorPool:
             raise
         self.decoding: DecodingSection = ready[0][0]
         self.precision: str = ready[0][1]
+        self.device: str = ready[0][2]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: Progress | None = None, **decoding: Any) -> Iterator[list[Translation]]:
         """See `Translator.translate_stream`; `block_lines` are those of each process."""
-        for block in growing_blocks(numbered(lines), block_lines * len(self.pipes)):
-            yield from self._translate(block, progress, decoding)
+        return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
+
+    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
+                         progress: Progress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
+        """See `Translator.translate_blocks`; `block_lines` are those of each process."""
+        for block in growing_blocks(numbered(lines, begin), block_lines * len(self.pipes), begin):
+            yield self._translate(block, progress, decoding)
 
     def _translate(self, lines: Sequence[Request], progress: Progress | None,
                    decoding: dict[str, Any]) -> list[list[Translation]]:
@@ -113,7 +120,7 @@ def _serve(pipe: Connection, path: str, device: str, precision: str, threads: in
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         translator = Translator.load(path, device, precision, threads, **models)
-        pipe.send(("ready", (translator.decoding, translator.precision)))
+        pipe.send(("ready", (translator.decoding, translator.precision, str(translator.device))))
         while True:
             lines, decoding = pipe.recv()
             found = translator.translate(lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)

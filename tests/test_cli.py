@@ -23,11 +23,12 @@ from seq2seq.errors import CorpusError
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe, save_recipe
 from seq2seq.restoring import stored_weights
-from seq2seq.run import Stopped
+from seq2seq.stopping import Stopped
 from seq2seq.tokenizer import Tokenizers, train_tokenizers
 from seq2seq.translator import Translator
 
-# The model is random: it says nothing, but says it reproducibly, and never ends before its longest translation.
+# The model is random: it says nothing, but says it reproducibly, and never ends before its longest translation. (Its
+# faults are the matter of test_safety_net.py.)
 RECIPE = """\
 name: tiny
 languages: {source: de, target: en}
@@ -39,7 +40,7 @@ data:
   cleaning: {max_pieces: 29}
 tokenizer: {vocab_size: 283}
 model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
-decoding: {beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3}
+decoding: {beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3, safety_net: false}
 expected: {first: {bleu: [90, 100]}}
 """
 GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
@@ -216,13 +217,13 @@ def test_a_file_may_be_translated_in_place(run, model, directory):
 
 
 def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_is(run, model, directory, monkeypatch):
-    translate = Translator.translate_stream
+    translate = Translator.translate_blocks
 
     def failing(self, lines, *arguments, **options):
-        yield next(translate(self, lines, *arguments, **options))
+        yield next(translate(self, lines, *arguments, **options))[:1]
         raise CorpusError("the disk is on fire")
 
-    monkeypatch.setattr(Translator, "translate_stream", failing)
+    monkeypatch.setattr(Translator, "translate_blocks", failing)
     (directory / "out").write_text("old\n")
     result = run("translate", model, "-o", "out", stdin=b"ein Hund\neine Katze\n")
     assert result.code == 2

@@ -23,8 +23,8 @@ from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import load_recipe
-from seq2seq.run import Stopped
 from seq2seq.search import power_normaliser, search
+from seq2seq.stopping import Stopped
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
 from seq2seq.trainer import Training, train
 

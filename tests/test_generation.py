@@ -30,7 +30,7 @@ data:
   cleaning: {max_pieces: 29}
 tokenizer: {vocab_size: 283}
 model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
-decoding: {beam_size: 5, length_penalty: 0.7, max_length_ratio: 1.0, max_length_offset: 3}
+decoding: {beam_size: 5, length_penalty: 0.7, max_length_ratio: 1.0, max_length_offset: 3, safety_net: false}
 """
 SPEAKS = """\
 name: speaks

@@ -13,7 +13,7 @@ from seq2seq.checkpoint import load_bundle, newest_checkpoint
 from seq2seq.cli import main
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import load_recipe
-from seq2seq.run import Stopped
+from seq2seq.stopping import Stopped
 from seq2seq.trainer import Training, train
 from seq2seq.translator import Translator
 

@@ -14,7 +14,7 @@ from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.machine import has_fast_bf16
 from seq2seq.progress import Progress
 from seq2seq.recipe import load_recipe
-from seq2seq.run import Stopped
+from seq2seq.stopping import Stopped
 from seq2seq.trainer import Training, train
 
 

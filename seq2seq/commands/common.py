@@ -43,13 +43,14 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 
 
 @contextmanager
-def bar(description: str, lines: Input, written: Output) -> Iterator[Callable[[int], None]]:
-    """Progress with lines a second, unless it would be drawn between the lines that a person reads or types."""
+def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
+    """Progress with lines a second, unless it would be drawn between the lines that a person reads or types. before:
+    lines that are done already."""
     if lines.live or written.terminal:
         yield lambda amount: None
         return
     began, done = monotonic(), 0
-    with console.progress(description, lines.total) as show:
+    with console.progress(description, lines.total, before) as show:
         def advance(amount: int) -> None:
             nonlocal done
             done += amount

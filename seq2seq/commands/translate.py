@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -29,7 +31,9 @@ from seq2seq.options import (
     Workers,
     examples,
 )
-from seq2seq.textio import Input, Line, beside, reading, require_as_many_lines, through, writing
+from seq2seq.resuming import Journal, resumable
+from seq2seq.stopping import StopRequest, stopping_by_signal
+from seq2seq.textio import Input, Line, LineWarnings, beside, blocks_through, reading, require_as_many_lines
 
 if TYPE_CHECKING:
     from seq2seq.decoding import Request
@@ -44,6 +48,9 @@ class Mean(StrEnum):
     log_probability = "log_probability"
 
 
+# Lines that are translated together at most, by each process; a signal waits for as many.
+BLOCK_LINES = 8192
+
 EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --output test.en --beam-size 1",
                     "seq2seq translate model test.de --n-best 3 --format jsonl",
@@ -53,6 +60,7 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --require phrases.tsv --beam-size 10",
                     "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8",
+                    "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
                     "seq2seq translate model    (and type)")
 
 
@@ -65,6 +73,9 @@ def translate(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
         help="Where the translations go. The file gets its name when it is complete, until then it ends in .part.")] =
         None,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Go on with FILE.part, which an earlier run of the same command has left, if there is one.",
+        rich_help_panel=FORMAT)] = False,
     format: Annotated[TextOrLines, typer.Option(
         help="A line of text or a JSON object for each line of input.", rich_help_panel=FORMAT)] = TextOrLines.text,
     n_best: Annotated[int, typer.Option(
@@ -97,6 +108,10 @@ def translate(
     mbr: Annotated[int | None, typer.Option(
         metavar="N", min=0, help="Of N candidates, samples or the best of the beam, the one most like all of them by "
         "chrF.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    safety_net: Annotated[bool | None, typer.Option(
+        help="Look for loops, empty translations, impossible lengths, copies, lost numbers and addresses; search such "
+        "lines again in another way, and name those that are left.", show_default="the recipe's",
+        rich_help_panel=SEARCH)] = None,
     prefix: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Text that each translation begins with, line by line; nothing where a line is empty.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
@@ -147,13 +162,15 @@ def translate(
     """Translate text: one line out for each line in, always.
 
     A line ends at a newline alone. Empty lines come back as they are; a line too long for the model is translated in
-    parts, which are joined.
+    parts, which are joined. With --output, SIGINT and SIGTERM (Ctrl-C) let the block of lines that is begun be
+    finished; --resume goes on from there, or from the last block before a crash.
     """
     options: dict[str, Any] = {
         "n_best": n_best, "word_confidence": word_confidence or None, "beam_size": beam_size,
         "length_penalty": length_penalty, "coverage_penalty": coverage_penalty, "min_length": min_length,
         "max_length": max_length, "diverse_groups": diverse_groups, "diverse_strength": diverse_strength, "mbr": mbr,
-        "forbid": tuple(forbid) if forbid else None, "no_repeat_ngram": no_repeat_ngram, "sampling": sampling,
+        "safety_net": safety_net, "forbid": tuple(forbid) if forbid else None, "no_repeat_ngram": no_repeat_ngram,
+        "sampling": sampling,
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed,
         "ensemble_mean": ensemble_mean and ensemble_mean.value, "fusion_weight": fusion_weight,
     }
@@ -164,7 +181,7 @@ def translate(
     if fusion_weight is not None and fusion is None:
         raise UserError("--fusion-weight is that of a language model. Name one by --fusion LM.")
     with ExitStack() as stack:
-        lines, written = stack.enter_context(reading(input)), stack.enter_context(writing(output))
+        lines, journal = stack.enter_context(reading(input)), stack.enter_context(resumable(output, resume))
         prefixes, phrases = (None if path is None else stack.enter_context(reading(path)) for path in (prefix, require))
         for other in (prefixes, phrases):
             if other is not None:
@@ -173,19 +190,87 @@ def translate(
             _translators(model, device, precision, threads, workers,
                          {"ensemble": ensemble or (), "fusion": fusion, "compile": compile}))
         decoding = _decoding(translator, given, require is not None)
+        journal.begin({
+            **_decisive(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
+            "format": format.value, "threads": threads, "workers": workers, "compile": compile})
         if lines.live:
             console.say("Type a line and press Enter; Ctrl-D ends.")
-        with bar("translating", lines, written) as advance:
-            def translated(texts: Iterator[str]) -> Iterator[list[Translation]]:
-                requests = _requests(texts, lines.name, prefixes, phrases)
-                return translator.translate_stream(requests, 1 if lines.live else 8192, progress=advance, **decoding)
+        stop = stack.enter_context(_stopping(journal))
+        asked = journal.behind(stop.while_waiting(_requests(lines, prefixes, phrases)), lines.name)
+        notes, judged = _Notes(lines.name), decoding.get("safety_net", translator.decoding.safety_net)
+        with bar("translating", lines, journal.output, journal.lines) as advance:
+            def translated(asked: Iterator[tuple[Line, Request]]) -> Iterator[list[list[Translation]]]:
+                return translator.translate_blocks((request for _, request in asked), 1 if lines.live else BLOCK_LINES,
+                                                   begin=journal.lines, progress=advance, **decoding)
 
-            for line, found in through(lines, translated):
-                if format is TextOrLines.text:
-                    written.write(found[0].text + line.ending)
-                else:
-                    record = _translation_record(line, found, n_best, word_confidence)
-                    written.write(json_line(record) + line.ending[-1:])
+            for block in blocks_through(asked, translated):
+                for (line, _), found in block:
+                    if format is TextOrLines.text:
+                        journal.output.write(found[0].text + line.ending)
+                    else:
+                        record = _translation_record(line, found, n_best, word_confidence, judged)
+                        journal.output.write(json_line(record) + line.ending[-1:])
+                    notes.look_at(line, found[0])
+                journal.commit()
+                stop.message = _how_to_go_on(journal)
+                stop.obey()
+        notes.finish()
+
+
+class _Notes:
+    """What is said of lines on standard error: the first of each kind one by one, the others counted."""
+
+    def __init__(self, name: str) -> None:
+        """name: of the input."""
+        self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too")
+        self.faulty = LineWarnings(name, "translations have faults; in --format jsonl each says which")
+        self.mended = 0
+
+    def look_at(self, line: Line, best: Translation) -> None:
+        """Say what is to be said of a line."""
+        if best.parts > 1:
+            self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
+        if best.faults:
+            self.faulty.warn(line.number, ", ".join(best.faults))
+        self.mended += best.retried
+
+    def finish(self) -> None:
+        """Say what is to be said of all lines."""
+        self.long.finish()
+        self.faulty.finish()
+        if self.mended:
+            console.say(f"translations that a second search has mended: {self.mended:,}")
+
+
+@contextmanager
+def _stopping(journal: Journal) -> Iterator[StopRequest]:
+    """Stopping by signal between two blocks where that can be resumed; at once where it cannot."""
+    if journal.output.part is None:
+        yield StopRequest()
+        return
+    with stopping_by_signal("this block of lines", _how_to_go_on(journal)) as stop:
+        yield stop
+
+
+def _how_to_go_on(journal: Journal) -> str:
+    command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
+    if "--resume" not in command:
+        command.append("--resume")
+    return f"{journal.lines:,} lines are done. To go on:\n  {shlex.join(command)}"
+
+
+def _decisive(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: dict[str, Any],
+              ) -> dict[str, Any]:
+    """What a translation depends on, by name, but for the text."""
+    from seq2seq import __version__
+    from seq2seq.checkpoint import resolve_model_path
+    from seq2seq.recipe import DecodingSection
+    from seq2seq.storage import read_metadata
+
+    options = DecodingSection.model_validate({**translator.decoding.model_dump(), **decoding})
+    return {"version": __version__, "precision": translator.precision, "device": str(translator.device),
+            "models": [read_metadata(resolve_model_path(path), "bundle", ())["sha256"] for path in models],
+            **{f"decoding.{name}": value for name, value in options.model_dump(mode="json").items()}}
 
 
 @contextmanager
@@ -206,12 +291,12 @@ def _translators(model: Path, device: str, precision: Precision, threads: int | 
         yield pool
 
 
-def _requests(texts: Iterator[str], name: str, prefixes: Input | None, phrases: Input | None) -> Iterator[Request]:
-    """Each line of the input `name` with what stands beside it in the other files."""
+def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> Iterator[tuple[Line, Request]]:
+    """Each line with what is asked of it by those beside it in the other files."""
     from seq2seq.decoding import Request
 
-    for (text, prefix), required in beside(beside(texts, name, prefixes), name, phrases):
-        yield Request(text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
+    for (line, prefix), required in beside(beside(iter(lines), lines.name, prefixes), lines.name, phrases):
+        yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
 
 def _refuse_as_text(format: TextOrLines, n_best: int, words: bool) -> None:
@@ -260,10 +345,13 @@ def _mistake(detail: Any) -> str:
     return f"--{name} (or decoding in the recipe): {cause}"
 
 
-def _translation_record(line: Line, found: Sequence[Translation], n_best: int, words: bool) -> dict[str, Any]:
+def _translation_record(line: Line, found: Sequence[Translation], n_best: int, words: bool, judged: bool,
+                        ) -> dict[str, Any]:
     best = found[0]
     record = {"line": line.number, "source": line.text, "translation": best.text, "score": best.score,
               "log_probability": best.log_probability, "tokens": best.tokens, "parts": best.parts}
+    if judged:
+        record |= {"faults": list(best.faults), "retried": best.retried}
     if words:
         record["words"] = _words(best)
     if n_best > 1:

@@ -67,6 +67,10 @@ class DecodingSection(Section):
     minimum-Bayes-risk decoding. 0 turns it off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Translations given for each sentence, at most `beam_size`, or `mbr`; with `sampling`, the samples."""
+    safety_net: bool = True
+    """Look for faults in each translation: nothing translated, loops, lengths that cannot be, copies, numbers and
+    addresses of the source that got lost. Where there are some, search again in another way and take what has fewer.
+    Samples and `mbr` are not searched again."""
     word_confidence: bool = False
     """Also tell how sure the model is of each word: the geometric mean of the probabilities of its pieces."""
     ensemble_mean: Literal["probability", "log_probability"] = "probability"

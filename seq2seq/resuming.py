@@ -1,0 +1,134 @@
+"""Going on with an output that was not finished: what it was made from, and how far it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from seq2seq import console
+from seq2seq.errors import UserError
+from seq2seq.textio import Output, writing
+
+Item = TypeVar("Item")
+
+FORMAT = 1
+
+
+class Journal:
+    """Beside an output's <name>.part the file <name>.part.json: what the output is made from and how much is done.
+
+    It is brought up to date after each block of lines. A process that ends in between, however it does, loses no more
+    than the block that it was at: the output is cut back to the last one that the journal knows of. Where there is no
+    .part, such as of standard output, nothing is kept.
+
+    lines: how many lines of the input are done, or being done.
+    """
+
+    def __init__(self, output: Output, resume: bool) -> None:
+        """resume: whether to go on with what is there. Raises UserError if nothing says what it is."""
+        self.output, self.lines = output, 0
+        self._seen = hashlib.sha256()
+        self._made_from: dict[str, Any] = {}
+        self._record = self._read(output.part) if resume and output.part and output.part.stat().st_size else None
+
+    def begin(self, made_from: dict[str, Any]) -> None:
+        """Say what the output is made from, before anything is written.
+
+        Args:
+            made_from: model, options and the like, by name; JSON values.
+        Raises:
+            UserError: what is to be resumed was made from something else.
+        """
+        self._made_from = json.loads(json.dumps(made_from))
+        if self._record is None:
+            self.commit()
+            return
+        then, now = self._record["made_from"], self._made_from
+        if changes := [f"  {name}: {json.dumps(then.get(name))} then, {json.dumps(now.get(name))} now"
+                       for name in sorted({*then, *now}) if then.get(name) != now.get(name)]:
+            raise UserError("\n".join([f"{self.output.part} was made in another way:", *changes,
+                                       "Go on as it was begun, or delete it to begin anew."]))
+
+    def behind(self, items: Iterable[Item], name: str) -> Iterator[Item]:
+        """What is left to do of the items, one for each line of the input `name` with all that belongs to it.
+
+        Raises:
+            UserError: those that are done are not the same any more.
+        """
+        remaining = iter(items)
+        if self._record is not None:
+            for item in islice(remaining, self._record["lines"]):
+                self._note(item)
+            if (self.lines, self._seen.hexdigest()) != (self._record["lines"], self._record["seen"]):
+                raise UserError(f"{name} is not what {self.output.part} was made from: of its first "
+                                f"{self._record['lines']:,} lines some have changed, or what stands beside them in "
+                                "other files. Go on with the same text, or delete it to begin anew.")
+            self.output.file.truncate(self._record["bytes"])
+            console.say(f"going on behind line {self.lines:,}")
+        return map(self._note, remaining)
+
+    def commit(self) -> None:
+        """All lines that were read are done, and what is made of them is written."""
+        if self.output.part is None:
+            return
+        os.fsync(self.output.file.fileno())
+        record = {"format_version": FORMAT, "made_from": self._made_from, "lines": self.lines,
+                  "bytes": self.output.part.stat().st_size, "seen": self._seen.hexdigest()}
+        path = journal_of(self.output.part)
+        aside = path.with_name(f"{path.name}.writing")
+        with aside.open("w", encoding="utf-8") as file:
+            json.dump(record, file, indent=2, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+
+    def _note(self, item: Item) -> Item:
+        self._seen.update(f"{item!r}\n".encode(errors="surrogatepass"))
+        self.lines += 1
+        return item
+
+    def _read(self, part: Path) -> dict[str, Any]:
+        path = journal_of(part)
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            whole = record["format_version"] == FORMAT and 0 <= record["bytes"] <= part.stat().st_size
+        except FileNotFoundError:
+            raise UserError(f"nothing says what {part} was made from: there is no {path.name} beside it. Delete it to "
+                            "begin anew.") from None
+        except (OSError, ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            raise UserError(f"{path} does not belong to {part}, or is damaged. Delete both to begin anew.")
+        return record
+
+
+def journal_of(part: Path) -> Path:
+    """The journal of an unfinished output."""
+    return part.with_name(f"{part.name}.json")
+
+
+@contextmanager
+def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
+    """`textio.writing` with a journal, which goes when the output has got its name.
+
+    Raises:
+        UserError: as `writing`; or there is no way to resume it.
+    """
+    if resume and path is None:
+        raise UserError("--resume goes on with a file. Name it by --output FILE.")
+    part = None
+    try:
+        with writing(path, resume, resumable=True) as output:
+            part = output.part
+            if resume and part is None:
+                raise UserError(f"{path} is no file, so that nothing stands there to go on with. Leave out --resume.")
+            yield Journal(output, resume)
+    finally:
+        if part is not None and not part.exists():
+            journal_of(part).unlink(missing_ok=True)

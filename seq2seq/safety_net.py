@@ -1,0 +1,115 @@
+"""A second search where the first one went wrong: loops, empty lines, copies, numbers and addresses that got lost.
+
+What is wrong is seen in the text alone (faults.py). Such a line is searched once more, in a way that its faults
+suggest; what is found there is taken if it has fewer faults and the model finds it about as probable. Each line is
+judged and mended for itself, so that a translation depends no more on its neighbours than a search does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from seq2seq.decoding import Decoding, Found, Part
+from seq2seq.errors import RequestError
+from seq2seq.faults import faults, lost_numbers, lost_urls
+from seq2seq.recipe import DecodingSection, Languages
+
+Search = Callable[[Sequence[Part], Decoding], list[list[Found]]]
+
+RETRIES: dict[str, dict[str, Any]] = {
+    "loop": {"no_repeat_ngram": 3},
+    "too_long": {"no_repeat_ngram": 3},
+    "empty": {"min_length": 1},
+}
+"""By fault, what the second search does differently; numbers and addresses are required there. Where nothing is named,
+it only gives more to choose from."""
+WIDEST = 5
+"""Hypotheses of the second search, if the first one has no wider beam."""
+MOST_LOST, MOST_LOST_OF_COPY = 1.0, 0.2
+"""Nats a token by which a translation may be less probable than the faulty one that it replaces. Of a copy less: where
+the model is sure of it, it may well be right, as of titles, or it has learnt to copy."""
+
+
+def mended(parts: Sequence[Part], found: Sequence[list[Found]], asked: Decoding, languages: Languages,
+           search: Search) -> list[list[Found]]:
+    """What was found for each part, with its faults, and something better in its place where a second search has it.
+
+    The faults of samples, and of what was chosen among many by its expected utility, are named only: another search
+    would give something else than was asked for.
+
+    Args:
+        found: of each part its translations, best first. asked: how they were searched.
+        search: as `Translator.search_parts`.
+    """
+    judged = [_judged(part, ways, languages) for part, ways in zip(parts, found, strict=True)]
+    if asked.options.sampling or asked.options.mbr:
+        return judged
+    alike = defaultdict(list)
+    for number, (best, *_) in enumerate(judged):
+        if best.faults:
+            alike[_differing(asked.options, best.faults)].append(number)
+    for differing, numbers in alike.items():
+        second = Decoding(_second(asked.options, dict(differing)), asked.tokenizer, languages.target)
+        again = [_requiring(parts[number], judged[number][0].text, second) for number in numbers]
+        for number, ways in zip(numbers, _as_far_as_possible(again, second, search), strict=True):
+            others = _judged(parts[number], ways, languages)
+            judged[number] = _best_first(judged[number], [replace(other, retried=True) for other in others])
+    return judged
+
+
+def _judged(part: Part, ways: list[Found], languages: Languages) -> list[Found]:
+    return [replace(way, faults=faults(part.text, way.text, languages.source or "", languages.target)) for way in ways]
+
+
+def _differing(options: DecodingSection, found: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """Keys of `decoding` and their values for the second search of what has these faults, but what is asked for
+    already."""
+    chosen = {key: value for fault in found for key, value in RETRIES.get(fault, {}).items()}
+    return tuple((key, value) for key, value in chosen.items() if not getattr(options, key))
+
+
+def _second(options: DecodingSection, differing: dict[str, Any]) -> DecodingSection:
+    beam = max(WIDEST, options.beam_size)
+    return DecodingSection.model_validate({**options.model_dump(), "diverse_groups": 1, "beam_size": beam,
+                                           "n_best": beam, **differing})
+
+
+def _requiring(part: Part, translation: str, second: Decoding) -> Part:
+    """The part with what its translation lacks as required phrases: addresses, and whole numbers. A number with a
+    separator is written in another way in the other language."""
+    lacking = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
+    pieces = list(part.required)
+    for phrase in lacking:
+        with suppress(RequestError):                                            # the vocabulary does not know it
+            pieces.append(second.pieces_of_phrase(phrase))
+    return replace(part, required=tuple(dict.fromkeys(pieces)))
+
+
+def _as_far_as_possible(parts: Sequence[Part], second: Decoding, search: Search) -> list[list[Found]]:
+    """Search where nothing is lost if there is nothing to find: a part of which too much is asked stays empty."""
+    try:
+        return search(parts, second)
+    except RequestError:
+        if len(parts) == 1:
+            return [[]]
+    middle = len(parts) // 2
+    return [*_as_far_as_possible(parts[:middle], second, search), *_as_far_as_possible(parts[middle:], second, search)]
+
+
+def _best_first(first: list[Found], others: list[Found]) -> list[Found]:
+    """The translations of the first search, behind one of the second if that has fewer faults than their best."""
+    best = first[0]
+    most = MOST_LOST_OF_COPY if "copied" in best.faults else MOST_LOST
+    probable = [other for other in others if _mean(other) >= _mean(best) - most]
+    chosen = min([best, *probable], key=lambda way: len(way.faults))            # of equals the one that stands first
+    rest = [way for way in first if way.hypothesis.tokens != chosen.hypothesis.tokens]
+    return [chosen, *rest][: len(first)]
+
+
+def _mean(way: Found) -> float:
+    """log p of a token."""
+    return way.hypothesis.log_probability / (len(way.hypothesis.tokens) + 1)

@@ -1,0 +1,280 @@
+"""An output that was not finished is gone on with, whatever ended it, and comes out as if nothing had happened."""
+
+import fcntl
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq.checkpoint import save_bundle
+from seq2seq.cli import main
+from seq2seq.commands import translate as command
+from seq2seq.errors import CorpusError
+from seq2seq.model import build_model
+from seq2seq.recipe import parse_recipe
+from seq2seq.restoring import stored_weights
+from seq2seq.tokenizer import train_tokenizers
+from seq2seq.translator import Translator, growing_blocks
+from seq2seq.workers import TranslatorPool
+
+RECIPE = """\
+name: tiny
+languages: {source: de, target: en}
+data:
+  train: [{source: train.de, target: train.en}]
+  valid: {source: test.de, target: test.en}
+  cleaning: {max_pieces: 29}
+tokenizer: {vocab_size: 283}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
+decoding: {beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3}
+"""
+GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
+ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
+BLOCK = 7
+# 5 blocks and a bit; line ends of both kinds, blank lines, bytes that are no text, lines too long, no newline at last.
+TEXT = b"".join(b"%d ein Hund\n\ndie Katze\r\n\xff\xfe\n%s\n" % (number, b"der Hund im Haus. " * number)
+                for number in range(7)) + b"eine Katze"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Path:
+    """A directory with the bundles `model` and `other`."""
+    recipe = parse_recipe(RECIPE, "recipe.yaml")
+    tokenizers = train_tokenizers(zip(GERMAN, ENGLISH, strict=True), recipe.tokenizer, seed=1)
+    place = tmp_path_factory.mktemp("models")
+    for seed, name in enumerate(["model", "other"]):
+        torch.manual_seed(seed)
+        model = build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size)
+        save_bundle(place / name, stored_weights(model), RECIPE, tokenizers.files(), {})
+    return place
+
+
+@pytest.fixture
+def directory(tmp_path, models, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "BLOCK_LINES", BLOCK)
+    for name in ("model", "other"):
+        (tmp_path / name).symlink_to(models / name)
+    (tmp_path / "in").write_bytes(TEXT)
+    (tmp_path / "in.gz").write_bytes(gzip.compress(TEXT))
+    (tmp_path / "prefixes").write_text("".join(f"{'the' if number % 3 else ''}\n" for number in range(36)))
+    return tmp_path
+
+
+def translate(*arguments: object) -> int:
+    return main(["translate", *map(str, arguments), "--device", "cpu"])
+
+
+@pytest.fixture
+def interrupted(directory, monkeypatch):
+    """Runs a command that fails in the given block, the first being 1."""
+
+    def interrupted(block: int, *arguments: object) -> None:
+        count = 0
+
+        def failing(real):
+            def translate(self, *arguments, **options):
+                nonlocal count
+                count += 1
+                if count == block:
+                    raise CorpusError("the lights went out")
+                return real(self, *arguments, **options)
+            return translate
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Translator, "translate", failing(Translator.translate))
+            patch.setattr(TranslatorPool, "_translate", failing(TranslatorPool._translate))
+            assert translate(*arguments) == 2
+
+    return interrupted
+
+
+def left(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name.startswith("out"))
+
+
+@pytest.mark.parametrize("options", [
+    ("in",), ("in.gz", "--format", "jsonl"), ("in", "--sampling", "--format", "jsonl", "--n-best", 2),
+    ("in", "--prefix", "prefixes"), ("in", "--format", "jsonl", "--workers", 2),
+], ids=str)
+def test_what_was_interrupted_is_finished_to_the_byte(directory, interrupted, options):
+    assert translate("model", *options, "--output", "whole") == 0
+    interrupted(2, "model", *options, "-o", "out")
+    assert left(directory) == ["out.part", "out.part.json"]
+    done = (directory / "out.part").read_bytes()
+    assert done.count(b"\n") == (2 if "--workers" in options else 1) * BLOCK
+    if "--workers" not in options:                                              # they take long to start
+        interrupted(2, "model", *options, "-o", "out", "--resume")              # and once more
+        assert len((directory / "out.part").read_bytes()) > len(done)
+    assert translate("model", *options, "-o", "out", "--resume") == 0
+    assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+    assert left(directory) == ["out"]
+
+
+@pytest.mark.parametrize("torn", [b"", b"half a li", b"one\ntwo\n", b"\xc3"])
+def test_what_stands_behind_the_last_whole_block_is_cut_off(directory, interrupted, torn):
+    assert translate("model", "in", "-o", "whole") == 0
+    interrupted(4, "model", "in", "-o", "out")
+    with (directory / "out.part").open("ab") as file:
+        file.write(torn)
+    assert translate("model", "in", "-o", "out", "--resume") == 0
+    assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+
+
+def test_lines_that_came_in_late_are_translated_too(directory, interrupted):
+    interrupted(2, "model", "in", "-o", "out")
+    (directory / "in").write_bytes(TEXT + b"\nund noch eine\n")
+    assert translate("model", "in", "-o", "whole") == 0
+    assert translate("model", "in", "-o", "out", "--resume") == 0
+    assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+
+
+@pytest.mark.parametrize(("change", "arguments", "message"), [
+    (None, ("other", "in"), "models: "),
+    (None, ("model", "in", "--beam-size", 1), "  decoding.beam_size: 2 then, 1 now\n"),
+    (None, ("model", "in", "--no-safety-net"), "  decoding.safety_net: true then, false now\n"),
+    (None, ("model", "in", "--format", "jsonl"), '  format: "text" then, "jsonl" now\n'),
+    (None, ("model", "in", "--threads", 1), "  threads: null then, 1 now\n"),
+    (None, ("model", "in", "--prefix", "prefixes"), "in is not what "),
+    ({"in": b"another line\n" + TEXT}, ("model", "in"), "of its first 14 lines some have changed"),
+    ({"in": TEXT[:30]}, ("model", "in"), "of its first 14 lines some have changed"),
+    ({"out.part": b"shorter"}, ("model", "in"), "does not belong to"),
+    ({"out.part.json": b"{}"}, ("model", "in"), "or is damaged"),
+    ({"out.part.json": b"["}, ("model", "in"), "or is damaged"),
+    ({"out.part.json": None}, ("model", "in"), "nothing says what"),
+], ids=str)
+def test_what_does_not_fit_is_refused_and_nothing_is_lost(directory, interrupted, capfd, change, arguments, message):
+    interrupted(3, "model", "in", "-o", "out")
+    for name, content in (change or {}).items():
+        (directory / name).unlink()
+        if content is not None:
+            (directory / name).write_bytes(content)
+    before = (directory / "out.part").read_bytes()
+    capfd.readouterr()
+    assert translate(*arguments, "-o", "out", "--resume") == 2
+    err = capfd.readouterr().err
+    assert message in err and "elete" in err
+    assert (directory / "out.part").read_bytes() == before
+
+
+def test_without_resume_what_was_done_is_not_overwritten(directory, interrupted, capfd):
+    interrupted(2, "model", "in", "-o", "out")
+    before = (directory / "out.part").read_bytes()
+    assert translate("model", "in", "-o", "out") == 2
+    assert "out.part holds what an earlier run has done of out. Go on there with --resume, or delete it to begin" \
+        in capfd.readouterr().err
+    assert (directory / "out.part").read_bytes() == before
+
+
+def test_where_there_is_nothing_to_go_on_with_it_begins(directory, interrupted):
+    interrupted(1, "model", "in", "-o", "out", "--resume")                      # before anything was written
+    assert left(directory) == []
+    assert translate("model", "in", "-o", "out", "--resume") == 0
+    assert left(directory) == ["out"]
+
+
+def test_resume_needs_a_file(directory, capfd):
+    assert translate("model", "in", "--resume") == 2
+    assert "Name it by --output FILE" in capfd.readouterr().err
+    assert translate("model", "in", "-o", "/dev/null", "--resume") == 2
+    assert "/dev/null is no file" in capfd.readouterr().err
+
+
+def test_one_output_is_written_by_one_process(directory, capfd):
+    with (directory / "out.part").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert translate("model", "in", "-o", "out") == 2
+    assert "another process is writing" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("largest", [7, 1024, 5000])
+def test_blocks_end_at_the_same_places_wherever_the_lines_begin(largest):
+    ends = [block[-1] for block in growing_blocks(range(30_000), largest)]
+    for begin in (ends[0] + 1, ends[2] + 1, 3, 29_999):
+        found = list(growing_blocks(range(begin, 30_000), largest, begin))
+        assert [line for block in found for line in block] == list(range(begin, 30_000))
+        assert [block[-1] for block in found] == [end for end in ends if end >= begin]
+
+
+# Signals, to a process of its own
+
+
+DRIVER = """\
+import os, signal, sys
+from seq2seq.cli import main
+from seq2seq.commands import translate as command
+from seq2seq.textio import Output
+from seq2seq.translator import Translator
+command.BLOCK_LINES = 7
+translate, write, blocks, lines = Translator.translate, Output.write, 0, 0
+sent = [getattr(signal, name) for name in os.environ["SENT"].split()]
+
+def translating(self, *arguments, **options):
+    global blocks
+    blocks += 1
+    for number in sent if blocks == 3 else ():
+        os.kill(os.getpid(), number)
+    return translate(self, *arguments, **options)
+
+def writing(self, text):
+    global lines
+    lines += 1
+    if lines == 19 and not sent:
+        write(self, text[: len(text) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, text)
+
+Translator.translate, Output.write = translating, writing
+sys.exit(main())
+"""
+
+
+def start(directory: Path, sent: str, *arguments: str, **options) -> subprocess.Popen:
+    environment = os.environ | {"SENT": sent, "PYTHONPATH": str(Path(__file__).parents[1])}
+    (directory / "driver.py").write_text(textwrap.dedent(DRIVER))
+    return subprocess.Popen([sys.executable, "driver.py", "translate", "model", *arguments, "--device", "cpu"],
+                            env=environment, stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize(("sent", "code", "lines"), [
+    ("SIGTERM", 143, 21), ("SIGINT SIGTERM", 143, 14), ("", -signal.SIGKILL, 18),
+])
+def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
+    assert translate("model", "in", "--format", "jsonl", "-o", "whole") == 0
+    process = start(directory, sent, "in", "--format", "jsonl", "-o", "out")
+    err = process.communicate()[1].decode()
+    assert process.returncode == code, err
+    assert (directory / "out.part").read_bytes().count(b"\n") == lines
+    if lines == 21:
+        assert "finishing this block of lines; once more to exit at once" in err
+        assert "21 lines are done. To go on:\n" in err
+        assert "translate model in --format jsonl -o out --device cpu --resume\n" in err
+    assert "Traceback" not in err
+    assert translate("model", "in", "--format", "jsonl", "-o", "out", "--resume") == 0
+    assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+
+
+def test_a_process_that_waits_for_lines_stops_at_once(directory):
+    lines = TEXT.split(b"\n")
+    process = start(directory, "", "-o", "out", stdin=subprocess.PIPE)
+    process.stdin.write(b"\n".join(lines[:BLOCK + 3]) + b"\n")
+    process.stdin.flush()
+    journal = directory / "out.part.json"
+    for _ in range(6000):
+        if process.poll() is not None or (journal.exists() and json.loads(journal.read_text())["lines"] == BLOCK):
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    process.wait(60)
+    err = process.stderr.read().decode()
+    assert process.returncode == 130, err
+    assert f"{BLOCK} lines are done" in err
+    assert (directory / "out.part").read_bytes().count(b"\n") == BLOCK

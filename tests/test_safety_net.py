@@ -1,0 +1,205 @@
+"""A second search mends what the first one got wrong, and nothing else; and the same everywhere."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq.checkpoint import save_bundle
+from seq2seq.decoding import Decoding, Found, Part
+from seq2seq.errors import RequestError
+from seq2seq.faults import faults
+from seq2seq.model import build_model
+from seq2seq.recipe import DecodingSection, Languages, parse_recipe
+from seq2seq.restoring import stored_weights
+from seq2seq.safety_net import MOST_LOST, mended
+from seq2seq.search import Hypothesis
+from seq2seq.tokenizer import train_tokenizers
+from seq2seq.translator import Translator
+from seq2seq.workers import TranslatorPool
+
+RECIPE = """\
+name: tiny
+languages: {source: de, target: en}
+data:
+  train: [{source: train.de, target: train.en}]
+  valid: {source: test.de, target: test.en}
+  cleaning: {max_pieces: 29}
+tokenizer: {vocab_size: 293}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 61}
+decoding: {beam_size: 2, max_length_ratio: 1.5, max_length_offset: 3}
+"""
+GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund 1987 schläft", "die Katze läuft im Haus", "zwei 2 und 3"]
+ENGLISH = ["a dog runs", "a cat sleeps", "the dog 1987 sleeps", "the cat runs in the house", "two 2 and 3"]
+LANGUAGES = Languages(source="de", target="en")
+LOOP = "the dog runs in the house in the house in the house"
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return train_tokenizers(zip(GERMAN, ENGLISH, strict=True), parse_recipe(RECIPE, "recipe.yaml").tokenizer, seed=1)
+
+
+@pytest.fixture(scope="module")
+def bundle(tokenizers, tmp_path_factory) -> Path:
+    recipe = parse_recipe(RECIPE, "recipe.yaml")
+    torch.manual_seed(1)
+    model = build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size)
+    return save_bundle(tmp_path_factory.mktemp("models") / "model", stored_weights(model), RECIPE, tokenizers.files(),
+                       {})
+
+
+@pytest.fixture
+def mend(tokenizers):
+    """Mends texts by a search that gives what the test says; what the search was asked for is kept in `asked_for`."""
+    tokenizer = tokenizers.target
+
+    def found(text: str, mean: float = -0.5) -> Found:
+        tokens = tokenizer.encode([text])[0]
+        return Found(Hypothesis(tokens, mean * (len(tokens) + 1), mean), text)
+
+    def mend(pairs: dict[str, list[str]], again: dict[str, list[str]], mean: float = -0.5, **options) -> list:
+        asked = Decoding(DecodingSection(**options), tokenizer, "en")
+
+        def search(parts, second):
+            mend.asked_for.append((second.options, list(parts)))
+            if any(part.text not in again for part in parts):
+                raise RequestError("it cannot be had")
+            return [[found(text, mean) for text in again[part.text]] for part in parts]
+
+        parts = [Part(text, line) for line, text in enumerate(pairs)]
+        first = [[found(text) for text in texts] for texts in pairs.values()]
+        return [[(way.text, way.faults, way.retried) for way in ways]
+                for ways in mended(parts, first, asked, LANGUAGES, search)]
+
+    mend.asked_for = []
+    return mend
+
+
+def test_what_has_no_fault_is_not_searched_again(mend):
+    assert mend({"ein Hund läuft": ["a dog runs"]}, {}) == [[("a dog runs", (), False)]]
+    assert mend.asked_for == []
+
+
+def test_a_loop_is_searched_again_without_repetitions(mend):
+    found = mend({"ein Hund läuft": ["a dog runs"], "der Hund läuft im Haus": [LOOP]},
+                 {"der Hund läuft im Haus": [LOOP, "the dog runs in the house", "the dog sleeps in the house"]})
+    assert found == [[("a dog runs", (), False)], [("the dog runs in the house", (), True)]]
+    (options, parts), = mend.asked_for
+    assert (options.no_repeat_ngram, options.beam_size, options.n_best) == (3, 5, 5)
+    assert [part.line for part in parts] == [1]
+
+
+def test_what_was_asked_for_holds_in_the_second_search_too(mend):
+    mend({"der Hund läuft im Haus": [LOOP]}, {"der Hund läuft im Haus": []}, no_repeat_ngram=2, beam_size=6,
+         forbid=("cat",), diverse_groups=3, length_penalty=0.7)
+    (options, _), = mend.asked_for
+    assert (options.no_repeat_ngram, options.beam_size, options.forbid, options.length_penalty) == (2, 6, ("cat",), 0.7)
+
+
+def test_lost_numbers_and_addresses_are_required(mend, tokenizers):
+    source = "der Hund 1987 und 2.345 http://a.example"
+    found = mend({source: ["the dog and 2,345"]}, {source: ["1987 the dog and 2,345 http://a.example"]})
+    assert found == [[("1987 the dog and 2,345 http://a.example", (), True)]]
+    (_, (part,)), = mend.asked_for
+    # 2.345 is written otherwise in English.
+    assert list(part.required) == [tuple(each) for each in tokenizers.target.encode(["http://a.example", "1987"])]
+
+
+def test_an_empty_translation_is_searched_again_and_not_empty(mend):
+    assert mend({"ein Hund": [""]}, {"ein Hund": ["", "a dog"]}) == [[("a dog", (), True)]]
+    assert mend.asked_for[0][0].min_length == 1
+
+
+@pytest.mark.parametrize(("again", "mean"), [
+    (["the dog runs in the house"], -0.5 - MOST_LOST - 0.01),                   # the model does not believe it
+    (["the cat the cat the cat the cat the cat runs"], -0.4),                   # as many faults
+    ([], -0.5),
+])
+def test_what_is_not_better_is_not_taken_and_the_fault_is_told(mend, again, mean):
+    source = "der Hund läuft im Haus"
+    assert mend({source: [LOOP]}, {source: again}, mean) == [[(LOOP, ("loop",), False)]]
+
+
+@pytest.mark.parametrize(("mean", "taken"), [(-0.6, True), (-0.8, False)])
+def test_a_copy_that_the_model_is_sure_of_stays(mend, mean, taken):
+    source = "die Katze läuft im Haus"
+    found = mend({source: [source]}, {source: ["the cat runs in the house"]}, mean)
+    assert found == [[("the cat runs in the house", (), True) if taken else (source, ("copied",), False)]]
+
+
+def test_what_cannot_be_had_of_one_line_can_of_others(mend):
+    sources = ["der Hund läuft im Haus", "die Katze läuft im Haus", "ein Hund läuft im Haus"]
+    found = mend({source: [LOOP] for source in sources},
+                 {source: ["the dog runs in the house"] for source in sources[::2]})
+    assert [ways[0][2] for ways in found] == [True, False, True]
+
+
+def test_the_best_of_several_gets_a_better_one_before_it(mend):
+    source = "der Hund läuft im Haus"
+    found = mend({source: [LOOP, "the dog sleeps", "the cat runs"]},
+                 {source: ["the cat runs", "the dog runs"]}, n_best=3)
+    assert [text for text, *_ in found[0]] == ["the cat runs", LOOP, "the dog sleeps"]
+
+
+@pytest.mark.parametrize("options", [{"sampling": True}, {"mbr": 2}])
+def test_samples_and_expected_utilities_are_judged_and_kept(mend, options):
+    assert mend({"der Hund läuft im Haus": [LOOP]}, {}, **options) == [[(LOOP, ("loop",), False)]]
+    assert mend.asked_for == []
+
+
+# With a model: it is random, so that nearly all that it says is wrong.
+
+
+LINES = ["ein Hund läuft", "", "der Hund 1987 schläft", "die Katze läuft im Haus", "\u2028der Hund 1987  ", "a",
+         "der Hund läuft. " * 13 + "http://a.example", "zwei 2 und 3", "eine Katze www.example.org schläft"]
+
+
+def test_lines_are_mended_each_for_itself_by_one_process_and_by_several(bundle):
+    translator = Translator.load(bundle, "cpu", "fp32")
+    plain = [best for best, *_ in translator.translate(LINES, safety_net=False)]
+    together = [best for best, *_ in translator.translate(LINES)]
+    alone = [translator.translate([line])[0][0] for line in LINES]
+    with TranslatorPool(bundle, 2, "cpu", "fp32") as pool:
+        shared = [best for best, *_ in pool.translate_stream(LINES)]
+    assert not any(one.faults or one.retried for one in plain)                  # nothing was looked for
+    assert [(one.text, one.faults, one.retried) for one in together] \
+        == [(one.text, one.faults, one.retried) for one in alone] \
+        == [(one.text, one.faults, one.retried) for one in shared]
+    assert any(one.retried for one in together) and any(one.faults for one in together)
+    for line, one, unmended in zip(LINES, together, plain, strict=True):
+        if one.parts == 1:
+            assert one.faults == faults(line.strip(), one.text.strip(), "de", "en")
+            assert one.retried or one.text == unmended.text
+            assert len(one.faults) <= len(faults(line.strip(), unmended.text.strip(), "de", "en"))
+
+
+def test_scores_of_what_was_mended_are_the_models(bundle):
+    translator = Translator.load(bundle, "cpu", "fp32")
+    mended_lines = [(line, best) for line, (best, *_) in zip(LINES, translator.translate(LINES, word_confidence=True),
+                                                             strict=True) if best.retried and best.parts == 1]
+    for _, best in mended_lines:
+        assert best.score == pytest.approx(best.log_probability / best.tokens)
+        assert best.words
+
+
+def test_the_command_names_the_lines_and_jsonl_the_faults(bundle, tmp_path, capfd):
+    from seq2seq.cli import main
+
+    (tmp_path / "in").write_text("\n".join([*LINES, *["der Hund 1987 läuft"] * 7, ""]))
+    arguments = ["translate", str(bundle), str(tmp_path / "in"), "--format", "jsonl", "--device", "cpu"]
+    capfd.readouterr()
+    assert main(arguments) == 0
+    out, err = capfd.readouterr()
+    records = [json.loads(line) for line in out.split("\n")[:-1]]
+    faulty = [record for record in records if record["faults"]]
+    for record in faulty[:3]:
+        assert f"warning: {tmp_path / 'in'}:{record['line']}: {', '.join(record['faults'])}\n" in err
+    assert f"{len(faulty) - 3} more translations have faults" in err
+    assert f"in:{7}: too long for the model; translated in {records[6]['parts']} parts" in err
+    assert f"mended: {sum(record['retried'] for record in records)}\n" in err
+    assert main([*arguments, "--no-safety-net"]) == 0
+    out, err = capfd.readouterr()
+    assert not re.search("faults|mended", out + err)
