@@ -10,11 +10,11 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus", "textio",
-    "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
+    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "quality",
+    "side_languages", "corpus", "textio", "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
     "preparation", "storage", "checkpoint", "averaging", "translator", "generation", "rescoring", "alignment",
-    "inspection", "views", "workers", "evaluation", "validation", "progress", "run", "trainer", "check",
+    "inspection", "views", "workers", "evaluation", "validation", "progress", "run", "trainer", "parallelism", "check",
     "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
@@ -22,10 +22,11 @@ MODEL_ORDER = [
     "flat", "inference", "kernels", "compiled", "inspection", "__init__",
 ]
 WITHOUT_TORCH = [
-    "errors", "recipe", "textio", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus",
+    "errors", "recipe", "textio", "subword_sampling", "vocabulary", "words", "tokenizer", "quality", "side_languages",
+    "corpus",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.
-INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib"}
+INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib", "lingua"}
 
 
 def modules():
