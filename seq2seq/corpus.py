@@ -89,7 +89,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
         CorpusError: the file cannot be read, or holds bytes that are not UTF-8; the message names the line.
     """
     number = 0
-    for number, line in enumerate(_byte_lines(Path(path)), 1):
+    for number, line in enumerate(byte_lines(Path(path)), 1):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
@@ -99,7 +99,12 @@ def read_lines(path: str | Path) -> Iterator[str]:
             ) from None
 
 
-def _byte_lines(path: Path) -> Iterator[bytes]:
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """Lines of a file (or .gz) as bytes, without their line feed.
+
+    Raises:
+        CorpusError: the file cannot be read.
+    """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb", buffering=0) as file:
             # Iterating a GzipFile itself is Python code for every line.

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Groups of three digits are one number however they are parted: 3,600 and 3.600 and 3 600. Ordinary spaces part numbers.
+# Groups of three digits are one number whatever stands between them, 3,600 and 3.600; but spaces part numbers.
 NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|\d+")
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
 # The bytes 0x80 to 0xBF as Windows-1252 shows them, and as Latin-1 does.

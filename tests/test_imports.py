@@ -10,9 +10,9 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "quality",
-    "side_languages", "corpus", "textio", "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
-    "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
+    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "quality", "side_languages",
+    "corpus", "textio", "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search",
+    "constraints", "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
     "preparation", "storage", "checkpoint", "averaging", "translator", "generation", "rescoring", "alignment",
     "inspection", "views", "workers", "evaluation", "validation", "progress", "run", "trainer", "parallelism", "check",
     "interop", "options", "commands", "cli", "__main__",
