@@ -14,16 +14,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.errors import CorpusError
+from seq2seq.quality import LengthModel, is_damaged, number_agreement
+from seq2seq.side_languages import LanguageDetector, SideLanguages
 from seq2seq.tmx import read_units
 from seq2seq.words import position_fault
 
 if TYPE_CHECKING:
-    from seq2seq.recipe import Cleaning, Corpus, Recipe
+    from seq2seq.recipe import Cleaning, Corpus, Languages, Recipe
 
 Pair = tuple[int, str, str]
 """Line number (from 1), source, target. Text alone, that of a language model, is the target of an empty source."""
@@ -33,6 +35,8 @@ Row = tuple[int, tuple[str, ...]]
 BLOCK_BYTES = 1 << 20
 SHORT = 10
 """Characters up to which the length ratio says nothing."""
+LEARNED_FROM = 10_000
+"""Pairs at the beginning of a corpus from which cleaning learns what is usual in it."""
 
 
 @dataclass
@@ -88,7 +92,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
         CorpusError: the file cannot be read, or holds bytes that are not UTF-8; the message names the line.
     """
     number = 0
-    for number, line in enumerate(_byte_lines(Path(path)), 1):
+    for number, line in enumerate(byte_lines(Path(path)), 1):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
@@ -98,7 +102,12 @@ def read_lines(path: str | Path) -> Iterator[str]:
             ) from None
 
 
-def _byte_lines(path: Path) -> Iterator[bytes]:
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """Lines of a file (or .gz, .zst) as bytes, without their line feed.
+
+    Raises:
+        CorpusError: the file cannot be read.
+    """
     with _opened(path) as file:
         for line in file:
             yield line.removesuffix(b"\n")
@@ -339,15 +348,21 @@ def _whole_characters(text: str, where: str) -> str:
 # Cleaning
 
 
-def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2) -> Iterator[Pair]:
+def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
+          languages: Languages | None = None) -> Iterator[Pair]:
     """The pairs worth training on; the others are counted by reason.
 
-    sides: how many texts the corpus has for each pair; of one that has text alone, the source is empty and no fault.
+    sides: how many texts the corpus has for each pair; of one that has text alone, the source is empty and no fault,
+    and nothing is compared. languages: of the two sides, where they are to be recognised.
     Equal pairs are found by 64-bit hashes: 16 bytes or so a pair, and one wrong hit in 10^19 comparisons.
+
+    Raises:
+        UserError: languages are to be recognised, but lingua is not installed or does not know one of them.
     """
     seen: set[bytes] = set()
+    usual, pairs = _learn(pairs, cleaning, sides, languages)
     for number, source, target in pairs:
-        reason = _fault((source, target)[-sides:], cleaning)
+        reason = _fault((source, target)[-sides:], cleaning) or usual.fault(source, target)
         if reason is None and cleaning.remove_duplicates:
             digest = hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
             reason = "duplicate" if digest in seen else None
@@ -356,6 +371,39 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
             yield number, source, target
         else:
             counts.drop(reason, number)
+
+
+@dataclass(frozen=True)
+class _Usual:
+    """What is usual in a corpus, as far as its cleaning asks. most: standard deviations of a length."""
+
+    lengths: LengthModel | None = None
+    most: float = 0.0
+    languages: SideLanguages | LanguageDetector | None = None
+
+    def fault(self, source: str, target: str) -> str | None:
+        if self.lengths and self.lengths.deviation(len(source.strip()), len(target.strip())) > self.most:
+            return "length_deviation"
+        if self.languages and self.languages.wrong(source, target):
+            return "wrong_language"
+        return None
+
+
+def _learn(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
+           ) -> tuple[_Usual, Iterable[Pair]]:
+    """What the first pairs say, and all pairs again. Nothing is read ahead unless the cleaning needs it."""
+    detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
+    if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
+        return _Usual(languages=detector), pairs
+    pairs = iter(pairs)
+    first = list(islice(pairs, LEARNED_FROM))
+    sound = [(source, target) for _, source, target in first if _fault((source, target), cleaning) is None]
+    lengths = None
+    if cleaning.max_length_deviation is not None:
+        lengths = LengthModel.learn((len(source.strip()), len(target.strip())) for source, target in sound)
+    usual = _Usual(lengths, cleaning.max_length_deviation or 0.0,
+                   SideLanguages(sound) if cleaning.language == "sides" else detector)
+    return usual, chain(first, pairs)
 
 
 def _fault(texts: Sequence[str], cleaning: Cleaning) -> str | None:
@@ -369,4 +417,9 @@ def _fault(texts: Sequence[str], cleaning: Cleaning) -> str | None:
         return "length_ratio"
     if cleaning.remove_identical and len(set(texts)) < len(texts):
         return "identical"
+    if cleaning.remove_damaged and any(map(is_damaged, texts)):
+        return "damaged"
+    least = cleaning.min_number_agreement
+    if least is not None and len(texts) > 1 and number_agreement(*texts) < least:
+        return "numbers"
     return None

@@ -49,7 +49,7 @@ class Prepared:
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """The pairs of a training corpus without those that cleaning drops; counts receives both."""
     pairs = read_pairs(recipe, spec, counts)
-    return clean(pairs, recipe.data.cleaning, counts, len(spec.sides))
+    return clean(pairs, recipe.data.cleaning, counts, len(spec.sides), recipe.languages)
 
 
 def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:

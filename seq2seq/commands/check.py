@@ -12,6 +12,7 @@ from seq2seq.errors import UserError
 from seq2seq.options import FORMAT, Overrides, RecipeFile, TextOrJson, examples
 
 EXAMPLES = examples("seq2seq check recipe.yaml",
+                    "seq2seq check recipe.yaml --measure",
                     "seq2seq check recipe.yaml --set data.cleaning.max_length_ratio=3 --format json")
 
 
@@ -21,6 +22,8 @@ def check(
     run_dir: Annotated[Path | None, typer.Option(
         metavar="DIR", help="The run whose tokenizer is used to count, if it has one.",
         show_default="runs/NAME")] = None,
+    measure: Annotated[bool, typer.Option(
+        "--measure", help="Train a few steps, aside, and tell their time and memory.")] = False,
     format: Annotated[TextOrJson, typer.Option(help="How to print the report.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
 ) -> None:
@@ -28,7 +31,7 @@ def check(
     loaded = load_recipe(recipe, settings)
     from seq2seq.check import inspect, show
 
-    report = inspect(loaded, run_dir or default_run(loaded))
+    report = inspect(loaded, run_dir or default_run(loaded), measure)
     if format is TextOrJson.json:
         print_json(report.to_dict())
     else:

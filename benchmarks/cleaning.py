@@ -1,0 +1,77 @@
+"""How well cleaning finds bad pairs: precision and recall against a person's labels.
+
+    python -m benchmarks.cleaning --data ../shared/data/noisy_en_de
+
+The folder holds v3.en-de.en, .de and .label (paracrawl/human-evaluations, CC BY-SA 4.0). Bad are the labels L (wrong
+language), A (misaligned) and T (bad tokenisation).
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from seq2seq.corpus import Counts, clean, read_lines
+from seq2seq.errors import UserError
+from seq2seq.recipe import Cleaning, Languages
+
+BAD = {"L", "A", "T"}
+RULES = {
+    "length ratio 3, duplicates": {"max_length_ratio": 3.0, "remove_duplicates": True, "remove_identical": True},
+    "length ratio 2, duplicates": {"max_length_ratio": 2.0, "remove_duplicates": True, "remove_identical": True},
+    "length ratio 1.5, duplicates": {"max_length_ratio": 1.5, "remove_duplicates": True, "remove_identical": True},
+    "numbers": {"min_number_agreement": 0.7},
+    "length deviation 3": {"max_length_deviation": 3.0},
+    "wrong side": {"language": "sides"},
+    "lingua": {"language": "lingua"},
+    "numbers, deviation": {"min_number_agreement": 0.7, "max_length_deviation": 3.0},
+    "numbers, deviation, wrong side": {"min_number_agreement": 0.7, "max_length_deviation": 3.0, "language": "sides"},
+    "numbers, deviation, lingua": {"min_number_agreement": 0.7, "max_length_deviation": 3.0, "language": "lingua"},
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a set of rules drops. dropped, bad: pairs. right: pairs that are both."""
+
+    dropped: int
+    right: int
+    bad: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the dropped pairs that are bad; 0 where none is dropped."""
+        return self.right / self.dropped if self.dropped else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the bad pairs that are dropped."""
+        return self.right / self.bad
+
+
+def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, object]) -> Found:
+    """Clean the pairs (English, German) by these keys of data.cleaning, and compare with the labels."""
+    numbered = [(number, *pair) for number, pair in enumerate(pairs)]
+    kept = {number for number, _, _ in
+            clean(numbered, Cleaning(**rules), Counts(), 2, Languages(source="en", target="de"))}
+    bad = {number for number, label in enumerate(labels) if label in BAD}
+    return Found(len(pairs) - len(kept), len(bad - kept), len(bad))
+
+
+def main() -> None:
+    """Print a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/noisy_en_de"), metavar="DIRECTORY")
+    data = parser.parse_args().data
+    english, german, labels = (list(read_lines(data / f"v3.en-de.{ending}")) for ending in ("en", "de", "label"))
+    print("| rules | dropped | precision | recall |\n|---|---:|---:|---:|")
+    for name, rules in RULES.items():
+        try:
+            found = measure(list(zip(english, german, strict=True)), labels, rules)
+        except UserError as error:
+            print(f"| {name} | | | | {error}")
+            continue
+        print(f"| {name} | {found.dropped:,} | {found.precision:.3f} | {found.recall:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The report of `check` for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from seq2seq.check.report import PERCENTILES, CorpusReport, Finding, Report
+
+
+def show(report: Report) -> None:
+    """Print the report on standard output, for a person."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    out = Console(highlight=False)
+    if not out.is_terminal:
+        out = Console(highlight=False, width=120)                               # a file has no width to keep to
+
+    # Text from files stands in brackets at times; rich would take those for markup.
+    def plain(text: str) -> str:
+        return text.replace("[", r"\[")
+
+    def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns))
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="left" if number < left else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*map(plain, row))
+        out.print(table)
+
+    read = [corpus for corpus in report.corpora if not corpus.error]
+    print_table(f"Corpora of {report.name}: 50, 95, 99 and 100 of 100 lines are no longer than this",
+                ["corpus", "side", "pairs", "characters 50", "95", "99", "100", "words 50", "95", "99", "100"],
+                [row for corpus in read for row in _length_rows(corpus)], left=2)
+    training = [corpus for corpus in read if corpus.role == "train"]
+    dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.examples[reason]:,}"]
+               for corpus in training for reason, count in corpus.counts.dropped.items() if count]
+    if dropped:
+        print_table("Dropped from train", ["corpus", "reason", "pairs", "such as line"], dropped, left=2)
+    else:
+        out.print("Cleaning drops nothing from train.")
+    found = [[f"{corpus.role} {corpus.label}", kind.replace("_", " "), f"{finding.count:,}",
+              f"{finding.count / max(corpus.lines, 1):.2%}", ", ".join(map(str, finding.lines))]
+             for corpus in read for kind, finding in _findings(corpus) if finding.count]
+    if found:
+        print_table("Lines as they were read", ["corpus", "kind", "lines", "share", "such as line"], found, left=2)
+    limits = [[corpus.label, key, ", ".join(f"{value}: {count:,}" for value, count in values.items())]
+              for corpus in training for key, values in corpus.limits.items() if any(values.values())]
+    if limits:
+        print_table("Pairs that a limit alone would drop", ["corpus", "data.cleaning", "limit: pairs"], limits, left=3)
+    for corpus in read:
+        if corpus.judgement and corpus.judgement.misaligned is None:
+            out.print(f"{corpus.role} {corpus.label}: too little or too uneven text to say whether its lines translate "
+                      "each other", markup=False, soft_wrap=True)
+    for corpus in read:
+        repairs = corpus.counts
+        if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
+            out.print(f"{corpus.role} {corpus.label}: {repairs.summary()}", markup=False, soft_wrap=True)
+    compared = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
+                 str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
+    if training and compared:
+        what = f"{next(iter(training[0].sides))}s"
+        print_table(f"{what.capitalize()} that stand in train too", ["corpus", what, "in train", "such as line"],
+                    compared)
+    print_table("Cost", ["", ""], list(_cost(report)), left=2)
+    for corpus in report.corpora:
+        if corpus.error:
+            out.print(f"not read: {corpus.role} {corpus.label}", style="red", markup=False)
+    for warning in report.warnings:
+        out.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+    if not report.warnings and not report.errors:
+        out.print("Nothing is wrong.")
+
+
+def _findings(corpus: CorpusReport) -> Iterator[tuple[str, Finding]]:
+    """Kinds of lines, by reading them and by judging them."""
+    yield from corpus.findings.items()
+    if judgement := corpus.judgement:
+        yield "hardly_a_translation", judgement.suspects
+        yield from ((f"{side} like other side", finding) for side, finding in judgement.wrong_side.items())
+        yield from ((f"{side} in another language", finding) for side, finding in judgement.wrong_language.items())
+
+
+def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:
+    for side, lengths in corpus.sides.items():
+        numbers = [values.get(percent, 0) for values in (lengths.characters, lengths.words) for percent in PERCENTILES]
+        first = side == next(iter(corpus.sides))
+        yield [f"{corpus.role} {corpus.label}" if first else "", side, f"{corpus.pairs:,}" if first else "",
+               *(f"{number:,}" for number in numbers)]
+
+
+def _cost(report: Report) -> Iterator[tuple[str, str]]:
+    """What a training will take, name by name."""
+    vocabulary, model, training, machine = report.vocabulary, report.model, report.training, report.machine
+    characters = ", ".join(f"{count:,} in {name}" for name, count in vocabulary["characters"].items())
+    yield "vocabulary", (f"{vocabulary['vocab_size']:,} pieces ({vocabulary['type']}), "
+                         f"{'joint' if vocabulary['joint'] else 'one for each language'}; "
+                         f"different characters: {characters}")
+    for corpus in report.corpora:
+        for side, lines in corpus.sides.items():
+            if lines.pieces_a_word is not None and lines.unknown is not None:
+                yield "", (f"{corpus.role} {corpus.label}, {side}: {lines.pieces_a_word:.2f} pieces a word, "
+                           f"{lines.unknown:.3%} of them bytes or unknown")
+    if not model:
+        return
+    yield "model", (f"{model['parameters']:,} parameters ({model['type']}), {model['of_embeddings']:,} of them in "
+                    f"embeddings; a bundle has {_size(model['bytes_of_bundle'])}")
+    yield "memory", (f"{_size(model['bytes_in_training'])} for weights, gradients and optimizer; the states between "
+                     "layers come on top and grow with training.batch_tokens")
+    if training:
+        about = "" if report.tokens_are_exact else "about "
+        sides = " and ".join(f"{training[key]:,} {side}" for side in ("source", "target", "text")
+                             if (key := f"{side}_tokens") in training)
+        guessed = "" if report.tokens_are_exact else ", guessed from characters: there is no tokenizer yet"
+        yield "tokens", f"{about}{sides} tokens an epoch{guessed}"
+        yield "steps", (f"{about}{training['steps_per_epoch']:,} an epoch; {training['max_steps']:,} are "
+                        f"{about}{training['epochs']:,.1f} epochs")
+        yield "time", (f"roughly {_duration(training['hours'])} ({training['seconds_a_step']:.2g} s a step), by "
+                       "counting operations; --measure says it better")
+    if measured := report.measured:
+        yield "measured", (f"{_duration(measured['hours'])} without validation: {measured['seconds_a_step']:.3g} s a "
+                           f"step, {measured['tokens_a_second']:,.0f} tokens a second of both languages; the process "
+                           f"held up to {_size(measured['peak_bytes'])}")
+    if report.disk:
+        yield "disk", f"about {_size(report.disk['needed'])}; {_size(report.disk['free'])} are free"
+    yield "machine", f"{machine['device']} ({machine['processor']}), computing in {machine['precision']}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:,.1f} minutes"

@@ -1,0 +1,112 @@
+"""A corpus as it lies, before any cleaning: what kinds of lines it has, and a sample of it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from seq2seq.check.report import CorpusReport, Finding
+from seq2seq.corpus import SHORT, Pair, byte_lines
+from seq2seq.errors import CorpusError
+from seq2seq.quality import has_entities, is_damaged, number_agreement
+from seq2seq.recipe import Corpus
+
+STRETCH = 64
+"""Lines that are drawn and judged together: neighbours show whether one side has slipped."""
+MOST_STRETCHES = 320
+RATIOS = (1.5, 2.0, 3.0, 4.0)
+CHARACTERS = (250, 500, 1000, 5000)
+AGREEMENTS = (0.5, 0.7, 1.0)
+
+Stretch = list[Pair]
+
+
+class Sample:
+    """Stretches of consecutive pairs, drawn evenly from all corpora that are shown (Vitter 1985, algorithm R)."""
+
+    def __init__(self, seed: int) -> None:
+        self.stretches: list[Stretch] = []
+        self._seen, self._random = 0, random.Random(seed)
+
+    def watch(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """The pairs as they are; stretches of them are drawn on the way."""
+        stretch: Stretch = []
+        for pair in pairs:
+            stretch.append(pair)
+            yield pair
+            if len(stretch) == STRETCH:
+                self._show(stretch)
+                stretch = []
+        if stretch:
+            self._show(stretch)
+
+    def _show(self, stretch: Stretch) -> None:
+        self._seen += 1
+        if len(self.stretches) < MOST_STRETCHES:
+            self.stretches.append(stretch)
+        elif (place := self._random.randrange(self._seen)) < MOST_STRETCHES:
+            self.stretches[place] = stretch
+
+
+def survey(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None:
+    """Read all pairs and count kinds of lines, and what limits would drop, into the report."""
+    seen: set[bytes] = set()
+    limits = {key: dict.fromkeys(map(str, values), 0) for key, values in (
+        ("max_characters", CHARACTERS), *((("max_length_ratio", RATIOS), ("min_number_agreement", AGREEMENTS))
+                                          if sides == 2 else ()))}
+    for number, source, target in pairs:
+        report.lines += 1
+        texts = (source, target)[-sides:]
+        lengths = [len(text.strip()) for text in texts]
+        for limit in CHARACTERS:
+            limits["max_characters"][str(limit)] += max(lengths) > limit
+        for kind in _kinds(texts, lengths, seen):
+            report.findings.setdefault(kind, Finding()).add(number)
+        if sides == 2:
+            for ratio in RATIOS:
+                limits["max_length_ratio"][str(ratio)] += min(lengths) > SHORT and max(lengths) > ratio * min(lengths)
+            agreement = number_agreement(*texts)
+            for least in AGREEMENTS:
+                limits["min_number_agreement"][str(least)] += agreement < least
+            if agreement < 1:
+                report.findings.setdefault("numbers_differ", Finding()).add(number)
+    report.limits = limits
+
+
+def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iterator[str]:
+    if not min(lengths):
+        yield "empty"
+        return
+    digest = hashlib.blake2b("\n".join(texts).encode(), digest_size=8).digest()
+    if digest in seen:
+        yield "duplicate"
+    seen.add(digest)
+    if len(texts) == 2 and texts[0] == texts[1]:
+        yield "identical"
+    if any(map(is_damaged, texts)):
+        yield "damaged"
+    if any(map(has_entities, texts)):
+        yield "html_entities"
+
+
+def describe_files(spec: Corpus, directory: Path) -> dict[str, dict[str, Any]]:
+    """Of each file of a corpus that cannot be read: its lines, and which of them are no UTF-8."""
+    described: dict[str, dict[str, Any]] = {}
+    for path in spec.paths:
+        lines, damaged, marks = 0, Finding(), False
+        try:
+            for lines, line in enumerate(byte_lines(directory / path), start=1):
+                marks |= lines == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
+                try:
+                    line.decode()
+                except UnicodeDecodeError:
+                    damaged.add(lines)
+        except CorpusError as error:
+            described[str(path)] = {"error": str(error)}
+            continue
+        described[str(path)] = {"lines": lines, "not_utf8": damaged.count, "such_as": damaged.lines,
+                                "seems": "UTF-16" if marks else "Latin-1 or Windows-1252" if damaged.count else "UTF-8"}
+    return described

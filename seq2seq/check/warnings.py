@@ -1,0 +1,89 @@
+"""What of the findings is worth a warning, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seq2seq.check.report import CorpusReport
+
+# A few sentences such as "Thank you." stand in train and test of every corpus; more than this share is worth a warning.
+TOLERATED_OVERLAP = 0.01
+# So large a share of lines of a kind is no accident: with what to do.
+NOTICED = {
+    "duplicate": (0.1, "repeat an earlier pair", "data.cleaning.remove_duplicates keeps one of each."),
+    "identical": (0.02, "are the same text on both sides",
+                  "A model learns to copy from them: data.cleaning.remove_identical drops them."),
+    "damaged": (0.002, "are damaged", "Characters were lost or read in a wrong encoding: mend the text, or set "
+                       "data.cleaning.remove_damaged."),
+    "html_entities": (0.005, "hold HTML (&quot; and the like)", "Decode it on both sides."),
+    "numbers_differ": (0.03, "have other numbers on one side than on the other",
+                       "data.cleaning.min_number_agreement: 0.7 drops most of them."),
+}
+MISALIGNED = 0.01
+# Sets that are held out are judged by what train has taught, and may be of another domain.
+MISALIGNED_HELD_OUT = 0.03
+WRONG_SIDE = 0.005
+# Short lines and lists of names are taken for another language at times.
+WRONG_LANGUAGE = 0.03
+
+
+def look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str], warnings: list[str]) -> None:
+    """What is suspicious about a corpus."""
+    if corpus.error:
+        for path, values in corpus.files.items():
+            if values.get("not_utf8"):
+                warnings.append(f"{path}: {values['not_utf8']:,} of {values['lines']:,} lines are not UTF-8 (such as "
+                                f"line {values['such_as'][0]:,}); it seems to be {values['seems']}.")
+        return
+    _look_at_lines(corpus, warnings)
+    _look_at_judgement(corpus, warnings)
+    if sources is None:
+        read = corpus.pairs + sum(corpus.counts.dropped.values())
+        if corpus.pairs < read / 2:
+            warnings.append(f"{corpus.label}: cleaning drops {read - corpus.pairs:,} of {read:,} pairs. "
+                            "Look at an example line of each reason, and at data.cleaning.")
+        return
+    if not sources:
+        warnings.append(f"{corpus.role} has no pairs.")
+        return
+    what = f"{next(iter(corpus.sides))}s"                                        # sources, or texts
+    blank = [number for number, source in enumerate(sources, start=1) if not source.strip()]
+    if blank:
+        remedy = "check that both sides are still parallel" if "target" in corpus.sides else "each counts as its end"
+        warnings.append(f"{corpus.role}: {len(blank):,} {what} are empty (line {blank[0]:,}); {remedy}.")
+    lines = [number for number, source in enumerate(sources, start=1) if source in found]
+    corpus.in_train, corpus.in_train_example = len(lines), lines[0] if lines else None
+    corpus.in_train_lines = lines
+    if len(lines) > TOLERATED_OVERLAP * len(sources):
+        warnings.append(f"{corpus.role}: {len(lines):,} of {len(sources):,} {what} stand in train too (such as line "
+                        f"{lines[0]:,}), so its scores flatter the model. Take them out of train.")
+
+
+def _look_at_lines(corpus: CorpusReport, warnings: list[str]) -> None:
+    for kind, (share, what, remedy) in NOTICED.items():
+        finding = corpus.findings.get(kind)
+        if finding and finding.count > max(share * corpus.lines, 2):
+            warnings.append(f"{corpus.role} {corpus.label}: of {corpus.lines:,} lines {finding} "
+                            f"{what}. {remedy}")
+
+
+def _look_at_judgement(corpus: CorpusReport, warnings: list[str]) -> None:
+    judgement, where = corpus.judgement, f"{corpus.role} {corpus.label}"
+    if judgement is None or not judgement.pairs:
+        return
+    if slip := judgement.slip:
+        warnings.append(f"{where}: from line {slip.first:,} to line {slip.last:,} each source fits the target one line "
+                        f"{'later' if slip.by > 0 else 'earlier'}: one side has slipped. Look for a line too much or "
+                        f"too little near line {slip.first:,}.")
+    tolerated = MISALIGNED if corpus.role == "train" else MISALIGNED_HELD_OUT
+    if judgement.misaligned is not None and judgement.misaligned > tolerated and judgement.suspects.count > 2:
+        warnings.append(f"{where}: about {judgement.misaligned:.1%} of the pairs do not look like translations of each "
+                        f"other: {judgement.suspects} of {judgement.pairs:,} judged.")
+    for judged, findings, share, remedy in (
+            (judgement.pairs, judgement.wrong_side, WRONG_SIDE, "looks like the language of the other side; "
+             "data.cleaning.language: sides drops such pairs"),
+            (judgement.recognised, judgement.wrong_language, WRONG_LANGUAGE, "is in another language, says lingua; "
+             "data.cleaning.language: lingua drops such pairs")):
+        for side, finding in findings.items():
+            if finding.count > max(share * judged, 2):
+                warnings.append(f"{where}: the {side} of {finding} of {judged:,} pairs {remedy}.")

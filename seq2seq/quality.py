@@ -1,0 +1,68 @@
+"""What the two texts of a pair say about it, without a model: their numbers, their lengths, damage in them.
+
+Cleaning drops by these signals, `check` counts by them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Groups of three digits are one number whatever stands between them, 3,600 and 3.600; but spaces part numbers.
+NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|\d+")
+ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
+# The bytes 0x80 to 0xBF as Windows-1252 shows them, and as Latin-1 does.
+CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for byte in range(0x80, 0xC0))
+# UTF-8 that was read as one of the two: ä has become Ã¤, a quotation mark â€œ. Then U+FFFD, and control characters.
+DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x0e-\x1f\x7f]")
+
+
+def numbers(text: str) -> Counter[str]:
+    """The numbers of a text, in digits 0 to 9, without leading zeros and without what parts groups of three."""
+    return Counter("".join(str(int(character)) for character in number if character.isdecimal()).lstrip("0")
+                   for number in NUMBER.findall(text))
+
+
+def number_agreement(source: str, target: str) -> float:
+    """Share of the numbers that stand on both sides: of the side with more; 1 where neither has any."""
+    of_source, of_target = numbers(source), numbers(target)
+    most = max(of_source.total(), of_target.total())
+    return (of_source & of_target).total() / most if most else 1.0
+
+
+def is_damaged(text: str) -> bool:
+    """Whether characters were lost or read in a wrong encoding: U+FFFD, control characters, Ã¤ for ä."""
+    return DAMAGE.search(text) is not None
+
+
+def has_entities(text: str) -> bool:
+    """Whether HTML has been left in it: &quot; and the like."""
+    return ENTITY.search(text) is not None
+
+
+@dataclass(frozen=True)
+class LengthModel:
+    """How long translations are in a corpus (Gale and Church 1993, section 2.2, https://aclanthology.org/J93-1004):
+    a text of `length` characters has a translation of mean × length, with a variance of variance × length."""
+
+    mean: float
+    variance: float
+
+    @staticmethod
+    def learn(lengths: Iterable[tuple[int, int]]) -> LengthModel:
+        """lengths: of source and target, in characters; pairs with an empty side say nothing."""
+        known = [(source, target) for source, target in lengths if source and target]
+        mean = sum(target for _, target in known) / max(sum(source for source, _ in known), 1) or 1.0
+        variance = sum((target - mean * source) ** 2 / source for source, target in known) / max(len(known), 1)
+        # A corpus of copies has none, and then the smallest difference would be an endless deviation.
+        return LengthModel(mean, max(variance, 0.01))
+
+    def deviation(self, source: int, target: int) -> float:
+        """Standard deviations between the target's length and the one expected; their delta, without its sign.
+
+        source: at least 1.
+        """
+        return abs(target - self.mean * source) / math.sqrt(self.variance * source)

@@ -1,0 +1,108 @@
+"""Lines in the wrong language: by what the sides of a corpus look like, or by lingua, which knows 75 languages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.errors import UserError
+
+if TYPE_CHECKING:
+    from seq2seq.recipe import Languages
+
+LETTERS = re.compile(r"[^\W\d_]+")
+GRAM = 3
+SMOOTHING = 0.5
+"""Added to each count (Jeffreys' prior)."""
+# Evidence that a text belongs to the other side, in nats: over all, and for each of its n-grams. Names that are spelled
+# alike in both languages weigh next to nothing; a sentence of five words has some 30 n-grams.
+LEAST_EVIDENCE = 8.0
+LEAST_EVIDENCE_A_GRAM = 0.35
+# lingua's probabilities: a language is another one if it has this much and the expected one hardly any.
+OTHER_LIKELY, OWN_UNLIKELY = 0.3, 0.03
+# Less says little: names and codes.
+LEAST_LETTERS = 15
+
+
+class SideLanguages:
+    """The n-grams of characters of both sides. A text that looks more like the other side is on the wrong one.
+
+    Naive Bayes over n-grams (Cavnar and Trenkle 1994 rank the same n-grams). Needs to know nothing of the languages,
+    and where both sides are one language it finds nothing. A third language it cannot see.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Learn from parallel text, most of which must stand on its side."""
+        counts = [Counter[str](), Counter[str]()]
+        for texts in pairs:
+            for count, text in zip(counts, texts, strict=True):
+                count.update(_grams(text))
+        every = counts[0].keys() | counts[1].keys()
+        source, target = (count.total() + SMOOTHING * len(every) for count in counts)
+        self._odds = {gram: math.log((counts[0][gram] + SMOOTHING) / source * target / (counts[1][gram] + SMOOTHING))
+                      for gram in every}
+
+    def wrong(self, source: str, target: str) -> str | None:
+        """`source` or `target`, the side whose text looks like the other; None if both are where they belong."""
+        for side, text, sign in (("source", source, -1), ("target", target, 1)):
+            odds = [self._odds[gram] for gram in _grams(text) if gram in self._odds]
+            evidence = sign * sum(odds)
+            if evidence > max(LEAST_EVIDENCE, LEAST_EVIDENCE_A_GRAM * len(odds)):
+                return side
+        return None
+
+
+def _grams(text: str) -> list[str]:
+    spaced = f" {' '.join(LETTERS.findall(text.lower()))} "
+    return [spaced[place : place + GRAM] for place in range(len(spaced) - GRAM + 1)]
+
+
+class LanguageDetector:
+    """Says by lingua whether a text is in a language, out of all that it knows. Some 7 ms a text."""
+
+    def __init__(self, languages: Languages) -> None:
+        """
+        Raises:
+            UserError: lingua is not installed, or does not know one of the two.
+        """
+        try:
+            import lingua
+        except ImportError:
+            raise UserError("lingua is not installed, which recognises languages: pip install 'seq2seq[language]'."
+                            ) from None
+        codes = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
+        # Both forms of Norwegian are no language of their own there.
+        self._own: list[Any] = []
+        for code in (languages.source, languages.target):
+            short = (code or "").lower().replace("_", "-").split("-")[0]
+            short = {"no": "nb"}.get(short, short)
+            if code is not None and short not in codes:
+                raise UserError(f"lingua does not know the language '{code}'; it knows {', '.join(sorted(codes))}.")
+            self._own.append(codes.get(short))
+        self._detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
+
+    def wrong(self, source: str, target: str) -> str | None:
+        """`source` or `target`, the side that is in another language; None if none is, or if it is hard to say."""
+        for side, text, own in zip(("source", "target"), (source, target), self._own, strict=True):
+            if own is not None and self._is_other(text, own):
+                return side
+        return None
+
+    def _is_other(self, text: str, own: Any) -> bool:
+        if sum(map(str.isalpha, text)) < LEAST_LETTERS:
+            return False
+        values = self._detector.compute_language_confidence_values(text)
+        likeliest = values[0]
+        share = next(value.value for value in values if value.language == own)
+        return likeliest.language != own and likeliest.value >= OTHER_LIKELY and share < OWN_UNLIKELY
+
+
+def is_installed() -> bool:
+    """Whether lingua is there."""
+    from importlib.util import find_spec
+
+    return find_spec("lingua") is not None
+

@@ -1,0 +1,218 @@
+"""What `check` says of whole corpora: shuffled, slipped, in a wrong language, in a wrong encoding; measured steps."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from seq2seq.check import inspect
+from seq2seq.check.survey import STRETCH, Sample
+from seq2seq.cli import main
+from seq2seq.parallelism import Dictionary
+from seq2seq.recipe import load_recipe
+
+RECIPE = """\
+name: tiny
+languages: {source: xx, target: yy}
+data:
+  train: [{source: train.xx, target: train.yy}]
+  valid: {source: valid.xx, target: valid.yy}
+tokenizer: {vocab_size: 300}
+model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7}
+training: {batch_tokens: 211, max_steps: 13, precision: fp32}
+"""
+PAIRS = 1201
+VALID = 67
+
+
+def language(seed: int) -> list[str]:
+    """101 words of its own sounds."""
+    rng = random.Random(seed)
+    sounds = [rng.choice("bdfgklmnprst") + rng.choice("aeiou") for _ in range(13)]
+    return ["".join(rng.choices(sounds, k=rng.randint(2, 4))) for _ in range(101)]
+
+
+def corpus(size: int = PAIRS) -> list[tuple[str, str]]:
+    """Sentences of 3 to 11 words of one language, and their translations word by word."""
+    rng, first, second = random.Random(3), language(5), language(7)
+    sentences = [[min(int(rng.expovariate(1 / 30)), 100) for _ in range(rng.randint(3, 11))] for _ in range(size)]
+    return [(" ".join(first[word] for word in sentence), " ".join(second[word] for word in sentence))
+            for sentence in sentences]
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seq2seq.check.judging.is_installed", lambda: False)    # lingua knows neither language
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    write("valid", corpus(PAIRS + VALID)[PAIRS:])
+    return tmp_path
+
+
+def write(name: str, pairs: list[tuple[str, str]]) -> None:
+    for side, ending in enumerate(("xx", "yy")):
+        Path(f"{name}.{ending}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+
+
+def judged(pairs):
+    write("train", pairs)
+    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    return report.corpora[0].judgement, report
+
+
+def test_a_sound_corpus_is_called_sound(directory):
+    judgement, report = judged(corpus())
+    assert judgement.pairs == PAIRS and judgement.misaligned < 0.01 and judgement.slip is None
+    assert not judgement.wrong_side and not report.warnings
+
+
+def test_shuffled_targets_are_seen_and_their_share_is_told(directory):
+    pairs = corpus()
+    places = random.Random(11).sample(range(PAIRS), 61)
+    shuffled = list(pairs)
+    for place, other in zip(places, places[1:] + places[:1], strict=True):
+        shuffled[place] = (pairs[place][0], pairs[other][1])
+    judgement, report = judged(shuffled)
+    assert judgement.misaligned == pytest.approx(61 / PAIRS, rel=0.4)
+    assert set(judgement.suspects.lines) <= {place + 1 for place in places}
+    assert any("do not look like translations" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("by", [1, -1])
+def test_the_line_from_which_one_side_has_slipped_is_named(directory, by):
+    pairs = corpus()
+    targets = [target for _, target in pairs]
+    slipped = targets[:700] + (["", *targets[700:-1]] if by > 0 else [*targets[701:], ""])
+    judgement, report = judged([(source, target or "so") for (source, _), target in zip(pairs, slipped, strict=True)])
+    assert judgement.slip.by == by
+    assert abs(judgement.slip.first - 701) <= 1 and judgement.slip.last >= PAIRS - 2
+    assert any("one side has slipped" in warning and "near line 70" in warning for warning in report.warnings)
+
+
+def test_a_side_that_has_slipped_from_the_first_line_on_is_seen(directory):
+    pairs = corpus()
+    judgement, _ = judged([(source, target) for (source, _), (_, target) in zip(pairs, pairs[1:], strict=False)])
+    assert judgement.slip.by == -1 and judgement.slip.first <= 3 and judgement.misaligned > 0.5
+
+
+def test_text_of_the_other_side_is_counted_with_its_lines(directory):
+    pairs = [(source, source) if number % 20 == 0 else (source, target)
+             for number, (source, target) in enumerate(corpus(), start=1)]
+    judgement, report = judged(pairs)
+    assert judgement.wrong_side["target"].count == pytest.approx(60, abs=6)
+    assert judgement.wrong_side["target"].lines[:3] == [20, 40, 60]
+    assert any("language of the other side" in warning for warning in report.warnings)
+
+
+def test_too_little_text_is_not_judged(directory):
+    judgement, report = judged(corpus(23))
+    assert judgement.pairs == 0 and judgement.misaligned is None
+
+
+def test_evidence_of_a_pair_knows_translations_from_other_sentences():
+    pairs = corpus()
+    dictionary = Dictionary(pairs[:800])
+    fitting = dictionary.evidence(pairs[800:])
+    moved = dictionary.evidence([(source, target) for (source, _), (_, target)
+                                 in zip(pairs[800:-1], pairs[801:], strict=True)])
+    assert (fitting > 0).mean() > 0.97 and (moved < 0).mean() > 0.9
+    assert dictionary.evidence([]).shape == (0,)
+    assert dictionary.evidence([("", ""), ("zz", "7")])[0] < 0
+    assert Dictionary([]).evidence([("a", "b")]).shape == (1,)
+
+
+def test_stretches_are_drawn_evenly_and_keep_their_lines_together():
+    sample = Sample(1)
+    pairs = [(line, "a", "b") for line in range(1, 400 * STRETCH + 4)]
+    assert list(sample.watch(pairs)) == pairs
+    assert len(sample.stretches) == 320
+    assert all([line - stretch[0][0] for line, _, _ in stretch] == list(range(len(stretch)))
+               for stretch in sample.stretches)
+    assert max(stretch[0][0] for stretch in sample.stretches) > 320 * STRETCH
+
+
+def test_lines_that_are_not_utf8_are_all_counted(directory):
+    write("train", corpus(23))
+    Path("train.xx").write_bytes("\n".join(["ä"] * 11 + ["a"] * 12).encode("latin1") + b"\n")
+    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    described = report.corpora[0].files["train.xx"]
+    assert (described["lines"], described["not_utf8"], described["such_as"]) == (23, 11, [1, 2, 3, 4, 5])
+    assert any("11 of 23 lines are not UTF-8" in warning for warning in report.warnings)
+    assert report.errors
+
+
+def test_kinds_of_lines_and_limits_are_counted_before_cleaning(directory):
+    write("train", [("ba 7", "do 8"), ("", "do"), ("ba 7", "do 8"), ("ba", "ba"), ("HÃ¼", "&quot;do"),
+                    ("x" * 11, "y" * 40), ("z" * 600, "z" * 601)])
+    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    train = report.corpora[0]
+    assert {kind: (finding.count, finding.lines) for kind, finding in train.findings.items()} == {
+        "numbers_differ": (2, [1, 3]), "empty": (1, [2]), "duplicate": (1, [3]), "identical": (1, [4]),
+        "damaged": (1, [5]), "html_entities": (1, [5])}
+    assert train.limits["max_characters"] == {"250": 1, "500": 1, "1000": 0, "5000": 0}
+    assert train.limits["max_length_ratio"] == {"1.5": 1, "2.0": 1, "3.0": 1, "4.0": 0}
+    assert train.limits["min_number_agreement"] == {"0.5": 2, "0.7": 2, "1.0": 2}
+
+
+def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
+    write("train", corpus(211))
+    before = {path for path in directory.rglob("*")}
+    monkeypatch.setattr("tempfile.tempdir", str(directory / "aside"))
+    (directory / "aside").mkdir()
+    report = inspect(load_recipe("recipe.yaml", []), Path("run"), measured=True)
+    assert not report.errors
+    assert report.measured["steps"] == 10
+    assert report.measured["tokens_a_second"] > 0 and report.measured["peak_bytes"] > 2**20
+    assert {path for path in directory.rglob("*")} - before == {directory / "aside"}
+
+
+def test_disk_and_time_are_told_by_arithmetic(directory, monkeypatch, capsys):
+    write("train", corpus(23))
+    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    assert report.disk["needed"] > 4 * 12 * report.model["parameters"]          # 3 checkpoints, one being written
+    assert report.training["hours"] == pytest.approx(report.training["seconds_a_step"] * 13 / 3600)
+    monkeypatch.setattr("seq2seq.check.cost.shutil.disk_usage", lambda _: type("", (), {"free": 7})())
+    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    assert any("Make room" in warning for warning in report.warnings)
+    assert main(["check", "recipe.yaml"]) == 0
+    assert "by counting operations" in " ".join(capsys.readouterr().out.split())
+
+
+KEYS = ["languages.source", "data.train.0.source", "data.train.0.limit", "data.train.0.weight", "data.valid.target",
+        "data.root", "data.cleaning.max_pieces", "data.cleaning.max_characters", "data.cleaning.max_length_ratio",
+        "data.cleaning.min_number_agreement", "data.cleaning.max_length_deviation", "data.cleaning.language",
+        "data.cleaning.remove_duplicates", "tokenizer.vocab_size", "tokenizer.type", "tokenizer.joint",
+        "tokenizer.taken_from", "model.d_model", "model.num_heads", "model.type", "model.copy", "model.max_positions",
+        "model.encoder_layers", "model.feed_forward", "model.tied_embeddings", "training.batch_tokens",
+        "training.precision", "training.max_steps", "training.average.kind", "decoding.beam_size", "name", "nonsense"]
+VALUES = ["0", "1", "-1", "2", "7", "12", "1000000", "9223372036854775807", "1e300", ".nan", ".inf", "true", "null", "''",
+          "[]", "{}", "[1, 2]", "valid.xx", "no.xx", ".", "latin1", "sides", "any", "words", "bpe", "rnn", "pointer",
+          "language_model", "none", "all", "bf16", "auto", "last", "xx", "\u2028", "0.5", "3"]
+MUTATIONS = st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), min_size=1, max_size=3)
+
+
+def mutated_recipes(examples: int):
+    return settings(max_examples=examples, deadline=None, derandomize=True,
+                    suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def check_mutated(mutations) -> None:
+    Path("latin1").write_bytes(b"\xe4\n\x00\n")
+    write("train", corpus(11))
+    code = main(["check", "recipe.yaml", *(part for key, value in mutations for part in ("--set", f"{key}={value}"))])
+    assert code in (0, 2), mutations
+
+
+@mutated_recipes(40)
+@given(MUTATIONS)
+def test_a_mutated_recipe_is_checked_or_refused(directory, mutations):
+    check_mutated(mutations)
+
+
+@pytest.mark.slow
+@mutated_recipes(1000)
+@given(MUTATIONS)
+def test_a_thousand_mutated_recipes_are_checked_or_refused(directory, mutations):
+    check_mutated(mutations)

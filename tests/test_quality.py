@@ -1,0 +1,120 @@
+"""Signals of a pair: numbers, lengths, damage; and text on the wrong side."""
+
+import sys
+from collections import Counter
+
+import pytest
+
+from seq2seq.corpus import Counts, clean
+from seq2seq.errors import UserError
+from seq2seq.quality import LengthModel, has_entities, is_damaged, number_agreement, numbers
+from seq2seq.recipe import Cleaning
+from seq2seq.side_languages import LanguageDetector, SideLanguages, is_installed
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("no number", []),
+    ("3,600 years and 3.600 years", ["3600", "3600"]),
+    ("22.03.2016", ["22", "3", "2016"]),
+    ("in 2012 100 people", ["2012", "100"]),
+    ("1.234.567,89", ["1234567", "89"]),
+    ("12345,678", ["12345", "678"]),                                            # no group has five digits
+    ("٣٦٠٠", ["3600"]), ("0", [""]), ("x²", []),
+])
+def test_numbers_are_read_as_they_are_meant(text, expected):
+    assert numbers(text) == Counter(expected)
+
+
+def test_a_number_of_any_length_is_read():
+    assert numbers("7" * 5000) == Counter(["7" * 5000])
+
+
+def test_agreement_is_the_share_of_numbers_on_both_sides():
+    assert number_agreement("a", "b") == 1
+    assert number_agreement("2 of 3 on 07.05.", "3 von 2 am 7.5.") == 1
+    assert number_agreement("20x lamp 60 cm", "9x Lampe 60 cm") == 1 / 2
+    assert number_agreement("three", "3") == 0
+    assert number_agreement("1 1 1 2", "1 2") == 2 / 4
+
+
+@pytest.mark.parametrize("text", ["schÃ¶n", "GroÃŸ", "â€œquoted", "lost \ufffd", "a\x00b", "bell \x07"])
+def test_damage_is_seen(text):
+    assert is_damaged(text)
+
+
+@pytest.mark.parametrize("text", ["schön", "„Spaß“ »Spaß«", "GARÇON Ãrea", "tab\there", "FORÊT À la", "我们"])
+def test_sound_text_is_not_taken_for_damaged(text):
+    assert not is_damaged(text)
+
+
+def test_entities_of_html_are_seen():
+    assert has_entities("&quot;a&quot;") and has_entities("it&#39;s") and not has_entities("R&D; AT&T")
+
+
+def test_lengths_are_those_of_gale_and_church():
+    model = LengthModel.learn([(10, 12), (20, 22), (0, 5), (30, 26)])
+    assert model.mean == 1
+    assert model.variance == pytest.approx((2**2 / 10 + 2**2 / 20 + 4**2 / 30) / 3)
+    assert LengthModel(1.5, 2.0).deviation(8, 24) == 12 / 4
+    assert LengthModel.learn([]).deviation(1, 1) == 0
+    assert LengthModel.learn([(7, 7)] * 11).deviation(7, 8) < 4
+
+
+GERMAN = ["ein Hund läuft über die Wiese", "zwei Kinder spielen im Garten", "der Mann liest eine Zeitung",
+          "die Frau kocht eine Suppe", "das Mädchen schreibt einen Brief"]
+ENGLISH = ["a dog is running across the meadow", "two children are playing in the garden",
+           "the man is reading a newspaper", "the woman is cooking a soup", "the girl is writing a letter"]
+PAIRS = list(zip(GERMAN, ENGLISH, strict=True)) * 3
+
+
+def test_text_of_the_other_side_is_seen_whatever_the_languages_are():
+    sides = SideLanguages(PAIRS)
+    assert sides.wrong("der Hund schreibt eine Zeitung", "the dog is writing a newspaper") is None
+    assert sides.wrong("the children are reading a newspaper", "the children are reading a newspaper") == "source"
+    assert sides.wrong("die Kinder lesen eine Zeitung", "die Kinder lesen eine Zeitung") == "target"
+    assert sides.wrong("", "") is None and sides.wrong("12", "Berlin") is None
+
+
+def test_one_language_on_both_sides_is_never_wrong():
+    sides = SideLanguages([(text, text) for text in GERMAN])
+    assert all(sides.wrong(text, text) is None for text in GERMAN + ENGLISH)
+
+
+def cleaned(pairs, **options):
+    counts = Counts(lines=len(pairs))
+    kept = clean([(number, *pair) for number, pair in enumerate(pairs, 1)], Cleaning(**options), counts)
+    return [number for number, _, _ in kept], counts.dropped
+
+
+def test_cleaning_by_signals_counts_each_reason():
+    pairs = [*PAIRS, (GERMAN[0], GERMAN[1]), ("Hund 7", "dog 11"), ("HÃ¼nde", "dogs"), (GERMAN[0], ENGLISH[0] * 7)]
+    kept, dropped = cleaned(pairs, language="sides", min_number_agreement=0.7, remove_damaged=True)
+    assert kept == [*range(1, 16), 19]
+    assert dropped == {"wrong_language": 1, "numbers": 1, "damaged": 1}
+    kept, dropped = cleaned(pairs, max_length_deviation=3.0)
+    assert kept == list(range(1, 19)) and dropped == {"length_deviation": 1}
+
+
+def test_text_alone_has_nothing_to_compare():
+    counts = Counts()
+    options = Cleaning(language="sides", min_number_agreement=1.0, max_length_deviation=1.0)
+    assert len(list(clean([(1, "", "7 dogs"), (2, "", "x")], options, counts, sides=1))) == 2
+
+
+def test_lingua_is_asked_for_by_name_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lingua", None)
+    with pytest.raises(UserError, match=r"pip install 'seq2seq\[language\]'"):
+        LanguageDetector(None)
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
+def test_lingua_sees_a_third_language_and_says_what_it_does_not_know():
+    from seq2seq.recipe import Languages
+
+    detector = LanguageDetector(Languages(source="de", target="en-GB"))
+    assert detector.wrong(GERMAN[0], ENGLISH[0]) is None
+    spanish = "la biblioteca de la universidad está cerrada durante las vacaciones de verano"
+    assert detector.wrong(spanish, ENGLISH[0]) == "source"
+    assert detector.wrong(GERMAN[0], spanish) == "target"
+    with pytest.raises(UserError, match="does not know the language 'tlh'"):
+        LanguageDetector(Languages(source="de", target="tlh"))
