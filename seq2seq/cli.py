@@ -23,6 +23,7 @@ from seq2seq.commands import (
     check,
     evaluate,
     generate,
+    import_,
     rescore,
     score,
     train,
@@ -35,7 +36,8 @@ from seq2seq.textio import OutputClosed
 # What no program can help: a full disk, a file or directory that may not be written.
 OUTSIDE_OUR_POWER = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 # In the order of the help.
-COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average, verify_resume)
+COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average, import_,
+            verify_resume)
 
 app = typer.Typer(
     name="seq2seq", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -57,7 +59,7 @@ def options(
 
 for command in COMMANDS:
     name = command.__name__.rpartition(".")[2]
-    app.command(name.replace("_", "-"), epilog=command.EXAMPLES)(getattr(command, name))
+    app.command(name.rstrip("_").replace("_", "-"), epilog=command.EXAMPLES)(getattr(command, name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

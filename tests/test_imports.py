@@ -10,8 +10,8 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus", "textio",
-    "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
+    "errors", "console", "recipe", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer", "corpus",
+    "textio", "batching", "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "confidence", "minimum_bayes_risk", "decoding",
     "preparation", "storage", "checkpoint", "averaging", "restoring", "translator", "generation", "rescoring",
     "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance", "validation",
@@ -23,10 +23,11 @@ MODEL_ORDER = [
     "flat", "inference", "kernels", "compiled", "inspection", "__init__",
 ]
 WITHOUT_TORCH = [
-    "errors", "recipe", "textio", "subword_sampling", "vocabulary", "words", "tokenizer", "corpus",
+    "errors", "recipe", "textio", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer", "corpus",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.
-INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib"}
+INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",
+                    "matplotlib"}
 
 
 def modules():
