@@ -55,7 +55,8 @@ class Numbered(Vocabulary):
         if language is not None and language not in ids:
             raise TokenizerError(f"{where}: there is no piece {language} that texts could begin with. "
                                  "Import the model again.")
-        self.sentencepiece, self.ids, self.language = model, dict(ids), language
+        self.sentencepiece, self.language = model, language
+        self.ids = {name: index for index, name in enumerate(self._names)}
         self.model = json.dumps([self._names, language]).encode() + model
         self._unknown = self._processor.unk_id()
         own = (self._processor.id_to_piece(index) for index in range(self._processor.vocab_size()))

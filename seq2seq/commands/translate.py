@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from seq2seq.workers import TranslatorPool
 
 
+class Engine(StrEnum):
+    """What runs the model."""
+
+    seq2seq = "seq2seq"
+    ctranslate2 = "ctranslate2"
+
+
 class Mean(StrEnum):
     """What an ensemble takes the mean of."""
 
@@ -53,6 +60,7 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --require phrases.tsv --beam-size 10",
                     "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8",
+                    "seq2seq translate --engine ctranslate2 exported test.de",
                     "seq2seq translate model    (and type)")
 
 
@@ -143,6 +151,9 @@ def translate(
     threads: Threads = None,
     workers: Workers = 1,
     compile: Compile = False,
+    engine: Annotated[Engine, typer.Option(
+        help="What runs the model; ctranslate2 wants a directory that seq2seq export made.", rich_help_panel=MACHINE)] =
+        Engine.seq2seq,
 ) -> None:
     """Translate text: one line out for each line in, always.
 
@@ -170,7 +181,7 @@ def translate(
             if other is not None:
                 require_as_many_lines(lines, other)
         translator = stack.enter_context(
-            _translators(model, device, precision, threads, workers,
+            _translators(engine, model, device, precision, threads, workers,
                          {"ensemble": ensemble or (), "fusion": fusion, "compile": compile}))
         decoding = _decoding(translator, given, require is not None)
         if lines.live:
@@ -189,9 +200,18 @@ def translate(
 
 
 @contextmanager
-def _translators(model: Path, device: str, precision: Precision, threads: int | None, workers: int,
+def _translators(engine: Engine, model: Path, device: str, precision: Precision, threads: int | None, workers: int,
                  models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
     """One translator, or several as one; says what it computes in. models: what helps the model."""
+    if engine is Engine.ctranslate2:
+        from seq2seq.interop.ctranslate2 import CTranslate2Translator
+
+        if given := [f"--{name}" for name, value in models.items() if value]:
+            raise UserError(f"--engine ctranslate2 runs one model as it is. Leave out {' and '.join(given)}, or it.")
+        exported = CTranslate2Translator.open(model, device, precision.value, threads, workers)
+        console.say(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
+        yield exported
+        return
     if workers == 1:
         from seq2seq.translator import Translator
 
