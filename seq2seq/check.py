@@ -114,7 +114,7 @@ def _tokenizers(recipe: Recipe, run: Path) -> Tokenizers | None:
     except TokenizerError as error:
         console.warn(f"{error} Tokens are estimated instead.")
         return None
-    if found is None or recipe.tokenizer.taken_from is not None:
+    if found is None or recipe.tokenizer_model is not None:
         return found
     of_words = recipe.tokenizer.type == "words"                                 # these may be fewer, or positions
     if of_words != isinstance(found.source, Words) or not of_words and {
@@ -242,7 +242,8 @@ def _size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: 
     texts = {"both languages": set().union(*characters.values())} if section.joint and len(characters) > 1 else (
         characters)
     size = tokenizers.target.vocab_size if tokenizers else section.vocab_size
-    kind = section.type if section.taken_from is None else f"taken from {section.taken_from}"
+    taken_from = section.taken_from or recipe.training.start_from
+    kind = section.type if taken_from is None else f"taken from {taken_from}"
     report.vocabulary = {"type": kind, "vocab_size": size, "joint": section.joint,
                          "trained": tokenizers is not None,
                          "characters": {name: len(found) for name, found in texts.items()}}

@@ -40,6 +40,13 @@ OUTSIDE_OUR_POWER = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errn
 COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average, import_, export,
             verify_resume)
 
+app = typer.Typer(
+    name="seq2seq", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train translation models from recipes, translate text, evaluate with BLEU.",
+    epilog="A first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate runs/NAME < TEXT",
+)
+
 
 @app.callback(invoke_without_command=True)
 def options(

@@ -277,33 +277,6 @@ class Translator:
                            log_probability, tokens, len(way), tuple(word for _, words in way for word in words))
 
 
-def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
-    """The model of a bundle, or of a run's best, with its weights in fp32, on the CPU.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged.
-    """
-    bundle = load_bundle(resolve_model_path(path))
-    recipe = parse_recipe(bundle.recipe_text, bundle.directory / "recipe.yaml")
-    tokenizers = Tokenizers.from_files(bundle.tokenizer_files)
-    model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    try:
-        model.load_state_dict(bundle.weights, strict=False)
-    except RuntimeError as error:
-        raise CheckpointError(f"{bundle.directory}: the weights are not of the model in its recipe.yaml: "
-                              f"{str(error).splitlines()[-1].strip()} Restore both from the same run.") from error
-    lacking = set(stored_weights(model)) - set(bundle.weights)
-    if lacking:
-        raise CheckpointError(f"{bundle.directory}: the weights {', '.join(sorted(lacking))} are missing. "
-                              "Restore model.safetensors and recipe.yaml from the same run.")
-    surplus = set(bundle.weights) - set(model.state_dict())
-    if surplus:
-        raise CheckpointError(f"{bundle.directory}: the model in its recipe.yaml has no "
-                              f"{', '.join(sorted(surplus))}. "
-                              "Restore model.safetensors and recipe.yaml from the same run.")
-    return model, recipe, tokenizers
-
-
 def numbered(lines: Iterable[str | Request]) -> Iterator[Request]:
     """Each line as a request that knows its number: its place, where it has none yet."""
     for place, line in enumerate(lines):

@@ -18,8 +18,9 @@ from seq2seq.interop.parity import Difference, Parity, Tolerance, require
 from seq2seq.model import build_model
 from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.recipe.document import write_yaml
+from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import train_tokenizers
-from seq2seq.translator import Translator, stored_weights
+from seq2seq.translator import Translator
 from tests.marian_models import ENGLISH, GERMAN, make
 
 for package in ("transformers", "ctranslate2"):

@@ -16,6 +16,7 @@ from seq2seq.errors import UserError
 from seq2seq.options import (
     CONSTRAINTS,
     FORMAT,
+    MACHINE,
     MODELS,
     SAMPLING,
     SEARCH,

@@ -18,7 +18,7 @@ from seq2seq.errors import CheckpointError, FormatError, UserError
 from seq2seq.interop.parity import REPORT, Parity, Tolerance, development_lines, read_exportable, write_gated
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import Seq2Seq
-from seq2seq.model.transformer import FeedForward, Transformer
+from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.numbering import Numbered
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
 from seq2seq.search import Hypothesis
@@ -94,7 +94,8 @@ def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, d
         embeddings.weight = _array(embedding)
         side.scale_embeddings = section.scale_embedding
         side.position_encodings.encodings = _array(positions)
-        for theirs, ours in zip(side.layer, layers, strict=True):
+        for theirs, layer in zip(side.layer, layers, strict=True):
+            ours = cast(DecoderLayer, layer)                                    # an encoder's has all but the attention
             _self_attention(theirs.self_attention, ours.self_attention, ours.self_residual.norm)
             if isinstance(side, transformer_spec.TransformerDecoderSpec):
                 _cross_attention(theirs.attention, ours.cross_attention, ours.cross_residual.norm)
@@ -258,7 +259,7 @@ class CTranslate2Translator(Translator):
         if missing:
             raise CheckpointError(f"{directory} is no model that was exported to CTranslate2: it has no {missing[0]}. "
                                   "Make one: seq2seq export MODEL --to ctranslate2 --output DIR")
-        recipe = parse_recipe((directory / RECIPE).read_text(encoding="utf-8"), directory / RECIPE)
+        recipe = parse_recipe((directory / RECIPE).read_text(encoding="utf-8"), directory / RECIPE, alone=True)
         try:
             loaded = package.Translator(str(directory), device=device.partition(":")[0],
                                         compute_type=PRECISIONS[precision], inter_threads=workers,
@@ -282,8 +283,9 @@ class CTranslate2Translator(Translator):
             results = self.translator.translate_batch(
                 [sources[index] for index in indices], beam_size=options.beam_size, num_hypotheses=options.n_best,
                 length_penalty=options.length_penalty, min_decoding_length=options.min_length,
-                max_decoding_length=max(limits[index] for index in indices), no_repeat_ngram_size=options.no_repeat_ngram,
-                max_batch_size=options.batch_tokens, batch_type="tokens", max_input_length=0, return_scores=True,
+                max_decoding_length=max(limits[index] for index in indices),
+                no_repeat_ngram_size=options.no_repeat_ngram, max_batch_size=options.batch_tokens,
+                batch_type="tokens", max_input_length=0, return_scores=True,
                 suppress_sequences=self.suppressed)
             for index, result in zip(indices, results, strict=True):
                 # One that has not ended is as long as the longest of this call.

@@ -18,8 +18,9 @@ from seq2seq.model import Model
 from seq2seq.model.inference import for_inference
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe
+from seq2seq.restoring import read_model
 from seq2seq.tokenizer import Tokenizers
-from seq2seq.translator import PairScore, Translation, Translator, read_model
+from seq2seq.translator import PairScore, Translation, Translator
 
 REPORT = "parity.json"
 SHOWN = 5

@@ -22,8 +22,9 @@ from seq2seq.interop.parity import (
     write_gated,
 )
 from seq2seq.numbering import Numbered
+from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
-from seq2seq.translator import PairScore, Translation, Translator, stored_weights
+from seq2seq.translator import PairScore, Translation, Translator
 
 # The same products in another order.
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)
