@@ -65,6 +65,10 @@ def make_bundle(directory, *, joint=True, kind="unigram", steps=50, **model):
     network = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size).eval()
     batch = gather(EncodedCorpus(*(EncodedSide.from_lists(side.encode(lines)) for side, lines in (
         (tokenizers.source, GERMAN), (tokenizers.target, ENGLISH)))), np.arange(len(GERMAN)))
+    if recipe.model.output_bias:
+        # After so few steps what is never generated would still have 1 % of the probability, which CTranslate2 shares
+        # out among the other words.
+        network.output_bias.data[tokenizers.target.control_ids] = -9
     optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -89,11 +93,14 @@ def test_ctranslate2_translates_and_scores_alike(kind, tmp_path):
     path = make_bundle(tmp_path / "ours", **(POST | PRE)[kind])
     assert_the_same(ctranslate2.export_model(path, tmp_path / "theirs"))
     ours, theirs = Translator.load(path, "cpu", "fp32"), CTranslate2Translator.open(tmp_path / "theirs")
+    compared = 0
     for mine, other in zip(ours.translate(GERMAN, n_best=2), theirs.translate(GERMAN, n_best=2), strict=True):
+        # The second may be one that does not end; what is left of it at the longest length is no translation.
+        mine, other = ([one for one in found if one.tokens < 20] for found in (mine, other))
         assert [one.text for one in mine] == [one.text for one in other]
-        # Of these half-trained models the words that CTranslate2 leaves out have 1 % of the probability.
-        assert [one.log_probability for one in mine] == pytest.approx([one.log_probability for one in other], abs=0.15)
-    assert len({one.text for one, *_ in ours.translate(GERMAN)}) > 1
+        compared += len(mine)
+        assert [one.log_probability for one in mine] == pytest.approx([one.log_probability for one in other], abs=5e-3)
+    assert compared > 2 and len({one.text for one, *_ in ours.translate(GERMAN)}) > 1
 
 
 @pytest.mark.parametrize("kind", POST, ids=lambda kind: kind.replace(" ", "_"))
@@ -260,7 +267,7 @@ def exported(bundle, tmp_path_factory):
 
 
 def test_the_command_line_translates_with_ctranslate2(bundle, exported, tmp_path, capsys):
-    (tmp_path / "in").write_text("ein Hund läuft\n\n  die Katze  \nim Garten", encoding="utf-8")
+    (tmp_path / "in").write_text("ein Hund läuft\n\n  eine Katze schläft  \nder Hund schläft", encoding="utf-8")
     results = []
     for arguments in ([str(bundle)], [str(exported), "--engine", "ctranslate2"]):
         assert main(["translate", *arguments, str(tmp_path / "in"), "--output", str(tmp_path / "out")]) == 0

@@ -202,9 +202,8 @@ def weights_to(ours: Mapping[str, Tensor], section: ModelSection) -> dict[str, T
              "none": {"target_embedding": TARGET, "source_embedding": SOURCE, "output_weight": OUTPUT},
              }[section.tied_embeddings]
     theirs = {name: ours[mine].index_select(1, features) for mine, name in names.items()}
-    bias = ours["output_bias"] if section.output_bias else ours["target_embedding"].new_zeros(
-        len(ours["target_embedding"]))
-    theirs[BIAS] = bias[None]
+    bias = ours.get("output_bias")
+    theirs[BIAS] = (ours["target_embedding"].new_zeros(len(ours["target_embedding"])) if bias is None else bias)[None]
     for weight in weights_of_layers(section):
         whole = ours[weight.ours]
         if weight.features is not None:
