@@ -129,7 +129,7 @@ def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentence
     """Its Translator with one thread a worker, which sorts by length and cuts batches itself."""
     import ctranslate2
 
-    from benchmarks.ctranslate import convert
+    from seq2seq.interop.ctranslate2 import convert
 
     settle_process(1)
     loaded = Translator.load(bundle, "cpu", "fp32", 1)

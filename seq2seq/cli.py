@@ -22,7 +22,9 @@ from seq2seq.commands import (
     average,
     check,
     evaluate,
+    export,
     generate,
+    import_,
     rescore,
     score,
     train,
@@ -36,7 +38,8 @@ from seq2seq.textio import OutputClosed
 # What no program can help: a full disk, a file or directory that may not be written.
 OUTSIDE_OUR_POWER = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 # In the order of the help.
-COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average, verify_resume)
+COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average, import_, export,
+            verify_resume)
 
 app = typer.Typer(
     name="seq2seq", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -58,7 +61,7 @@ def options(
 
 for command in COMMANDS:
     name = command.__name__.rpartition(".")[2]
-    app.command(name.replace("_", "-"), epilog=command.EXAMPLES)(getattr(command, name))
+    app.command(name.rstrip("_").replace("_", "-"), epilog=command.EXAMPLES)(getattr(command, name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,3 +23,7 @@ class TokenizerError(UserError):
 
 class CheckpointError(UserError):
     """A run, checkpoint or model bundle that is missing, damaged, occupied or of another kind."""
+
+
+class FormatError(UserError):
+    """A model in another format that cannot be read, or one that another format cannot hold or does not hold right."""

@@ -86,9 +86,9 @@ def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
     Raises:
         TokenizerError: there are none.
     """
-    if recipe.tokenizer.taken_from is None:
+    model = recipe.tokenizer_model
+    if model is None:
         return None
-    model = recipe.directory / recipe.tokenizer.taken_from
     # A run has them in a directory of their own, from its first minute on; a bundle among its other files.
     found = Tokenizers.load(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
     if recipe.languages.monolingual:

@@ -41,6 +41,27 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
     return model, recipe, tokenizers
 
 
+def start_from(model: nn.Module, path: Path) -> None:
+    """Give a new model the weights of a bundle, or of a run's best.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+        RecipeError: it is another model.
+    """
+    found, own = load_bundle(resolve_model_path(path)).weights, stored_weights(model)
+    differing = [f"{name} is {_shape(found.get(name))} there, {_shape(own.get(name))} here"
+                 for name in sorted(found.keys() | own.keys()) if _shape(found.get(name)) != _shape(own.get(name))]
+    if differing:
+        raise RecipeError(f"training.start_from: {path} is not the model of this recipe: {'; '.join(differing[:3])}"
+                          f"{'; …' if len(differing) > 3 else ''}. Leave the keys of `model` and `tokenizer` out: what "
+                          "a recipe does not say is taken over.")
+    model.load_state_dict(found, strict=False)
+
+
+def _shape(weight: Tensor | None) -> str:
+    return "missing" if weight is None else "x".join(map(str, weight.shape))
+
+
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:
     """The model's parameters by name, tied ones once: what a bundle holds."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}

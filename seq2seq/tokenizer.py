@@ -10,13 +10,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
+from seq2seq.numbering import NUMBERING_FILE, Numbered, numbering_of, read_numbering
 from seq2seq.subword_sampling import SubwordSampler
-from seq2seq.vocabulary import CONTROL_BYTES, CONTROL_CHARACTERS, END_ID, START_ID, UNKNOWN_ID, Vocabulary
+from seq2seq.vocabulary import (
+    CONTROL_BYTES,
+    CONTROL_CHARACTERS,
+    END_ID,
+    START_ID,
+    UNKNOWN_ID,
+    Vocabulary,
+    encoded_by,
+    refuse_surrogates,
+)
 from seq2seq.words import HEADER, Words, positions, train_words
 
 if TYPE_CHECKING:
@@ -96,7 +106,7 @@ class Tokenizer(Vocabulary):
         return texts
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return self._encode(lines, num_threads=threads)
+        return encoded_by(self._processor, lines, num_threads=threads)
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """See `Vocabulary.sample`.
@@ -109,14 +119,14 @@ class Tokenizer(Vocabulary):
         try:
             return self._sampler.sample(lines, alpha, seed)
         except (TypeError, RuntimeError):
-            _refuse_surrogates(lines)
+            refuse_surrogates(lines)
             raise
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
         """A piece may stand for none: the space that is put before a line, and all bytes but the last of a character
         that is spelled in bytes.
         """
-        return [encoded["offsets"] for encoded in self._encode(lines, return_type="offset_mapping")]
+        return [encoded["offsets"] for encoded in encoded_by(self._processor, lines, return_type="offset_mapping")]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """START_ID and END_ID vanish, bytes that are not UTF-8 become U+FFFD."""
@@ -129,28 +139,15 @@ class Tokenizer(Vocabulary):
         """Bytes are joined to characters."""
         return [self._processor.decode_pieces(list(line)) for line in pieces]
 
-    def _encode(self, lines: Sequence[str], **options: Any) -> list[Any]:
-        try:
-            return self._processor.encode(list(lines), **options)
-        except TypeError:
-            _refuse_surrogates(lines)
-            raise
-
     @cached_property
     def _sampler(self) -> SubwordSampler:
         return SubwordSampler(self._processor)
 
 
-def _refuse_surrogates(lines: Sequence[str]) -> None:
-    for number, line in enumerate(lines, 1):
-        if any("\ud800" <= character <= "\udfff" for character in line):
-            raise TokenizerError(f"text {number} holds half a surrogate pair, which no UTF-8 file can hold: "
-                                 "decode the bytes that it came from with errors='replace'.") from None
-
-
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizer of each language; one and the same object where they are joint."""
+    """The tokenizer of each language; one and the same object where they are joint, but for imported ones, which cut
+    each language in a way of its own."""
 
     source: Vocabulary
     target: Vocabulary
@@ -158,10 +155,13 @@ class Tokenizers:
     @property
     def joint(self) -> bool:
         """Whether both languages share one vocabulary."""
-        return self.source.model == self.target.model
+        return self.source.shares_ids_with(self.target)
 
     def files(self) -> dict[str, bytes]:
         """Contents of the model files by name, as a bundle holds them."""
+        if isinstance(self.source, Numbered) and isinstance(self.target, Numbered):
+            return {SOURCE_FILE: self.source.sentencepiece, TARGET_FILE: self.target.sentencepiece,
+                    NUMBERING_FILE: numbering_of(self.source, self.target)}
         if self.joint:
             return {JOINT_FILE: self.source.model}
         return {SOURCE_FILE: self.source.model, TARGET_FILE: self.target.model}
@@ -176,6 +176,9 @@ class Tokenizers:
         if JOINT_FILE in files:
             joint = _read(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
             return Tokenizers(joint, joint)
+        if SOURCE_FILE in files and TARGET_FILE in files and NUMBERING_FILE in files:
+            models = files[SOURCE_FILE], files[TARGET_FILE]
+            return Tokenizers(*read_numbering(files[NUMBERING_FILE], models, where))
         if SOURCE_FILE in files and TARGET_FILE in files:
             return Tokenizers(*(_read(files[name], f"{where}/{name}") for name in (SOURCE_FILE, TARGET_FILE)))
         raise TokenizerError(f"{where} has no tokenizer: expected {JOINT_FILE}, or {SOURCE_FILE} and {TARGET_FILE}.")
@@ -188,7 +191,7 @@ class Tokenizers:
     @staticmethod
     def load(directory: str | Path) -> Tokenizers:
         """Read what `save` wrote. Raises TokenizerError as `from_files` does."""
-        names = (JOINT_FILE, SOURCE_FILE, TARGET_FILE)
+        names = (JOINT_FILE, SOURCE_FILE, TARGET_FILE, NUMBERING_FILE)
         files = {name: (Path(directory) / name).read_bytes() for name in names if (Path(directory) / name).exists()}
         return Tokenizers.from_files(files, str(directory))
 

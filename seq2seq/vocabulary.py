@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from seq2seq.errors import TokenizerError
 
 UNKNOWN_ID = 0
 START_ID = 1
@@ -43,6 +46,10 @@ class Vocabulary(ABC):
     @abstractmethod
     def piece_texts(self) -> list[bytes]:
         """What each id says, in UTF-8: a space where it begins a word, nothing for symbols such as `</s>`."""
+
+    def shares_ids_with(self, other: Vocabulary) -> bool:
+        """Whether every id means the same in both."""
+        return self.model == other.model
 
     @abstractmethod
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
@@ -87,3 +94,20 @@ class Vocabulary(ABC):
     def fingerprint(self) -> str:
         """sha256 of the model's bytes."""
         return hashlib.sha256(self.model).hexdigest()
+
+
+def encoded_by(processor: Any, lines: Sequence[str], **options: Any) -> list[Any]:
+    """What a sentencepiece processor makes of each line. Raises TokenizerError if one is no text."""
+    try:
+        return processor.encode(list(lines), **options)
+    except TypeError:
+        refuse_surrogates(lines)
+        raise
+
+
+def refuse_surrogates(lines: Sequence[str]) -> None:
+    """Raises TokenizerError if a line cannot be written in UTF-8."""
+    for number, line in enumerate(lines, 1):
+        if any("\ud800" <= character <= "\udfff" for character in line):
+            raise TokenizerError(f"text {number} holds half a surrogate pair, which no UTF-8 file can hold: "
+                                 "decode the bytes that it came from with errors='replace'.") from None

@@ -10,13 +10,13 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "stopping", "recipe", "subword_sampling", "vocabulary", "words", "tokenizer", "quality",
-    "side_languages", "tmx", "corpus", "textio", "resuming", "batching", "machine", "model", "loss", "gradients",
-    "optim", "sampling", "search", "constraints", "candidate_selection", "coverage", "segments", "faults",
-    "confidence", "minimum_bayes_risk", "decoding", "safety_net", "preparation", "storage", "checkpoint", "averaging",
-    "restoring", "translator", "synthetic", "generation", "rescoring", "alignment", "inspection", "views", "workers",
-    "processes", "evaluation", "significance", "validation", "progress", "divergence", "run", "verification",
-    "trainer", "parallelism", "check", "interop", "options", "commands", "cli", "__main__",
+    "errors", "console", "stopping", "recipe", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
+    "quality", "side_languages", "tmx", "corpus", "textio", "resuming", "batching", "machine", "model", "loss",
+    "gradients", "optim", "sampling", "search", "constraints", "candidate_selection", "coverage", "segments",
+    "faults", "confidence", "minimum_bayes_risk", "decoding", "safety_net", "preparation", "storage", "checkpoint",
+    "averaging", "restoring", "translator", "synthetic", "generation", "rescoring", "alignment", "inspection",
+    "views", "workers", "processes", "evaluation", "significance", "validation", "progress", "divergence", "run",
+    "verification", "trainer", "parallelism", "check", "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "attention", "copying", "joined", "transformer", "language_model", "rnn", "pointer",
@@ -24,10 +24,11 @@ MODEL_ORDER = [
 ]
 WITHOUT_TORCH = [
     "errors", "stopping", "recipe", "quality", "side_languages", "tmx", "textio", "resuming", "subword_sampling",
-    "vocabulary", "words", "tokenizer", "corpus",
+    "vocabulary", "words", "numbering", "tokenizer", "corpus",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.
-INSIDE_FUNCTIONS = {"datasets", "transformers", "tensorboard", "pyarrow", "matplotlib", "lingua"}
+INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",
+                    "matplotlib", "lingua"}
 
 
 def modules():

@@ -72,7 +72,7 @@ def _tokenizers(recipe: Recipe, run: Path) -> Tokenizers | None:
     except TokenizerError as error:
         console.warn(f"{error} Tokens are estimated instead.")
         return None
-    if found is None or recipe.tokenizer.taken_from is not None:
+    if found is None or recipe.tokenizer_model is not None:
         return found
     of_words = recipe.tokenizer.type == "words"                                 # these may be fewer, or positions
     if of_words != isinstance(found.source, Words) or not of_words and {

@@ -25,7 +25,8 @@ def size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: d
     texts = {"both languages": set().union(*characters.values())} if section.joint and len(characters) > 1 else (
         characters)
     size = tokenizers.target.vocab_size if tokenizers else section.vocab_size
-    kind = section.type if section.taken_from is None else f"taken from {section.taken_from}"
+    taken_from = section.taken_from or recipe.training.start_from
+    kind = section.type if taken_from is None else f"taken from {taken_from}"
     report.vocabulary = {"type": kind, "vocab_size": size, "joint": section.joint,
                          "trained": tokenizers is not None,
                          "characters": {name: len(found) for name, found in texts.items()}}

@@ -18,6 +18,7 @@ from seq2seq.errors import UserError
 from seq2seq.options import (
     CONSTRAINTS,
     FORMAT,
+    MACHINE,
     MODELS,
     SAMPLING,
     SEARCH,
@@ -41,6 +42,13 @@ if TYPE_CHECKING:
     from seq2seq.workers import TranslatorPool
 
 
+class Engine(StrEnum):
+    """What runs the model."""
+
+    seq2seq = "seq2seq"
+    ctranslate2 = "ctranslate2"
+
+
 class Mean(StrEnum):
     """What an ensemble takes the mean of."""
 
@@ -61,6 +69,7 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
+                    "seq2seq translate --engine ctranslate2 exported test.de",
                     "seq2seq translate model    (and type)")
 
 
@@ -158,6 +167,9 @@ def translate(
     threads: Threads = None,
     workers: Workers = 1,
     compile: Compile = False,
+    engine: Annotated[Engine, typer.Option(
+        help="What runs the model; ctranslate2 wants a directory that seq2seq export made.", rich_help_panel=MACHINE)] =
+        Engine.seq2seq,
 ) -> None:
     """Translate text: one line out for each line in, always.
 
@@ -187,7 +199,7 @@ def translate(
             if other is not None:
                 require_as_many_lines(lines, other)
         translator = stack.enter_context(
-            _translators(model, device, precision, threads, workers,
+            _translators(engine, model, device, precision, threads, workers,
                          {"ensemble": ensemble or (), "fusion": fusion, "compile": compile}))
         decoding = _decoding(translator, given, require is not None)
         journal.begin({
@@ -263,20 +275,37 @@ def _decisive(translator: Translator | TranslatorPool, models: Sequence[Path], d
               ) -> dict[str, Any]:
     """What a translation depends on, by name, but for the text."""
     from seq2seq import __version__
-    from seq2seq.checkpoint import resolve_model_path
     from seq2seq.recipe import DecodingSection
-    from seq2seq.storage import read_metadata
 
     options = DecodingSection.model_validate({**translator.decoding.model_dump(), **decoding})
     return {"version": __version__, "precision": translator.precision, "device": str(translator.device),
-            "models": [read_metadata(resolve_model_path(path), "bundle", ())["sha256"] for path in models],
+            "models": [_identity(path) for path in models],
             **{f"decoding.{name}": value for name, value in options.model_dump(mode="json").items()}}
 
 
+def _identity(model: Path) -> dict[str, Any]:
+    """What tells a model from others: checksums, or, of one that was exported, sizes and times of its files."""
+    from seq2seq.checkpoint import resolve_model_path
+    from seq2seq.storage import kind_of, read_metadata
+
+    if kind_of(model) is None and not (model / "best").is_dir():
+        return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(model.iterdir())}
+    return dict(read_metadata(resolve_model_path(model), "bundle", ())["sha256"])
+
+
 @contextmanager
-def _translators(model: Path, device: str, precision: Precision, threads: int | None, workers: int,
+def _translators(engine: Engine, model: Path, device: str, precision: Precision, threads: int | None, workers: int,
                  models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
     """One translator, or several as one; says what it computes in. models: what helps the model."""
+    if engine is Engine.ctranslate2:
+        from seq2seq.interop.ctranslate2 import CTranslate2Translator
+
+        if given := [f"--{name}" for name, value in models.items() if value]:
+            raise UserError(f"--engine ctranslate2 runs one model as it is. Leave out {' and '.join(given)}, or it.")
+        exported = CTranslate2Translator.open(model, device, precision.value, threads, workers)
+        console.say(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
+        yield exported
+        return
     if workers == 1:
         from seq2seq.translator import Translator
 

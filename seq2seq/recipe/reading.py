@@ -15,7 +15,9 @@ from seq2seq.recipe.schema import Recipe
 
 BASE_SECTIONS = ("model", "training")
 # Keys whose path is that of a directory, relative to the recipe; the others are of files in data.root.
-DIRECTORIES = ("root", "taken_from", "translated_by")
+DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
+# What decides the shape of a model's weights besides its `model` section, and is taken over with them.
+TAKEN_OVER = ("type", "joint")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True) -> Recipe:
@@ -54,6 +56,8 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
         except KeyError as error:
             document.mistakes.append(Mistake(setting.place(()), error.args[0]))
     _anchor_paths_of_overrides(document, [key for key, _ in settings])
+    if not alone:
+        _take_over(document, directory)
 
     recipe = None
     try:
@@ -157,6 +161,22 @@ def _what_is_no_base(sections: Document) -> Iterator[Mistake]:
             yield sections.mistake(("model", "base"), "a base cannot name another one; write its values here")
 
 
+def _take_over(document: Document, directory: Path) -> None:
+    """Fill the `model` section, and what belongs to it, from the model that training starts from."""
+    training = document.value.get("training")
+    start = training.get("start_from") if isinstance(training, dict) else None
+    if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
+        return                                                                  # that a directory is missing is said
+    other = read_yaml(_read_text(path), str(path))
+    if other.mistakes or not isinstance(other.value, dict):
+        document.mistakes += other.mistakes
+        return
+    for section, keys in (("model", None), ("tokenizer", TAKEN_OVER)):
+        if isinstance(values := other.value.get(section), dict):
+            other.value[section] = {key: value for key, value in values.items() if keys is None or key in keys}
+            document.fill_from(other, section)
+
+
 def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
     """What looks like a corpus in a recipe that nobody has checked yet."""
     data = recipe.get("data")
@@ -176,6 +196,9 @@ def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
     tokenizer = recipe.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("taken_from"), str):
         yield ("tokenizer", "taken_from"), tokenizer, "taken_from"
+    training = recipe.get("training")
+    if isinstance(training, dict) and isinstance(training.get("start_from"), str):
+        yield ("training", "start_from"), training, "start_from"
     data = recipe.get("data")
     if isinstance(data, dict) and isinstance(data.get("root"), str):
         yield ("data", "root"), data, "root"

@@ -206,6 +206,9 @@ class Average(Section):
 class TrainingSection(Section):
     """How the model is trained."""
 
+    start_from: str | None = None
+    """Another model, a run or a bundle (one that was imported, too), whose weights the training starts from:
+    fine-tuning. Its tokenizer is taken over, and so is its `model` section where the recipe says nothing."""
     batch_tokens: PositiveInt = 4096
     """Target tokens per optimizer step."""
     accumulation: PositiveInt = 1
@@ -323,6 +326,9 @@ class Recipe(Section):
     @classmethod
     def _training_fits_model_and_metrics(cls, training: TrainingSection, info: ValidationInfo) -> TrainingSection:
         model: ModelSection | None = info.data.get("model")
+        tokenizer: TokenizerSection | None = info.data.get("tokenizer")
+        if training.start_from is not None and tokenizer and tokenizer.taken_from is not None:
+            raise MistakeAt("start_from", "the model's own tokenizer comes with it. Leave tokenizer.taken_from out.")
         if model and model.type == "pointer" and training.label_smoothing:
             raise MistakeAt(
                 "label_smoothing",
@@ -409,6 +415,12 @@ class Recipe(Section):
         """Where the relative paths of the corpora start, absolute."""
         return Path(os.path.abspath(self.directory / self.data.root))
 
+    @property
+    def tokenizer_model(self) -> Path | None:
+        """The model that the tokenizer is taken from, if it is."""
+        taken_from = self.tokenizer.taken_from or self.training.start_from
+        return None if taken_from is None else self.directory / taken_from
+
     def located(self, directory: Path) -> "Recipe":
         """The same recipe, with relative paths that start in `directory`."""
         copy = self.model_copy()
@@ -430,7 +442,11 @@ class Recipe(Section):
         if tokenizer.taken_from is not None:
             other = os.path.abspath(self.directory / tokenizer.taken_from)
             tokenizer = tokenizer.model_copy(update={"taken_from": other})
-        return self.model_copy(update={"data": data, "tokenizer": tokenizer})
+        training = self.training
+        if training.start_from is not None:
+            start = os.path.abspath(self.directory / training.start_from)
+            training = training.model_copy(update={"start_from": start})
+        return self.model_copy(update={"data": data, "tokenizer": tokenizer, "training": training})
 
     def to_yaml(self) -> str:
         """The recipe as a file, with every default written out."""

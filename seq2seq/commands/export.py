@@ -1,0 +1,78 @@
+"""`seq2seq export`."""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq import console
+from seq2seq.errors import UserError
+from seq2seq.options import Model, examples
+
+
+class Format(StrEnum):
+    """Formats that can be exported to."""
+
+    huggingface = "huggingface"
+    ctranslate2 = "ctranslate2"
+
+
+class Quantization(StrEnum):
+    """Numbers that CTranslate2 keeps weights in."""
+
+    float32 = "float32"
+    int8 = "int8"
+    int8_float32 = "int8_float32"
+    int8_float16 = "int8_float16"
+    int8_bfloat16 = "int8_bfloat16"
+    int16 = "int16"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
+
+EXAMPLES = examples("seq2seq export runs/multi30k_de_en --to huggingface --output marian",
+                    "seq2seq export runs/multi30k_de_en --to ctranslate2 --quantization int8 --output fast",
+                    "seq2seq export opus-de-en --to ctranslate2 --source dev.de --output fast")
+
+
+def export(
+    model: Model,
+    format: Annotated[Format, typer.Option(
+        "--to", help="A Marian model of transformers, or a CTranslate2 directory.", show_default=False)],
+    output: Annotated[Path, typer.Option(
+        "--output", "-o", metavar="DIR", help="The directory that is made.", show_default=False)],
+    quantization: Annotated[Quantization, typer.Option(
+        help="For ctranslate2: the numbers that weights are kept in.")] = Quantization.float32,
+    source: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Source lines on which the exported model is compared.",
+        show_default="the recipe's validation set")] = None,
+    lines: Annotated[int, typer.Option(
+        metavar="N", min=1, help="How many of them, at most.")] = 500,
+) -> None:
+    """Write a model for another library.
+
+    The exported model then translates and scores a development set in that library. Where it does not do what the
+    model does, there is no export, and the first lines that differ are shown.
+    """
+    if format is Format.huggingface:
+        if quantization is not Quantization.float32:
+            raise UserError("--quantization is for --to ctranslate2; transformers quantises when it loads. Leave it "
+                            "out.")
+        from seq2seq.interop.transformers import export_model
+
+        parity = export_model(model, output, source, lines)
+    else:
+        from seq2seq.interop import ctranslate2
+
+        parity = ctranslate2.export_model(model, output, quantization.value, source, lines)
+    console.say(parity.summary())
+    for one in parity.differences:
+        console.say(f"  line {one.line}, gap {one.size:.4f}: {one.ours} | {one.theirs}")
+    if format is Format.ctranslate2:
+        console.say(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
+    else:
+        console.say(f"{output} loads with transformers' MarianMTModel and MarianTokenizer")

@@ -1,0 +1,323 @@
+"""CTranslate2: our models in its format, and its translator behind the interface of ours."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor, nn
+from torch import device as torch_device
+
+from seq2seq.checkpoint import RECIPE, load_bundle, resolve_model_path
+from seq2seq.decoding import Decoding, Found, Part
+from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
+from seq2seq.interop.parity import REPORT, Parity, Tolerance, development_lines, read_exportable, write_gated
+from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
+from seq2seq.numbering import Numbered
+from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
+from seq2seq.search import Hypothesis
+from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
+from seq2seq.translator import PairScore, Translator
+
+QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+MODEL_FILE = "model.bin"
+PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+# What CTranslate2's search has of ours; anything else in `decoding` must be as if it were not there.
+SEARCHED = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
+            "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", "temperature", "top_k",
+            "top_p", "min_p", "ensemble_mean", "fusion_weight", "safety_net"}
+
+
+def library() -> Any:
+    """Raises UserError where CTranslate2 is not installed."""
+    try:
+        return importlib.import_module("ctranslate2")
+    except ImportError as error:
+        raise UserError("this needs CTranslate2: pip install 'seq2seq[interop]'") from error
+
+
+# Export
+
+
+def tolerance_of(quantization: str) -> Tolerance:
+    """float32 computes the same; what is rounded differs from line to line."""
+    return Tolerance(1e-3, 0.99, each=True) if quantization == "float32" else Tolerance(0.02, 0.7, each=False)
+
+
+def export_model(path: Path, output: Path, quantization: str = "float32", source: Path | None = None,
+                 most: int = 500) -> Parity:
+    """Write a model as a CTranslate2 directory, with tokenizer, recipe and a README that says how to run it.
+
+    Args:
+        quantization: of the weights, one of QUANTIZATIONS.
+        source: lines to compare on, at most `most`; if not given, the recipe's validation set.
+    Raises:
+        FormatError: CTranslate2 has no such model, or the exported one does not do what ours does.
+    """
+    library()
+    exportable = read_exportable(path, "ctranslate2")
+    recipe, tokenizers = exportable.recipe, exportable.tokenizers
+    lines = development_lines(recipe, source, most)
+    ours = Translator.load(path, "cpu", "fp32")
+
+    def write(place: Path) -> None:
+        convert(exportable.model, recipe.model, tokenizers, place, quantization)
+        tokenizers.save(place)
+        (place / RECIPE).write_text(load_bundle(resolve_model_path(path)).recipe_text, encoding="utf-8", newline="\n")
+        (place / "README.md").write_text(readme(recipe, tokenizers, quantization), encoding="utf-8")
+
+    return write_gated(output, f"the export to ctranslate2 ({quantization})", write, CTranslate2Translator.open, ours,
+                       lines, tolerance_of(quantization))
+
+
+def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, directory: Path,
+            quantization: str = "float32") -> None:
+    """Write a CTranslate2 model with the weights of `model`, whose scores are scaled dot products."""
+    library()
+    from ctranslate2.specs import common_spec, transformer_spec
+
+    spec = transformer_spec.TransformerSpec.from_config(
+        (section.encoder_layers, section.decoder_layers), section.num_heads, pre_norm=section.norm == "pre",
+        activation=getattr(common_spec.Activation, ACTIVATIONS[section.activation]))
+    for side, embedding, positions, layers in (
+        (spec.encoder, model.source_embedding, model.source_positions, model.encoder),
+        (spec.decoder, model.target_embedding, model.target_positions, model.decoder),
+    ):
+        embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
+        embeddings.weight = _array(embedding)
+        side.scale_embeddings = section.scale_embedding
+        side.position_encodings.encodings = _array(positions)
+        for theirs, layer in zip(side.layer, layers, strict=True):
+            ours = cast(DecoderLayer, layer)                                    # an encoder's has all but the attention
+            _self_attention(theirs.self_attention, ours.self_attention, ours.self_residual.norm)
+            if isinstance(side, transformer_spec.TransformerDecoderSpec):
+                _cross_attention(theirs.attention, ours.cross_attention, ours.cross_residual.norm)
+            _feed_forward(theirs.ffn, ours.feed_forward, ours.feed_forward_residual.norm)
+    if section.norm == "pre":
+        _norm(spec.encoder.layer_norm, model.encoder_norm)
+        _norm(spec.decoder.layer_norm, model.decoder_norm)
+    spec.decoder.projection.weight = _array(model.output_weight)
+    if model.output_bias is not None:
+        spec.decoder.projection.bias = _array(model.output_bias)
+    source, target = (pieces(tokenizer) for tokenizer in (tokenizers.source, tokenizers.target))
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.unk_token, spec.config.eos_token = target[UNKNOWN_ID], target[END_ID]
+    spec.config.bos_token = spec.config.decoder_start_token = target[START_ID]
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize(quantization=None if quantization == "float32" else quantization)
+    directory.mkdir(parents=True, exist_ok=True)
+    spec.save(str(directory))
+
+
+def pieces(tokenizer: Vocabulary) -> list[str]:
+    """The vocabulary by id."""
+    return tokenizer.pieces(range(tokenizer.vocab_size))
+
+
+def _array(weight: Tensor) -> np.ndarray:
+    return weight.detach().float().numpy()
+
+
+def _linear(spec: Any, layer: nn.Linear) -> None:
+    spec.weight, spec.bias = _array(layer.weight), _array(layer.bias)
+
+
+def _norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm)
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _self_attention(spec: Any, layer: SelfAttention, norm: nn.LayerNorm) -> None:
+    _linear(spec.linear[0], layer.query_key_value)
+    _linear(spec.linear[1], layer.output)
+    _norm(spec.layer_norm, norm)
+
+
+def _cross_attention(spec: Any, layer: CrossAttention, norm: nn.LayerNorm) -> None:
+    _linear(spec.linear[0], layer.query)
+    _linear(spec.linear[1], layer.key_value)
+    _linear(spec.linear[2], layer.output)
+    _norm(spec.layer_norm, norm)
+
+
+def _feed_forward(spec: Any, layer: FeedForward, norm: nn.LayerNorm) -> None:
+    _linear(spec.linear_0, layer.inner)
+    _linear(spec.linear_1, layer.outer)
+    _norm(spec.layer_norm, norm)
+
+
+README = """\
+# {name}: {source} to {target}, for CTranslate2
+
+Weights in {quantization}. Exported by seq2seq, which compared it with the model that it was made from: {report} has the
+figures. With seq2seq:
+
+    seq2seq translate --engine ctranslate2 DIRECTORY < text.{source} > text.{target}
+
+Without it, in this directory:
+
+```python
+import ctranslate2{imports}
+
+translator = ctranslate2.Translator(".", device="cpu")
+{encode}
+
+results = translator.translate_batch(
+    [encode(line) for line in ["..."]], beam_size={beam_size}, length_penalty={length_penalty}, disable_unk=True)
+for result in results:
+    print(decode(result.hypotheses[0]))
+```
+"""
+WITH_SENTENCEPIECE = """\
+source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {files})
+
+
+def encode(line):
+    return {token}source.encode(line, out_type=str)
+
+
+def decode(pieces):
+    return target.decode_pieces(pieces){spaces}"""
+WITH_WORDS = """\
+
+
+def encode(line):
+    return ["\\u2581" + word for word in line.split()]
+
+
+def decode(pieces):
+    return " ".join(piece.removeprefix("\\u2581") for piece in pieces)"""
+
+
+def readme(recipe: Recipe, tokenizers: Tokenizers, quantization: str) -> str:
+    """How to run the exported model."""
+    files = list(tokenizers.files())
+    imported = isinstance(tokenizers.source, Numbered)
+    encode, imports = WITH_WORDS, ""
+    if recipe.tokenizer.type != "words" or imported:
+        token = f"[{tokenizers.source.language!r}] + " if (
+            isinstance(tokenizers.source, Numbered) and tokenizers.source.language) else ""
+        encode = WITH_SENTENCEPIECE.format(
+            files=repr((files[0], files[min(1, len(files) - 1)])), token=token,
+            spaces='.replace("\\u2581", " ").strip()' if imported else "")
+        imports = "\nimport sentencepiece"
+    return README.format(
+        name=recipe.name, source=recipe.languages.source, target=recipe.languages.target, quantization=quantization,
+        report=REPORT, imports=imports, encode=encode, beam_size=recipe.decoding.beam_size,
+        length_penalty=recipe.decoding.length_penalty)
+
+
+# Translation
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """What remains to be known of a model that another library runs."""
+
+    max_positions: int
+
+
+class CTranslate2Translator(Translator):
+    """CTranslate2's translator: the same lines in and out, for what its search has.
+
+    Words that are never generated have no share of the probability, so that scores are higher by some 1e-4. A
+    translation that does not end is cut where ours has to end.
+    """
+
+    def __init__(self, translator: Any, tokenizers: Tokenizers, recipe: Recipe) -> None:
+        """Usually made by `open`."""
+        positions = cast(Seq2Seq, _Positions(recipe.model.max_positions))
+        longest = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
+        super().__init__(positions, tokenizers, recipe.languages, recipe.decoding, longest,
+                         torch_device(translator.device), translator.compute_type)
+        self.translator = translator
+        self.suppressed = [[piece] for piece in tokenizers.target.pieces(tokenizers.target.control_ids)]
+        self.ids = {piece: index for index, piece in enumerate(pieces(tokenizers.target))}
+
+    @staticmethod
+    def open(directory: Path, device: str = "cpu", precision: str = "auto", threads: int | None = None,
+             workers: int = 1) -> CTranslate2Translator:
+        """Read what `export_model` wrote.
+
+        Args:
+            device: cpu, cuda, auto. precision: auto is that of the weights, where the processor has it.
+            threads: of each worker. workers: batches that are translated side by side.
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+        """
+        package = library()
+        missing = [name for name in (MODEL_FILE, RECIPE) if not (directory / name).exists()]
+        if missing:
+            raise CheckpointError(f"{directory} is no model that was exported to CTranslate2: it has no {missing[0]}. "
+                                  "Make one: seq2seq export MODEL --to ctranslate2 --output DIR")
+        recipe = parse_recipe((directory / RECIPE).read_text(encoding="utf-8"), directory / RECIPE, alone=True)
+        try:
+            loaded = package.Translator(str(directory), device=device.partition(":")[0],
+                                        compute_type=PRECISIONS[precision], inter_threads=workers,
+                                        intra_threads=threads or 0)
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
+        return CTranslate2Translator(loaded, Tokenizers.load(directory), recipe)
+
+    def search_parts(self, parts: Sequence[Part], asked: Decoding,
+                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[Found]]:
+        """See `Translator.search_parts`. Raises RequestError if what is asked for is none of CTranslate2's."""
+        self._refuse_what_it_lacks(parts, asked.options)
+        options = asked.options
+        sources = [self.tokenizers.source.pieces(ids) for ids in
+                   self.tokenizers.source.encode([part.text for part in parts])]
+        limits = asked.limits(parts, np.array([len(source) for source in sources]), self.model.max_positions)
+        found: list[list[Found]] = [[] for _ in parts]
+        lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
+        for length in np.unique(lengths):
+            indices = np.flatnonzero(lengths == length)
+            results = self.translator.translate_batch(
+                [sources[index] for index in indices], beam_size=options.beam_size, num_hypotheses=options.n_best,
+                length_penalty=options.length_penalty, min_decoding_length=options.min_length,
+                max_decoding_length=max(limits[index] for index in indices),
+                no_repeat_ngram_size=options.no_repeat_ngram, max_batch_size=options.batch_tokens,
+                batch_type="tokens", max_input_length=0, return_scores=True,
+                suppress_sequences=self.suppressed)
+            for index, result in zip(indices, results, strict=True):
+                # One that has not ended is as long as the longest of this call.
+                hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, asked)
+                              for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
+                found[index] = list(map(Found, hypotheses, asked.texts(hypotheses)))
+            progress(indices)
+        return found
+
+    def score(self, pairs: Sequence[tuple[str, str]], progress: Callable[[int], None] | None = None
+              ) -> list[PairScore]:
+        """See `Translator.score`."""
+        sources, targets = ([side.pieces(ids) for ids in side.encode(lines)] for side, lines in (
+            (self.tokenizers.source, [source for source, _ in pairs]),
+            (self.tokenizers.target, [target for _, target in pairs])))
+        results = self.translator.score_batch(sources, targets, max_batch_size=self.decoding.batch_tokens,
+                                              batch_type="tokens", max_input_length=0)
+        if progress:
+            progress(len(pairs))
+        return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]
+
+    def _hypothesis(self, hypothesis: list[str], score: float, asked: Decoding) -> Hypothesis:
+        divisor = asked.normaliser(len(hypothesis) + 1)
+        return Hypothesis([self.ids[piece] for piece in hypothesis], score * divisor, score)
+
+    def _refuse_what_it_lacks(self, parts: Sequence[Part], options: DecodingSection) -> None:
+        lacking = [key for key, value in options.model_dump().items() if key not in SEARCHED
+                   and value != DecodingSection.model_fields[key].default]
+        lacking += ["prefix"] * any(part.prefix for part in parts) + ["require"] * any(part.required for part in parts)
+        if lacking:
+            raise RequestError(f"CTranslate2's search has no {' and no '.join(lacking)} as ours has it. Leave it out, or "
+                            "leave out --engine ctranslate2.")
+
+
+__all__ = ["QUANTIZATIONS", "CTranslate2Translator", "FormatError", "convert", "export_model", "pieces"]

@@ -1,0 +1,215 @@
+"""The gate of every export: the exported model, run by its own library, must translate and score as ours does."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from seq2seq.corpus import read_pairs
+from seq2seq.errors import FormatError, UserError
+from seq2seq.model import Model
+from seq2seq.model.inference import for_inference
+from seq2seq.model.transformer import Transformer
+from seq2seq.recipe import DecodingSection, ModelSection, Recipe
+from seq2seq.restoring import read_model
+from seq2seq.tokenizer import Tokenizers
+from seq2seq.translator import PairScore, Translation, Translator
+
+REPORT = "parity.json"
+SHOWN = 5
+
+
+class Exported(Protocol):
+    """The exported model with its own library, as a `Translator` has it."""
+
+    def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
+        """See `Translator.translate`."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+        """See `Translator.score`."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What an export may differ by.
+
+    score: log p of a given translation, in nats: of the worst line where `each`, else the mean over all tokens.
+    same: the smallest share of equal translations. Translations are equal too if ours likes both as much, to 1e-3.
+    """
+
+    score: float
+    same: float
+    each: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A line that is translated otherwise. gap: by how much our model's own score prefers ours; None where one of them
+    is too long to be scored."""
+
+    line: int
+    source: str
+    ours: str
+    theirs: str
+    gap: float | None
+
+    @property
+    def size(self) -> float:
+        """How far apart they are."""
+        return math.inf if self.gap is None else abs(self.gap)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What was compared. worst_score, mean_score: how far log p of our translations differs, in nats, at worst and for
+    each token."""
+
+    lines: int
+    same: int
+    worst_score: float
+    mean_score: float
+    differences: list[Difference]
+
+    def summary(self) -> str:
+        """In a sentence."""
+        gaps = f", the others with gaps up to {max(one.size for one in self.differences):.1e}" if (
+            self.differences) else ""
+        return (f"{self.same:,} of {self.lines:,} translations are the same{gaps}; the scores of given ones differ by "
+                f"{self.worst_score:.1e} at worst, {self.mean_score:.1e} a token")
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """A model that can be exported: its attention is the softmax of scaled dot products."""
+
+    model: Transformer
+    recipe: Recipe
+    tokenizers: Tokenizers
+
+
+def read_exportable(path: Path, format: str) -> Exportable:
+    """The model of a bundle or run, with scores that are dot products folded into the projections.
+
+    Raises:
+        FormatError: `format` has no such models.
+    """
+    model, recipe, tokenizers = read_model(path)
+    if reason := what_is_not_elsewhere(recipe.model):
+        raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
+    return Exportable(folded(model), recipe, tokenizers)
+
+
+def folded(model: Model) -> Transformer:
+    """A copy for inference in fp32."""
+    copy = for_inference(model, "fp32")
+    assert isinstance(copy, Transformer)
+    return copy
+
+
+def what_is_not_elsewhere(section: ModelSection) -> str:
+    """What a model has that other libraries have not; nothing if it can be exported."""
+    reasons = {
+        f"model.type: {section.type} is no encoder-decoder Transformer": section.type != "transformer",
+        "it copies pieces of the source (model.copy)": section.copy,
+        f"attention by model.score: {section.attention_score} is no dot product": section.attention_score == "additive",
+        f"model.normalize: {section.normalize} is not softmax": section.normalize != "softmax",
+        "its attention sees a window only (model.window)": section.window is not None,
+        "its attention chooses one position (model.selection: hard)": section.selection == "hard",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def development_lines(recipe: Recipe, source: Path | None, most: int) -> list[str]:
+    """The source lines to compare on: of a file, or of the recipe's validation set; without blank ones.
+
+    Raises:
+        FormatError: there are none.
+    """
+    try:
+        if source is not None:
+            lines = source.read_text(encoding="utf-8", errors="replace").split("\n")
+        else:
+            lines = [pair[1] for pair in islice(read_pairs(recipe, recipe.data.valid), most)]
+    except (UserError, OSError) as error:
+        raise FormatError(f"an export is compared on a development set, which cannot be read: {error} "
+                          "Name a file of source lines by --source.") from error
+    lines = [line for line in lines if line.strip()][:most]
+    if not lines:
+        raise FormatError("an export is compared on a development set, and this one has no lines. Name a file of "
+                          "source lines by --source.")
+    return lines
+
+
+def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
+    """Translate lines by both, and let both score our translations. Lines too long for the model are left out."""
+    longest = max(1, min(ours.max_pieces, 256))
+    lines = [line for line, ids in zip(lines, ours.tokenizers.source.encode(lines), strict=True)
+             if 0 < len(ids) <= ours.max_pieces]
+    # What every library has; one limit for all lines.
+    options = DecodingSection(beam_size=ours.decoding.beam_size, length_penalty=ours.decoding.length_penalty,
+                              max_length=longest, max_length_offset=longest,
+                              batch_tokens=ours.decoding.batch_tokens).model_dump()
+    mine, other = ([best.text for best, *_ in side.translate(lines, **options)] for side in (ours, theirs))
+    pairs = list(zip(lines, mine, strict=True))
+    reachable = ours.within_reach(pairs)
+    gaps = [(abs(one.log_probability - another.log_probability), one.tokens) for one, another in
+            zip(ours.score(reachable), theirs.score(reachable), strict=True)]
+    places = [place for place, (one, another) in enumerate(zip(mine, other, strict=True)) if one != another]
+    differences = [Difference(place + 1, lines[place], mine[place], other[place],
+                              _gap(ours, lines[place], mine[place], other[place])) for place in places]
+    return Parity(len(lines), len(lines) - len(places), max((gap for gap, _ in gaps), default=0.0),
+                  sum(gap for gap, _ in gaps) / max(1, sum(tokens for _, tokens in gaps)), differences)
+
+
+def _gap(ours: Translator, source: str, mine: str, other: str) -> float | None:
+    pairs = ours.within_reach([(source, mine), (source, other)])
+    scores = [score.log_probability / score.tokens**ours.decoding.length_penalty for score in ours.score(pairs)]
+    return scores[0] - scores[1] if len(scores) == 2 else None
+
+
+def require(parity: Parity, tolerance: Tolerance, what: str) -> None:
+    """Raises FormatError, with the first lines that differ, if an export differs by more than `tolerance` allows."""
+    as_good = parity.same + sum(one.size <= 1e-3 for one in parity.differences)
+    found = parity.worst_score if tolerance.each else parity.mean_score
+    # A score that is not a number passes no comparison.
+    if as_good >= tolerance.same * parity.lines and found <= tolerance.score:
+        return
+    shown = [f"  line {one.line}: {one.source}\n    ours:   {one.ours}\n    theirs: {one.theirs}  (gap {one.size:.4f})"
+             for one in parity.differences[:SHOWN]]
+    raise FormatError("\n".join([
+        f"{what} is refused, because it does not do what the model does: {parity.summary()}. Allowed are "
+        f"{tolerance.score:g} {'at worst' if tolerance.each else 'a token'} and {1 - tolerance.same:.0%} of other "
+        f"translations.{' The first of them:' if shown else ''}", *shown]))
+
+
+def write_gated(output: Path, what: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
+                ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
+    """Write an export beside `output`, compare it, and only then give it its name.
+
+    Raises:
+        FormatError: it does not do what the model does, or `output` holds something else.
+    """
+    if output.exists() and not (output.is_dir() and ((output / REPORT).exists() or not any(output.iterdir()))):
+        raise FormatError(f"{output} exists and is no export. It is left as it is; name a new directory.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
+        place = Path(directory) / "export"
+        place.mkdir()
+        write(place)
+        parity = compare(ours, load(place), lines)
+        require(parity, tolerance, what)
+        report = {**asdict(parity), "tolerance": asdict(tolerance)}
+        (place / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        for path in place.iterdir():                                            # safetensors lets its owner read alone
+            path.chmod(place.stat().st_mode & 0o666)
+        if output.exists():
+            shutil.rmtree(output)
+        place.rename(output)
+    return parity

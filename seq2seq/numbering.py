@@ -1,0 +1,172 @@
+"""sentencepiece models whose pieces have ids of another vocabulary, as imported models do.
+
+Marian cuts text by two sentencepiece models and looks the pieces up in one vocabulary of its own, in which a piece of
+either may stand, and language tokens such as `>>fra<<`, which are pieces of neither.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+import sentencepiece
+
+from seq2seq.errors import TokenizerError
+from seq2seq.subword_sampling import SPACE, SubwordSampler
+from seq2seq.vocabulary import (
+    CONTROL_BYTES,
+    CONTROL_CHARACTERS,
+    END_ID,
+    START_ID,
+    UNKNOWN_ID,
+    Vocabulary,
+    encoded_by,
+    refuse_surrogates,
+)
+
+NUMBERING_FILE = "vocabulary.json"
+LANGUAGE = re.compile(r">>.*?<<")
+
+
+class Numbered(Vocabulary):
+    """A sentencepiece model and an id for each piece.
+
+    A text may begin with a language token, which is one piece if the vocabulary has it.
+
+    sentencepiece: the bytes of the model. ids: piece -> id, from 0 without a gap, those of the symbols first.
+    language: the token that every text begins with, or None.
+    """
+
+    def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
+                 where: str = "the tokenizer") -> None:
+        """model: of sentencepiece; `where` names it in error messages. Raises TokenizerError if it is damaged."""
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise TokenizerError(f"{where} is not a sentencepiece model, or it is damaged: copy it again.") from error
+        self._names = sorted(ids, key=lambda piece: ids[piece])
+        if [ids[name] for name in self._names] != list(range(len(ids))) or len(ids) <= END_ID:
+            raise TokenizerError(f"{where}: the ids of its pieces are not the numbers from 0 to {len(ids) - 1:,}. "
+                                 "Import the model again.")
+        if language is not None and language not in ids:
+            raise TokenizerError(f"{where}: there is no piece {language} that texts could begin with. "
+                                 "Import the model again.")
+        self.sentencepiece, self.language = model, language
+        self.ids = {name: index for index, name in enumerate(self._names)}
+        self.model = json.dumps([self._names, language]).encode() + model
+        self._unknown = self._processor.unk_id()
+        own = (self._processor.id_to_piece(index) for index in range(self._processor.vocab_size()))
+        self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in own], np.int64)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._names)
+
+    @property
+    def languages(self) -> list[str]:
+        """The language tokens, as texts begin with them."""
+        return [name for name in self._names if LANGUAGE.fullmatch(name)]
+
+    def shares_ids_with(self, other: Vocabulary) -> bool:
+        return isinstance(other, Numbered) and self.ids == other.ids
+
+    @cached_property
+    def control_ids(self) -> list[int]:
+        controls = {chr(code) for code in CONTROL_CHARACTERS}
+        names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
+        return [index for index, name in enumerate(self._names)
+                if index in (UNKNOWN_ID, START_ID) or (self._is_byte(name) and name in names)
+                or not controls.isdisjoint(name)]
+
+    @cached_property
+    def piece_texts(self) -> list[bytes]:
+        return [b"" if index <= END_ID else bytes([int(name[1:-1], 16)]) if self._is_byte(name)
+                else name.replace(SPACE, " ").encode() for index, name in enumerate(self._names)]
+
+    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
+        tokens, texts = self._split(lines)
+        encoded = encoded_by(self._processor, texts, num_threads=threads)
+        # A character that this model does not know can still be a piece of the other language.
+        return [token + (self._look_up(text) if self._unknown in ids else self._id_of[ids].tolist())
+                for token, text, ids in zip(tokens, texts, encoded, strict=True)]
+
+    def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """A language token that the line does not hold stands for none of it, and so may a piece."""
+        tokens, texts = self._split(lines)
+        found = []
+        offsets = [encoded["offsets"] for encoded in encoded_by(self._processor, texts, return_type="offset_mapping")]
+        for line, token, text, of_pieces in zip(lines, tokens, texts, offsets, strict=True):
+            begin = len(line) - len(text)
+            found.append([(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in of_pieces])
+        return found
+
+    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """See `tokenizer.Tokenizer.sample`. Unknown characters in a row are one piece."""
+        tokens, texts = self._split(lines)
+        try:
+            sampled = self._sampler.sample(texts, alpha, seed)
+        except (TypeError, RuntimeError):
+            refuse_surrogates(texts)
+            raise
+        return [token + [index for own, run in groupby(ids) for index in
+                         ([UNKNOWN_ID] if own == self._unknown else self._id_of[list(run)].tolist())]
+                for token, ids in zip(tokens, sampled, strict=True)]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """START_ID and END_ID vanish."""
+        return self.decode_pieces([
+            [self._names[index] for index in map(int, line) if index not in (START_ID, END_ID)] for line in ids])
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self._names[int(index)] for index in ids]
+
+    def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
+        # In front of a piece of the other language alone the model leaves its mark of a space as it is.
+        return [self._processor.decode_pieces(list(line)).replace(SPACE, " ").removeprefix(" ") for line in pieces]
+
+    def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
+        """For each line its language token, as a list of one id or none, and the text without it."""
+        tokens, texts = [], []
+        for line in lines:
+            match = LANGUAGE.match(line)
+            token = match[0] if match and match[0] in self.ids else None
+            texts.append(line if token is None else line[len(token):])
+            token = token or self.language
+            tokens.append([] if token is None else [self.ids[token]])
+        return tokens, texts
+
+    def _look_up(self, text: str) -> list[int]:
+        return [self.ids.get(piece, UNKNOWN_ID) for piece in self._processor.encode(text, out_type=str)]
+
+    def _is_byte(self, name: str) -> bool:
+        return self._processor.is_byte(self._processor.piece_to_id(name))
+
+    @cached_property
+    def _sampler(self) -> SubwordSampler:
+        return SubwordSampler(self._processor)
+
+
+def numbering_of(source: Numbered, target: Numbered) -> bytes:
+    """The contents of vocabulary.json: piece -> id, once where both languages share one vocabulary."""
+    ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
+    return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
+
+
+def read_numbering(contents: bytes, models: tuple[bytes, bytes], where: str) -> tuple[Numbered, Numbered]:
+    """The reverse of `numbering_of`, with the sentencepiece models of source and target.
+
+    Raises:
+        TokenizerError: vocabulary.json or a model is damaged.
+    """
+    try:
+        found = json.loads(contents)
+        source, target = (found["joint"],) * 2 if "joint" in found else (found["source"], found["target"])
+        if not all(isinstance(index, int) for ids in (source, target) for index in ids.values()):
+            raise ValueError
+        return Numbered(models[0], source, found["language"], where), Numbered(models[1], target, None, where)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TokenizerError(f"{where}/{NUMBERING_FILE} is damaged: copy it again.") from error

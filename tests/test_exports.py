@@ -1,0 +1,311 @@
+"""Models exported to other libraries do there what they do here, or are not exported."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.checkpoint import load_bundle, save_bundle
+from seq2seq.cli import main
+from seq2seq.errors import CheckpointError, FormatError, UserError
+from seq2seq.interop import ctranslate2, transformers
+from seq2seq.interop.ctranslate2 import CTranslate2Translator
+from seq2seq.interop.huggingface import import_model
+from seq2seq.interop.parity import Difference, Parity, Tolerance, require
+from seq2seq.model import build_model
+from seq2seq.recipe import TokenizerSection, parse_recipe
+from seq2seq.recipe.document import write_yaml
+from seq2seq.restoring import stored_weights
+from seq2seq.tokenizer import train_tokenizers
+from seq2seq.translator import Translator
+from tests.marian_models import ENGLISH, GERMAN, make
+
+for package in ("transformers", "ctranslate2"):
+    pytest.importorskip(package)
+
+BASE = {"d_model": 26, "num_heads": 13, "encoder_layers": 1, "decoder_layers": 2, "feed_forward": 37,
+        "max_positions": 71, "output_bias": True}
+POST = {
+    "ReLU, all tied": {},
+    "GELU, target tied": {"activation": "gelu", "tied_embeddings": "decoder"},
+    "SiLU, nothing tied": {"activation": "silu", "tied_embeddings": "none"},
+    "separate vocabularies": {"joint": False, "tied_embeddings": "decoder"},
+    "separate vocabularies, nothing tied": {"joint": False, "tied_embeddings": "none", "scale_embedding": False},
+    "dot": {"score": "dot"},
+    "bilinear": {"score": "bilinear"},
+}
+PRE = {
+    "pre-norm": {"norm": "pre"},
+    "pre-norm, learned positions": {"norm": "pre", "positions": "learned", "activation": "gelu"},
+    "pre-norm, bilinear, separate": {"norm": "pre", "score": "bilinear", "joint": False, "tied_embeddings": "none"},
+}
+
+
+def make_bundle(directory, *, joint=True, kind="unigram", steps=50, **model):
+    """A model that has half learnt six sentences, with its validation set beside it."""
+    directory.mkdir()
+    for name, lines in (("valid.de", GERMAN), ("valid.en", GERMAN)):
+        (directory.parent / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = {"source": "../valid.de", "target": "../valid.en"}
+    given = BASE | model
+    if given.get("type", "transformer") != "transformer":
+        given = {key: value for key, value in given.items() if key != "feed_forward"}
+    text = write_yaml({
+        "name": "small", "languages": {"source": "de", "target": "en"},
+        "data": {"train": [files], "valid": files, "cleaning": {"max_pieces": 67}},
+        "tokenizer": {"joint": joint, "vocab_size": 290, "type": kind}, "model": given,
+        "training": {"label_smoothing": 0.0}, "decoding": {"beam_size": 3, "length_penalty": 0.7}})
+    recipe = parse_recipe(text, directory / "recipe.yaml")
+    tokenizers = train_tokenizers(zip(GERMAN, ENGLISH, strict=True),
+                                  TokenizerSection(vocab_size=290 if joint else 280, joint=joint, type=kind), 1)
+    torch.manual_seed(1)
+    network = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size).eval()
+    batch = gather(EncodedCorpus(*(EncodedSide.from_lists(side.encode(lines)) for side, lines in (
+        (tokenizers.source, GERMAN), (tokenizers.target, ENGLISH)))), np.arange(len(GERMAN)))
+    if recipe.model.output_bias:
+        # After so few steps what is never generated would still have 1 % of the probability, which CTranslate2 shares
+        # out among the other words.
+        network.output_bias.data[tokenizers.target.control_ids] = -9
+    optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(batch).dense(), batch.target_output).backward()
+        optimizer.step()
+    save_bundle(directory, stored_weights(network), text, tokenizers.files(), {})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("bundle") / "ours")
+
+
+def assert_the_same(parity):
+    assert parity.same == parity.lines == len(GERMAN)
+    assert parity.worst_score < 1e-4
+
+
+@pytest.mark.parametrize("kind", [*POST, *PRE], ids=lambda kind: kind.replace(" ", "_"))
+def test_ctranslate2_translates_and_scores_alike(kind, tmp_path):
+    path = make_bundle(tmp_path / "ours", **(POST | PRE)[kind])
+    assert_the_same(ctranslate2.export_model(path, tmp_path / "theirs"))
+    ours, theirs = Translator.load(path, "cpu", "fp32"), CTranslate2Translator.open(tmp_path / "theirs")
+    compared = 0
+    for mine, other in zip(ours.translate(GERMAN, n_best=2), theirs.translate(GERMAN, n_best=2), strict=True):
+        # The second may be one that does not end; what is left of it at the longest length is no translation.
+        mine, other = ([one for one in found if one.tokens < 20] for found in (mine, other))
+        assert [one.text for one in mine] == [one.text for one in other]
+        compared += len(mine)
+        assert [one.log_probability for one in mine] == pytest.approx([one.log_probability for one in other], abs=5e-3)
+    assert compared > 2 and len({one.text for one, *_ in ours.translate(GERMAN)}) > 1
+
+
+@pytest.mark.parametrize("kind", POST, ids=lambda kind: kind.replace(" ", "_"))
+def test_transformers_translates_and_scores_alike(kind, tmp_path):
+    path = make_bundle(tmp_path / "ours", **POST[kind])
+    assert_the_same(transformers.export_model(path, tmp_path / "theirs"))
+    if "score" in POST[kind]:                                                   # folded: another way to say the same
+        return
+    import_model(str(tmp_path / "theirs"), tmp_path / "again")
+    before, after = load_bundle(path), load_bundle(tmp_path / "again")
+    assert before.weights.keys() == after.weights.keys()
+    assert all(torch.equal(before.weights[name], after.weights[name]) for name in before.weights)
+    assert before.tokenizer_files == after.tokenizer_files
+    assert parse_recipe(before.recipe_text, path).model == parse_recipe(after.recipe_text, path).model.model_copy(
+        update={"dropout": BASE.get("dropout", 0.1)})
+
+
+@pytest.mark.parametrize("kind", [{}, {"separate": True, "end": 1.7}], ids=["joint", "separate"])
+def test_an_imported_model_can_be_exported_again(kind, tmp_path):
+    make(tmp_path / "theirs", languages=(">>fra<<",), **kind)
+    import_model(str(tmp_path / "theirs"), tmp_path / "ours", target_language="fra")
+    (tmp_path / "dev").write_text("\n".join(GERMAN), encoding="utf-8")
+    for export in (ctranslate2.export_model, transformers.export_model):
+        parity = export(tmp_path / "ours", tmp_path / export.__module__, source=tmp_path / "dev")
+        assert parity.lines == len(GERMAN) and parity.worst_score < 1e-4
+    readme = (tmp_path / ctranslate2.__name__ / "README.md").read_text(encoding="utf-8")
+    assert "['>>fra<<'] + source.encode" in readme and "('source.model', 'target.model')" in readme
+    import_model(str(tmp_path / transformers.__name__), tmp_path / "again", target_language="fra")
+    before, after = load_bundle(tmp_path / "ours"), load_bundle(tmp_path / "again")
+    assert all(torch.equal(before.weights[name], after.weights[name]) for name in before.weights)
+    assert before.tokenizer_files == after.tokenizer_files
+
+
+@pytest.mark.parametrize("quantization", [name for name in ctranslate2.QUANTIZATIONS if name != "float32"])
+def test_ctranslate2_keeps_weights_in_fewer_bits(quantization, bundle, tmp_path):
+    parity = ctranslate2.export_model(bundle, tmp_path / "theirs", quantization)
+    assert parity.mean_score < 0.02
+    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("theirs", "float32")] if (
+        ctranslate2.export_model(bundle, tmp_path / "float32")) else []
+    assert sizes[0] < 0.75 * sizes[1]
+
+
+@pytest.mark.parametrize("model, reason", [
+    ({"type": "rnn", "d_model": 26}, "model.type: rnn is no encoder-decoder Transformer"),
+    ({"score": "additive"}, "model.score: additive is no dot product"),
+    ({"normalize": "relu"}, "model.normalize: relu is not softmax"),
+    ({"window": 5}, "sees a window only"), ({"selection": "hard"}, "chooses one position"),
+    ({"copy": True}, "copies pieces of the source"),
+])
+def test_what_the_others_lack_is_refused_with_the_reason(model, reason, tmp_path):
+    path = make_bundle(tmp_path / "ours", steps=0, **model)
+    for export in (ctranslate2.export_model, transformers.export_model):
+        with pytest.raises(FormatError, match=reason):
+            export(path, tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize("model, reason", [
+    ({"norm": "pre"}, "Marian.* is post-norm"), ({"positions": "learned"}, "would lose learned positions"),
+    ({"kind": "words"}, "tokenizer is sentencepiece"),
+])
+def test_what_marian_lacks_is_refused_with_the_reason(model, reason, tmp_path):
+    with pytest.raises(FormatError, match=reason):
+        transformers.export_model(make_bundle(tmp_path / "ours", steps=0, **model), tmp_path / "theirs")
+
+
+def test_words_go_to_ctranslate2(tmp_path):
+    path = make_bundle(tmp_path / "ours", kind="words")
+    parity = ctranslate2.export_model(path, tmp_path / "theirs")
+    assert parity.same == parity.lines
+    assert "line.split()" in (tmp_path / "theirs" / "README.md").read_text(encoding="utf-8")
+
+
+# The gate
+
+
+def test_a_damaged_export_to_ctranslate2_is_refused(bundle, tmp_path, monkeypatch):
+    convert = ctranslate2.convert
+
+    def damaged(model, *arguments):
+        model.decoder[1].feed_forward.outer.weight.data[3] += 5
+        convert(model, *arguments)
+
+    monkeypatch.setattr(ctranslate2, "convert", damaged)
+    for quantization in ("float32", "int8"):
+        with pytest.raises(FormatError, match=r"export to ctranslate2 \(\w+\) is refused.*nats|is refused") as refused:
+            ctranslate2.export_model(bundle, tmp_path / "theirs", quantization)
+        assert "line 1: ein Hund läuft\n    ours: " in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_export_to_huggingface_is_refused(bundle, tmp_path, monkeypatch):
+    weights_to = transformers.weights_to
+
+    def damaged(*arguments):
+        weights = weights_to(*arguments)
+        weights["model.encoder.layers.0.fc1.bias"] = weights["model.encoder.layers.0.fc1.bias"] + 5
+        return weights
+
+    monkeypatch.setattr(transformers, "weights_to", damaged)
+    with pytest.raises(FormatError, match="the export to huggingface is refused"):
+        transformers.export_model(bundle, tmp_path / "theirs")
+    assert not list(tmp_path.iterdir())
+
+
+def parity_of(same=100, worst=0.0, mean=0.0, gaps=()):
+    return Parity(100, same, worst, mean, [Difference(7, "Hund", "dog", "cat", gap) for gap in gaps])
+
+
+def test_the_gate_opens_within_its_tolerance_only():
+    each, mean = Tolerance(1e-3, 0.99, each=True), Tolerance(0.02, 0.7, each=False)
+    require(parity_of(worst=9e-4), each, "it")
+    require(parity_of(same=99, gaps=[0.5]), each, "it")
+    require(parity_of(same=97, gaps=[1e-5, -1e-5, 0.5]), each, "it")            # liked as much: no other translation
+    require(parity_of(same=70, worst=3.0, mean=0.019, gaps=[0.1] * 30), mean, "it")
+    for refused, tolerance in ((parity_of(worst=2e-3), each), (parity_of(same=98, gaps=[0.5] * 2), each),
+                               (parity_of(worst=float("nan")), each), (parity_of(mean=0.021), mean),
+                               (parity_of(same=69, gaps=[0.1] * 31), mean)):
+        with pytest.raises(FormatError, match="it is refused"):
+            require(refused, tolerance, "it")
+    with pytest.raises(FormatError, match="line 7: Hund\n    ours:   dog\n    theirs: cat  \\(gap 0.5000\\)"):
+        require(parity_of(same=98, gaps=[0.5] * 2), each, "it")
+
+
+def test_a_directory_of_something_else_is_left_alone(bundle, tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(FormatError, match="exists and is no export"):
+        ctranslate2.export_model(bundle, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    ctranslate2.export_model(bundle, tmp_path / "theirs")
+    ctranslate2.export_model(bundle, tmp_path / "theirs", "int16")              # an older export is replaced
+    assert "int16" in (tmp_path / "theirs" / "README.md").read_text()
+    assert json.loads((tmp_path / "theirs" / "parity.json").read_text())["lines"] == len(GERMAN)
+
+
+def test_without_a_development_set_there_is_no_export(tmp_path):
+    path = make_bundle(tmp_path / "ours")
+    (tmp_path / "valid.de").unlink()
+    with pytest.raises(FormatError, match="development set, which cannot be read: .* by --source"):
+        ctranslate2.export_model(path, tmp_path / "theirs")
+    (tmp_path / "blank").write_text(" \n\n")
+    with pytest.raises(FormatError, match="has no lines"):
+        ctranslate2.export_model(path, tmp_path / "theirs", source=tmp_path / "blank")
+
+
+def test_a_missing_library_is_named(bundle, tmp_path, monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    for export in (ctranslate2.export_model, transformers.export_model):
+        with pytest.raises(UserError, match=r"pip install 'seq2seq\[interop\]'"):
+            export(bundle, tmp_path / "theirs")
+
+
+# The engine
+
+
+@pytest.fixture(scope="module")
+def exported(bundle, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("exported") / "theirs"
+    ctranslate2.export_model(bundle, directory)
+    return directory
+
+
+def test_the_command_line_translates_with_ctranslate2(bundle, exported, tmp_path, capsys):
+    (tmp_path / "in").write_text("ein Hund läuft\n\n  eine Katze schläft  \nder Hund schläft", encoding="utf-8")
+    results = []
+    for arguments in ([str(bundle)], [str(exported), "--engine", "ctranslate2"]):
+        assert main(["translate", *arguments, str(tmp_path / "in"), "--output", str(tmp_path / "out")]) == 0
+        results.append((tmp_path / "out").read_text(encoding="utf-8"))
+    assert results[0] == results[1] and results[0].count("\n") == 3
+    assert "translating with CTranslate2 in float32 on cpu" in capsys.readouterr().err
+
+
+def test_the_command_line_exports_and_says_how_well(bundle, tmp_path, capsys):
+    assert main(["export", str(bundle), "--to", "ctranslate2", "--output", str(tmp_path / "theirs")]) == 0
+    assert "6 of 6 translations are the same; the scores" in capsys.readouterr().err
+    assert main(["export", str(bundle), "--to", "huggingface", "--quantization", "int8", "-o", "x"]) == 2
+
+
+def test_long_lines_are_translated_in_parts(bundle, exported):
+    line = " ".join(GERMAN * 3)
+    ours, theirs = (translator.translate([line])[0][0] for translator in (
+        Translator.load(bundle, "cpu", "fp32"), CTranslate2Translator.open(exported)))
+    assert ours.parts == theirs.parts > 1 and ours.text == theirs.text
+
+
+@pytest.mark.parametrize("decoding, key", [
+    ({"sampling": True}, "sampling"), ({"forbid": ("dog",)}, "forbid"), ({"mbr": 2}, "mbr"),
+    ({"coverage_penalty": 0.2}, "coverage_penalty"), ({"require": ("dog",)}, "require"),
+    ({"length_penalty_form": "wu"}, "length_penalty_form"), ({"word_confidence": True}, "word_confidence"),
+])
+def test_what_its_search_lacks_is_refused(decoding, key, exported):
+    with pytest.raises(UserError, match=f"CTranslate2's search has no {key}"):
+        CTranslate2Translator.open(exported).translate(["ein Hund"], **decoding)
+
+
+def test_what_is_no_export_is_named(bundle, tmp_path, exported, capsys):
+    with pytest.raises(CheckpointError, match="it has no model.bin. Make one: seq2seq export"):
+        CTranslate2Translator.open(bundle)
+    for name in ("recipe.yaml", "tokenizer.model", "config.json"):
+        (tmp_path / name).write_bytes((exported / name).read_bytes())
+    (tmp_path / "model.bin").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="cannot load"):
+        CTranslate2Translator.open(tmp_path)
+    assert main(["translate", str(exported), "--engine", "ctranslate2", "--compile"]) == 2
+    assert "Leave out --compile" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""Training that starts from another model: `training.start_from`."""
+
+import pytest
+import torch
+from toy import RECIPE, write_corpus
+
+from seq2seq.checkpoint import load_bundle
+from seq2seq.errors import RecipeError
+from seq2seq.interop.huggingface import import_model
+from seq2seq.preparation import train_or_load_tokenizers
+from seq2seq.recipe import differences, load_recipe, parse_recipe
+from seq2seq.trainer import Training, train
+from tests.marian_models import make
+
+FINE_TUNING = """
+name: tuned
+languages: {source: en, target: de}
+data:
+  train: [{source: train.en, target: train.de}]
+  valid: {source: valid.en, target: valid.de}
+  cleaning: {max_pieces: 60}
+training: {start_from: START, batch_tokens: 64, max_steps: 2, validate_every: 2, threads: 1, precision: fp32}
+decoding: {beam_size: 1, max_length_offset: 3}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A corpus, and a run that has learnt it for three steps."""
+    folder = tmp_path_factory.mktemp("folder")
+    write_corpus(folder)
+    (folder / "recipe.yaml").write_text(RECIPE)
+    train(load_recipe(folder / "recipe.yaml", ["training.max_steps=3", "training.validate_every=3"]), folder / "first")
+    return folder
+
+
+@pytest.fixture
+def tuned(folder):
+    def load(start="first", *settings):
+        (folder / "tuned.yaml").write_text(FINE_TUNING.replace("START", str(start)))
+        return load_recipe(folder / "tuned.yaml", settings)
+
+    return load
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("start", ["first", "first/best"], ids=["run", "bundle"])
+def test_one_key_takes_over_weights_model_and_tokenizer(start, folder, tuned, tmp_path):
+    recipe = tuned(start)
+    best = load_bundle(folder / "first" / "best")
+    assert recipe.model == parse_recipe(best.recipe_text, folder / "recipe.yaml").model
+    training = Training(recipe, tmp_path)
+    assert same(dict(zip(training.names, training.weights, strict=True)), best.weights)
+    assert training.tokenizers.files() == best.tokenizer_files
+
+
+def test_a_training_goes_on_from_there_and_resumes_by_itself(folder, tuned, tmp_path):
+    recipe = tuned()
+    train(recipe, tmp_path / "run")
+    found, best = load_bundle(tmp_path / "run" / "best"), load_bundle(folder / "first" / "best")
+    assert not same(found.weights, best.weights)
+    # The bundle says all by itself: its recipe is read without the model that it came from.
+    moved = parse_recipe(found.recipe_text, tmp_path / "elsewhere" / "recipe.yaml", alone=True)
+    assert moved.model == recipe.model and moved.tokenizer.joint == recipe.tokenizer.joint
+    again = Training(recipe, tmp_path / "run")
+    assert again.progress.step == 2
+    assert not differences(load_recipe(tmp_path / "run" / "recipe.yaml", check_files=False), recipe)
+
+
+def test_the_recipe_has_the_last_word(folder, tuned, tmp_path):
+    recipe = tuned("first", "model.dropout=0.0", "training.start_from=" + str(folder / "first" / "best"))
+    assert recipe.model.dropout == 0.0 and recipe.model.d_model == 16
+    with pytest.raises(RecipeError, match=r"is not the model of this recipe: decoder.0.feed_forward.inner.bias is 32 "
+                                          r"there, 64 here; .*Leave the keys of `model`"):
+        Training(tuned("first", "model.feed_forward=64"), tmp_path)
+
+
+def test_what_cannot_be_is_said_before_training(folder, tuned):
+    with pytest.raises(RecipeError, match="training.start_from: there is no directory .*nowhere"):
+        tuned("nowhere")
+    with pytest.raises(RecipeError, match="the model's own tokenizer comes with it"):
+        tuned("first", f"tokenizer.taken_from={folder / 'first'}")
+
+
+def test_other_start_is_another_training(folder, tuned):
+    changed = differences(tuned("first"), tuned("first/best"))
+    assert [change.key for change in changed] == ["training.start_from"] and not changed[0].prolongs
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["joint", "separate"])
+def test_an_imported_model_can_be_trained_on(separate, folder, tuned, tmp_path):
+    pytest.importorskip("transformers")
+    make(tmp_path / "theirs", separate=separate)
+    import_model(str(tmp_path / "theirs"), tmp_path / "ours")
+    recipe = tuned(tmp_path / "ours", "tokenizer.subword_sampling=0.1")
+    imported = load_bundle(tmp_path / "ours")
+    training = Training(recipe, tmp_path / "run")
+    assert same(dict(zip(training.names, training.weights, strict=True)), imported.weights)
+    training.loop()
+    best = load_bundle(tmp_path / "run" / "best")
+    assert best.tokenizer_files == imported.tokenizer_files and not same(best.weights, imported.weights)
+    assert train_or_load_tokenizers(recipe, tmp_path / "run" / "tokenizer").files() == imported.tokenizer_files
