@@ -316,8 +316,8 @@ class CTranslate2Translator(Translator):
                    and value != DecodingSection.model_fields[key].default]
         lacking += ["prefix"] * any(part.prefix for part in parts) + ["require"] * any(part.required for part in parts)
         if lacking:
-            raise RequestError(f"CTranslate2's search has no {' and no '.join(lacking)} as ours has it. Leave it out, or "
-                            "leave out --engine ctranslate2.")
+            raise RequestError(f"CTranslate2's search has no {' and no '.join(lacking)} as ours has it. Leave it out, "
+                               "or leave out --engine ctranslate2.")
 
 
 __all__ = ["QUANTIZATIONS", "CTranslate2Translator", "FormatError", "convert", "export_model", "pieces"]

@@ -152,9 +152,9 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
     longest = max(1, min(ours.max_pieces, 256))
     lines = [line for line, ids in zip(lines, ours.tokenizers.source.encode(lines), strict=True)
              if 0 < len(ids) <= ours.max_pieces]
-    # What every library has; one limit for all lines.
+    # What every library has, one search for each line; one limit for all lines.
     options = DecodingSection(beam_size=ours.decoding.beam_size, length_penalty=ours.decoding.length_penalty,
-                              max_length=longest, max_length_offset=longest,
+                              max_length=longest, max_length_offset=longest, safety_net=False,
                               batch_tokens=ours.decoding.batch_tokens).model_dump()
     mine, other = ([best.text for best, *_ in side.translate(lines, **options)] for side in (ours, theirs))
     pairs = list(zip(lines, mine, strict=True))
