@@ -43,13 +43,35 @@ def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
 
 
+def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
+    """The recipe as `with_synthetic_text` gives it, but without corpora that still have to be made, and their names."""
+    kept, lacking = [], []
+    for spec in recipe.data.train:
+        if spec.translated_by is None:
+            kept.append(spec)
+        elif (made := _place(spec, recipe, directory)[-1]).exists():
+            kept.append(_filled(spec, made))
+        else:
+            lacking.append(spec.label)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": tuple(kept)})}), lacking
+
+
 def _completed(spec: Corpus, recipe: Recipe, directory: Path) -> Corpus:
     """The corpus with a file for the side that it lacks."""
-    model = resolve_model_path(recipe.directory / str(spec.translated_by))
-    given = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    made = directory.absolute() / f"{_key(spec, model, given)}.txt"
+    model, given, made = _place(spec, recipe, directory)
     if not made.exists():
         _make(spec, recipe, model, given, made)
+    return _filled(spec, made)
+
+
+def _place(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[Path, Path, Path]:
+    """The model, the text that is there, and where its translation belongs."""
+    model = resolve_model_path(recipe.directory / str(spec.translated_by))
+    given = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
+    return model, given, directory.absolute() / f"{_key(spec, model, given)}.txt"
+
+
+def _filled(spec: Corpus, made: Path) -> Corpus:
     missing = {"target": str(made)} if spec.target is None else {"source": str(made)}
     return spec.model_copy(update={**missing, "translated_by": None, "sampling": None, "name": spec.label})
 

@@ -6,6 +6,7 @@ import pytest
 from toy import RECIPE, write_corpus
 
 from seq2seq import synthetic
+from seq2seq.check import inspect
 from seq2seq.errors import RecipeError
 from seq2seq.recipe import load_recipe
 from seq2seq.synthetic import with_synthetic_text
@@ -90,3 +91,16 @@ def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
     sides = training.corpus.source
     last = sides.ids[sides.offsets[-2]:sides.offsets[-1]].tolist()
     assert training.tokenizers.source.decode([last])[0].startswith("<BT> ")
+
+
+def test_check_leaves_out_what_is_not_made_yet_and_says_so(folder, tmp_path):
+    recipe = load_recipe(folder / "recipe.yaml")
+    report = inspect(recipe, tmp_path)
+    assert [corpus.label for corpus in report.corpora if corpus.role == "train"] == ["train.en"]
+    assert any(warning.startswith("mono.de: the training begins with a translation") for warning in report.warnings)
+    with_synthetic_text(recipe, tmp_path / "synthetic")
+    assert [corpus.label for corpus in inspect(recipe, tmp_path).corpora if corpus.role == "train"] == [
+        "train.en", "mono.de"]
+    only = load_recipe(folder / "reverse.yaml", [
+        f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
+    assert not inspect(only, tmp_path).errors

@@ -378,7 +378,7 @@ def test_weights_that_are_missing_are_named(bundle, tmp_path, tokenizers, weight
     name = sorted(fewer)[3]
     del fewer[name]
     place = changed(bundle, tmp_path / "model", tokenizers, fewer)
-    with pytest.raises(CheckpointError, match=f"the weights {name} are missing"):
+    with pytest.raises(CheckpointError, match=f"lacks the weights {name}"):
         Translator.load(place, "cpu")
 
 
@@ -392,7 +392,7 @@ def test_a_recipe_of_another_model_is_refused(bundle, tmp_path, tokenizers, righ
 def test_a_recipe_of_fewer_layers_is_refused(bundle, tmp_path, tokenizers):
     """Its model has all it needs, but it is not the model that was trained."""
     text = RECIPE_TEXT.replace("decoder_layers: 2", "decoder_layers: 1")
-    with pytest.raises(CheckpointError, match=r"has the weights decoder\.1.* which the model in its recipe\.yaml has not"):
+    with pytest.raises(CheckpointError, match=r"has the weights decoder\.1.* in its recipe\.yaml has not"):
         Translator.load(changed(bundle, tmp_path / "model", tokenizers, recipe=text), "cpu")
 
 

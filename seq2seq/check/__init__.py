@@ -16,6 +16,7 @@ from seq2seq.check.warnings import look_at
 from seq2seq.errors import TokenizerError
 from seq2seq.preparation import taken_tokenizers
 from seq2seq.recipe import Recipe
+from seq2seq.synthetic import without_synthetic_text
 from seq2seq.tokenizer import Tokenizers, Words
 
 __all__ = ["CorpusReport", "Report", "inspect", "percentiles", "show"]
@@ -28,6 +29,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         run: its tokenizer, if it has one of this recipe's size, makes the numbers of tokens exact.
         measured: train a few steps, aside, and tell their time and memory.
     """
+    recipe, lacking = without_synthetic_text(recipe, run / "synthetic")
     tokenizers = _tokenizers(recipe, run)
     report = Report(recipe.name, [], tokens_are_exact=tokenizers is not None)
     held_out = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
@@ -53,14 +55,17 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
             reader.judge(judge, reader.report.lines)
     report.corpora = [reader.report for reader in training + readers]
     report.errors = [f"{corpus.role}: {corpus.error}" for corpus in report.corpora if corpus.error]
+    if lacking:
+        report.warnings.append(f"{', '.join(lacking)}: the training begins with a translation of this text; until then "
+                               "it counts nowhere here.")
     for corpus in report.corpora:
         look_at(corpus, sources.get(corpus.role), found, report.warnings)
     size_vocabulary(recipe, tokenizers, characters, report)
     size_model(recipe, tokenizers, report)
-    if not any(corpus.error for corpus in report.corpora if corpus.role == "train"):
+    if recipe.data.train and not any(corpus.error for corpus in report.corpora if corpus.role == "train"):
         size_training(recipe, report)
     size_disk(recipe, run, report)
-    if measured and not report.errors:
+    if measured and recipe.data.train and not report.errors:
         measure(recipe, tokenizers, report)
     return report
 
