@@ -72,7 +72,7 @@ def test_translations_equal_those_of_transformers_with_nothing_but_defaults(mode
     texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
     if tokenizer.separate_vocabs:                                               # it skips the source's symbols alone
         texts = [text.replace("<pad>", "").strip() for text in texts]
-    found = [best for best, *_ in ours.translate(LINES)]
+    found = [best for best, *_ in ours.translate(LINES, safety_net=False)]
     compared = 0
     for mine, text, score in zip(found, texts, output.sequences_scores.tolist(), strict=True):
         # Where they have to end, transformers counts the end as certain.
