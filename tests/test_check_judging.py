@@ -188,8 +188,8 @@ KEYS = ["languages.source", "data.train.0.source", "data.train.0.limit", "data.t
         "model.encoder_layers", "model.feed_forward", "model.tied_embeddings", "training.batch_tokens",
         "training.precision", "training.max_steps", "training.average.kind", "decoding.beam_size", "name", "nonsense"]
 VALUES = ["0", "1", "-1", "2", "7", "12", "1000000", "9223372036854775807", "1e300", ".nan", ".inf", "true", "null",
-          "''", "[]", "{}", "[1, 2]", "valid.xx", "no.xx", ".", "latin1", "sides", "any", "words", "bpe", "rnn", "pointer",
-          "language_model", "none", "all", "bf16", "auto", "last", "xx", "\u2028", "0.5", "3"]
+          "''", "[]", "{}", "[1, 2]", "valid.xx", "no.xx", ".", "latin1", "sides", "any", "words", "bpe", "rnn",
+          "pointer", "language_model", "none", "all", "bf16", "auto", "last", "xx", "\u2028", "0.5", "3"]
 MUTATIONS = st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), min_size=1, max_size=3)
 
 
