@@ -17,6 +17,8 @@ RESERVED_PIECES = 256 + 3
 # Of the speed of large matrix products: a step has small ones as well, and passes over memory. Multi30k's small model
 # reaches two fifths (benchmarks/README.md).
 EFFICIENCY = 0.4
+# Even without memory, layers are built one by one: a number mistyped should not take hours to be refused.
+MOST_LAYERS = 1000
 
 
 def size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
@@ -48,6 +50,10 @@ def size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) ->
     from seq2seq.machine import choose_device, choose_dtype, describe
     from seq2seq.model import build_model
 
+    layers = max(recipe.model.encoder_layers, recipe.model.decoder_layers)
+    if layers > MOST_LAYERS:
+        report.errors.append(f"model: {layers:,} layers are more than any machine trains. Use fewer.")
+        return
     sizes = [tokenizer.vocab_size for tokenizer in (tokenizers.source, tokenizers.target)] if tokenizers else [
         recipe.tokenizer.vocab_size] * 2
     try:
