@@ -108,7 +108,9 @@ def test_the_page_is_one_file_that_asks_the_network_for_nothing(run):
     assert code == 0 and "page.html" in err
     text = Path("page.html").read_text(encoding="utf-8")
     assert "{{" not in text
-    assert not re.search(r"https?:|//[a-z]|@import|url\(", text.replace("/* ", ""))
+    # In the weights, which are Base64, two slashes can stand before any letter.
+    written = re.sub(r"[A-Za-z0-9+/=]{40,}", "", text.replace("/* ", ""))
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", written)
     parsed = Parsed(text)
     assert not any({"src", "href", "srcset", "action"} & attributes.keys() for _, attributes in parsed.elements)
     assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in parsed.elements}
