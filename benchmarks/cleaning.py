@@ -10,7 +10,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from seq2seq.corpus import Counts, clean, read_lines
+from seq2seq.cleaning import clean
+from seq2seq.corpus import Counts, read_lines
 from seq2seq.errors import UserError
 from seq2seq.recipe import Cleaning, Languages
 

@@ -1,43 +1,30 @@
-"""Parallel text as it lies: two files, TSV, JSONL, Parquet, TMX, the hub; and cleaning, with counts by reason.
+"""Parallel text as it lies: two files, TSV, JSONL, Parquet, TMX, the hub.
 
 A line ends at a line feed alone. Whatever else looks like a line end (U+0085, U+2028, a form feed) is a character.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from seq2seq.errors import CorpusError
-from seq2seq.quality import LengthModel, is_damaged, number_agreement
-from seq2seq.side_languages import LanguageDetector, SideLanguages
 from seq2seq.tmx import read_units
+from seq2seq.unpacking import BLOCK_BYTES, opened
 from seq2seq.words import position_fault
 
 if TYPE_CHECKING:
-    from seq2seq.recipe import Cleaning, Corpus, Languages, Recipe
+    from seq2seq.recipe import Corpus, Recipe
 
 Pair = tuple[int, str, str]
 """Line number (from 1), source, target. Text alone, that of a language model, is the target of an empty source."""
 Row = tuple[int, tuple[str, ...]]
 """Line number (from 1), and what stands there for each of the corpus's sides."""
-
-BLOCK_BYTES = 1 << 20
-SHORT = 10
-"""Characters up to which the length ratio says nothing."""
-LEARNED_FROM = 10_000
-"""Pairs at the beginning of a corpus from which cleaning learns what is usual in it."""
-
 
 @dataclass
 class Counts:
@@ -108,70 +95,9 @@ def byte_lines(path: Path) -> Iterator[bytes]:
     Raises:
         CorpusError: the file cannot be read.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         for line in file:
             yield line.removesuffix(b"\n")
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    """A file for reading, unpacked where its name ends in .gz or .zst.
-
-    Raises:
-        CorpusError: it cannot be read, while it is opened or later.
-    """
-    try:
-        with _unpacked(path) as file:
-            # Iterating a GzipFile itself is Python code for every line.
-            yield io.BufferedReader(cast(io.RawIOBase, file), BLOCK_BYTES)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise CorpusError(f"{path} is no intact gzip file ({error}). Copy or compress it again.") from error
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def _unpacked(path: Path) -> Any:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")
-    if path.suffix != ".zst":
-        return open(path, "rb", buffering=0)
-    return _Blocks(_unpacked_zst(path))
-
-
-def _unpacked_zst(path: Path) -> Iterator[bytes]:
-    try:
-        import zstandard
-    except ImportError:
-        raise CorpusError(f"{path}: to read .zst files, install zstandard: pip install 'seq2seq[zst]'") from None
-    frame = None
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                while block:                                                    # which can hold the end of a frame
-                    frame = frame or zstandard.ZstdDecompressor().decompressobj()
-                    yield frame.decompress(block)
-                    block, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-        if frame is not None:
-            raise zstandard.ZstdError("it ends in the middle")
-    except zstandard.ZstdError as error:
-        raise CorpusError(f"{path} is no intact zstd file ({error}). Copy or compress it again.") from error
-
-
-class _Blocks(io.RawIOBase):
-    """Blocks of bytes as a file."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self.blocks, self.rest = blocks, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self.rest and (block := next(self.blocks, None)) is not None:
-            self.rest = memoryview(block)
-        size = min(len(self.rest), len(buffer))
-        buffer[:size], self.rest = self.rest[:size], self.rest[size:]
-        return size
 
 
 def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> Iterator[Pair]:
@@ -284,7 +210,7 @@ def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
 
 
 def _read_tmx(spec: Corpus, path: Path) -> Iterator[Row]:
-    with _opened(path) as file:
+    with opened(path) as file:
         blocks = iter(partial(file.read, BLOCK_BYTES), b"")
         languages = [str(column) for column in spec.columns]
         yield from enumerate(read_units(blocks, str(path), languages, spec.markup), 1)
@@ -343,83 +269,3 @@ def _whole_characters(text: str, where: str) -> str:
         raise CorpusError(f"{where}: character {error.start + 1} is half a surrogate pair, which no text can hold. "
                           "Mend or remove the line.") from None
     return text
-
-
-# Cleaning
-
-
-def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
-          languages: Languages | None = None) -> Iterator[Pair]:
-    """The pairs worth training on; the others are counted by reason.
-
-    sides: how many texts the corpus has for each pair; of one that has text alone, the source is empty and no fault,
-    and nothing is compared. languages: of the two sides, where they are to be recognised.
-    Equal pairs are found by 64-bit hashes: 16 bytes or so a pair, and one wrong hit in 10^19 comparisons.
-
-    Raises:
-        UserError: languages are to be recognised, but lingua is not installed or does not know one of them.
-    """
-    seen: set[bytes] = set()
-    usual, pairs = _learn(pairs, cleaning, sides, languages)
-    for number, source, target in pairs:
-        reason = _fault((source, target)[-sides:], cleaning) or usual.fault(source, target)
-        if reason is None and cleaning.remove_duplicates:
-            digest = hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
-            reason = "duplicate" if digest in seen else None
-            seen.add(digest)
-        if reason is None:
-            yield number, source, target
-        else:
-            counts.drop(reason, number)
-
-
-@dataclass(frozen=True)
-class _Usual:
-    """What is usual in a corpus, as far as its cleaning asks. most: standard deviations of a length."""
-
-    lengths: LengthModel | None = None
-    most: float = 0.0
-    languages: SideLanguages | LanguageDetector | None = None
-
-    def fault(self, source: str, target: str) -> str | None:
-        if self.lengths and self.lengths.deviation(len(source.strip()), len(target.strip())) > self.most:
-            return "length_deviation"
-        if self.languages and self.languages.wrong(source, target):
-            return "wrong_language"
-        return None
-
-
-def _learn(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
-           ) -> tuple[_Usual, Iterable[Pair]]:
-    """What the first pairs say, and all pairs again. Nothing is read ahead unless the cleaning needs it."""
-    detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
-    if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
-        return _Usual(languages=detector), pairs
-    pairs = iter(pairs)
-    first = list(islice(pairs, LEARNED_FROM))
-    sound = [(source, target) for _, source, target in first if _fault((source, target), cleaning) is None]
-    lengths = None
-    if cleaning.max_length_deviation is not None:
-        lengths = LengthModel.learn((len(source.strip()), len(target.strip())) for source, target in sound)
-    usual = _Usual(lengths, cleaning.max_length_deviation or 0.0,
-                   SideLanguages(sound) if cleaning.language == "sides" else detector)
-    return usual, chain(first, pairs)
-
-
-def _fault(texts: Sequence[str], cleaning: Cleaning) -> str | None:
-    lengths = [len(text.strip()) for text in texts]
-    if not min(lengths):
-        return "empty"
-    if max(lengths) > cleaning.max_characters:
-        return "too_long"
-    ratio = cleaning.max_length_ratio
-    if ratio is not None and min(lengths) > SHORT and max(lengths) > ratio * min(lengths):
-        return "length_ratio"
-    if cleaning.remove_identical and len(set(texts)) < len(texts):
-        return "identical"
-    if cleaning.remove_damaged and any(map(is_damaged, texts)):
-        return "damaged"
-    least = cleaning.min_number_agreement
-    if least is not None and len(texts) > 1 and number_agreement(*texts) < least:
-        return "numbers"
-    return None

@@ -19,7 +19,8 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
-from seq2seq.corpus import Counts, Pair, clean, read_pairs
+from seq2seq.cleaning import clean
+from seq2seq.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import CorpusError, TokenizerError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers

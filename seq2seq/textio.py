@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import os
 import shutil
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar
 
 from seq2seq import console
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.unpacking import BLOCK_BYTES, PACKED, unpacked
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -83,13 +85,13 @@ class Input:
     def _raw_lines(self) -> Iterator[bytes]:
         try:
             yield from self.file
-        except (OSError, EOFError) as error:                                    # EOFError: a .gz that was cut off
+        except (OSError, EOFError, zlib.error) as error:                        # EOFError: a .gz that was cut off
             raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
 
 
 @contextmanager
 def reading(path: Path | None) -> Iterator[Input]:
-    """A file, read through gzip where its name ends in .gz, or standard input where path is None.
+    """A file, unpacked where its name ends in .gz or .zst, or standard input where path is None.
 
     Raises:
         CorpusError: it cannot be opened.
@@ -100,7 +102,7 @@ def reading(path: Path | None) -> Iterator[Input]:
         yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty())
         return
     try:
-        file = cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115
+        file = io.BufferedReader(unpacked(path), BLOCK_BYTES)
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {_reason(error)}.") from error
     with file:
@@ -109,7 +111,7 @@ def reading(path: Path | None) -> Iterator[Input]:
 
 def _count_lines(path: Path) -> int | None:
     """Lines of a file that can be read twice."""
-    if path.suffix == ".gz" or not path.is_file():
+    if path.suffix in PACKED or not path.is_file():
         return None
     with suppress(OSError), path.open("rb") as file:                            # reading will say what is wrong
         count, last = 0, b""

@@ -1,5 +1,6 @@
 """The command line: one line out for each line in, results alone on standard output, and the exit codes."""
 
+import gzip
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+import zstandard
 
 from seq2seq import trainer
 from seq2seq.checkpoint import load_bundle, save_bundle, save_checkpoint
@@ -756,3 +758,14 @@ def test_the_module_is_the_command(directory):
                             text=True, timeout=60)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "no.txt cannot be read: No such file or directory.\n"
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])
+def test_packed_input_is_unpacked_and_a_damaged_one_is_told(run, model, directory, pack):
+    name = f"text.{'gz' if pack is gzip.compress else 'zst'}"
+    data = pack("\n".join(GERMAN * 300).encode())
+    Path(name).write_bytes(data)
+    assert run("translate", "model", name, "--beam-size", "1").out.count(b"\n") == len(GERMAN) * 300 - 1
+    Path(name).write_bytes(data[:-9] + bytes(9))
+    damaged = run("translate", "model", name)
+    assert damaged.code == 2 and name in damaged.err and "Traceback" not in damaged.err

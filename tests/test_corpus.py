@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from seq2seq.corpus import BLOCK_BYTES, Counts, clean, read_corpus, read_lines, read_pairs
+from seq2seq.cleaning import clean
+from seq2seq.corpus import Counts, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data import Cleaning
+from seq2seq.unpacking import BLOCK_BYTES
 
 FIRST_PAIRS = [(1, "ein Hund", "a dog"), (2, "eine Katze", "a cat")]
 

@@ -11,20 +11,21 @@ PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
     "errors", "console", "stopping", "recipe", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
-    "quality", "side_languages", "tmx", "corpus", "textio", "resuming", "batching", "machine", "model", "loss",
-    "gradients", "optim", "sampling", "search", "constraints", "candidate_selection", "coverage", "segments",
-    "faults", "confidence", "minimum_bayes_risk", "decoding", "safety_net", "preparation", "storage", "checkpoint",
-    "averaging", "restoring", "translator", "synthetic", "generation", "rescoring", "alignment", "inspection",
-    "views", "workers", "processes", "evaluation", "significance", "validation", "progress", "divergence", "run",
-    "verification", "trainer", "parallelism", "check", "interop", "options", "commands", "cli", "__main__",
+    "tmx", "unpacking", "corpus", "quality", "side_languages", "cleaning", "textio", "resuming", "batching",
+    "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints", "candidate_selection",
+    "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding", "safety_net", "preparation",
+    "storage", "checkpoint", "averaging", "restoring", "translator", "synthetic", "generation", "rescoring",
+    "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance", "validation",
+    "progress", "divergence", "run", "verification", "trainer", "parallelism", "check", "interop", "options",
+    "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "attention", "copying", "joined", "transformer", "language_model", "rnn", "pointer",
     "flat", "inference", "kernels", "compiled", "inspection", "__init__",
 ]
 WITHOUT_TORCH = [
-    "errors", "stopping", "recipe", "quality", "side_languages", "tmx", "textio", "resuming", "subword_sampling",
-    "vocabulary", "words", "numbering", "tokenizer", "corpus",
+    "errors", "stopping", "recipe", "unpacking", "corpus", "quality", "side_languages", "cleaning", "tmx", "textio",
+    "resuming", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",

@@ -12,8 +12,9 @@ import torch
 
 from seq2seq.check import inspect
 from seq2seq.checkpoint import load_bundle, newest_checkpoint
+from seq2seq.cleaning import clean
 from seq2seq.cli import main
-from seq2seq.corpus import Counts, clean, read_corpus
+from seq2seq.corpus import Counts, read_corpus
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.evaluation import format_scores, perplexities
 from seq2seq.generation import generate

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from seq2seq.corpus import Counts, clean
+from seq2seq.cleaning import clean
+from seq2seq.corpus import Counts
 from seq2seq.errors import UserError
 from seq2seq.quality import LengthModel, has_entities, is_damaged, number_agreement, numbers
 from seq2seq.recipe import Cleaning

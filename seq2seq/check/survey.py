@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.check.report import CorpusReport, Finding
-from seq2seq.corpus import SHORT, Pair, byte_lines
+from seq2seq.cleaning import SHORT
+from seq2seq.corpus import Pair, byte_lines
 from seq2seq.errors import CorpusError
 from seq2seq.quality import has_entities, is_damaged, number_agreement
 from seq2seq.recipe import Corpus

@@ -28,7 +28,7 @@ def generate(
     model: Annotated[Path, typer.Argument(
         metavar="MODEL", help="A language model: a bundle, or a run (its best model).", show_default=False)],
     input: Annotated[Path | None, typer.Argument(
-        metavar="INPUT", help="A text file of beginnings, one a line (may end in .gz); - is standard input.",
+        metavar="INPUT", help="A text file of beginnings, one a line (may end in .gz or .zst); - is standard input.",
         show_default="the model begins")] = None,
     prompt: Annotated[list[str] | None, typer.Option(
         metavar="TEXT", help="How the text begins. May be given again.", show_default=False)] = None,

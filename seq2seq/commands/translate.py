@@ -76,7 +76,7 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
 def translate(
     model: Model,
     input: Annotated[Path | None, typer.Argument(
-        metavar="INPUT", help="A text file, one sentence a line (may end in .gz).",
+        metavar="INPUT", help="A text file, one sentence a line (may end in .gz or .zst).",
         show_default="standard input")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",

@@ -1,0 +1,78 @@
+"""Files as they are, or packed by gzip or Zstandard: their names say which."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from seq2seq.errors import CorpusError
+
+BLOCK_BYTES = 1 << 20
+PACKED = (".gz", ".zst")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """A file for reading, unpacked where its name ends in .gz or .zst.
+
+    Raises:
+        CorpusError: it cannot be read, while it is opened or later.
+    """
+    try:
+        with unpacked(path) as file:
+            # Iterating a GzipFile itself is Python code for every line.
+            yield io.BufferedReader(cast(io.RawIOBase, file), BLOCK_BYTES)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise CorpusError(f"{path} is no intact gzip file ({error}). Copy or compress it again.") from error
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def unpacked(path: Path) -> Any:
+    """A file of bytes, for iteration and reading. What is wrong with it shows while it is read; see `opened`."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix != ".zst":
+        return open(path, "rb", buffering=0)
+    return _Blocks(_unpacked_zst(path))
+
+
+def _unpacked_zst(path: Path) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise CorpusError(f"{path}: to read .zst files, install zstandard: pip install 'seq2seq[zst]'") from None
+    frame = None
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                while block:                                                    # which can hold the end of a frame
+                    frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                    yield frame.decompress(block)
+                    block, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+        if frame is not None:
+            raise zstandard.ZstdError("it ends in the middle")
+    except zstandard.ZstdError as error:
+        raise CorpusError(f"{path} is no intact zstd file ({error}). Copy or compress it again.") from error
+
+
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as a file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.blocks, self.rest = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.rest and (block := next(self.blocks, None)) is not None:
+            self.rest = memoryview(block)
+        size = min(len(self.rest), len(buffer))
+        buffer[:size], self.rest = self.rest[:size], self.rest[size:]
+        return size
