@@ -62,5 +62,7 @@ def go_back(run: Path, progress: Progress) -> None:
         **good.info["progress"], "rate_factor": progress.rate_factor * RATE_AFTER_RETREAT,
         "retreats": progress.retreats + 1, "best_score": progress.best_score, "best_step": progress.best_step,
         "skipped": progress.skipped, "skipped_in_row": 0,
+        # When it was saved, nothing was known of what came after; the one before it may be deleted.
+        "good_step": good.step, "candidate_step": good.step,
     }
     save_checkpoint(run, good.step, good.model, good.state, {**good.info, "progress": lowered})

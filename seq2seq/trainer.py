@@ -353,11 +353,11 @@ class Training:
         save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
 
     def _save(self, log: Log | NoLog) -> None:
+        self.progress.judge()                                                   # by all, since all go back together
         if not self.group.first:
             return
         log.flush()                                                             # no checkpoint is newer than its log
         self.progress.logged = log.records
-        self.progress.judge()
         state = {f"optimizer.{name}.{key}": value.cpu()
                  for name, weight in zip(self.names, self.weights, strict=True)
                  for key, value in self.optimizer.state(weight).items()}

@@ -34,6 +34,12 @@ if os.environ.get("DIES") == os.environ.get("RANK", "0") and not Path(sys.argv[-
             os.kill(os.getpid(), 9)
         step(self, parts)
     trainer.Training._step = dying
+if "EXPLODES" in os.environ:
+    from seq2seq import progress
+    progress.SMOOTHING_STEPS = 2
+    update = trainer.Training._update
+    trainer.Training._update = lambda self, rate, step: update(
+        self, rate * (1e5 if step >= 8 and self.progress.rate_factor == 1 else 1), step)
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 
@@ -138,6 +144,14 @@ def test_a_process_that_dies_ends_the_others_and_another_number_goes_on(folder):
     together = trained(folder, "together", 3, *settings)
     assert together.step == alone.step
     assert losses(folder, "together") == pytest.approx(losses(folder, "alone"), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_all_go_back_together_where_a_training_diverges(folder):
+    settings = "training.max_steps=20", "training.validate_every=3", "training.divergence=lower_rate"
+    together = trained(folder, "together", 2, *settings, EXPLODES="1")
+    assert (together.step, together.info["progress"]["retreats"]) == (20, 1)
+    assert "going back to step 3" in (folder / "together.errors").read_text()
 
 
 @pytest.mark.slow

@@ -284,6 +284,19 @@ def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkey
     assert capsys.readouterr().err.count("going back to step 3") == 5
 
 
+def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recipe, tmp_path, monkeypatch, capsys):
+    done = Training._update
+    monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)
+    begins = {1: 11, 0.5: 7}                                                    # by rate: 6 is good, 9 not known to be
+    monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
+        self, rate * (1e5 if step >= begins.get(self.progress.rate_factor, 99) else 1), step))
+    train(recipe("training.max_steps=20", "training.validate_every=3", "training.divergence=lower_rate",
+                 "training.keep_checkpoints=1"), tmp_path / "run")
+    assert capsys.readouterr().err.count("going back to step 6") == 2
+    progress = newest_checkpoint(tmp_path / "run").info["progress"]
+    assert (progress["step"], progress["retreats"], progress["rate_factor"]) == (20, 2, 0.25)
+
+
 def test_a_healthy_training_is_never_taken_for_a_diverged_one():
     progress = Progress()
     generator = torch.Generator().manual_seed(3)
