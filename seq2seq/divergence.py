@@ -32,13 +32,18 @@ def require_sane(progress: Progress, run: Path) -> None:
                  f"{progress.lowest_loss:.2f} to {progress.smoothed_loss:.2f}")
     else:
         return
+    raise diverged(found, progress, run)
+
+
+def diverged(found: str, progress: Progress, run: Path) -> Diverged:
+    """The error that says what was found, and what can be done in this run."""
     anew = ("train anew (--restart) with a lower training.learning_rate, a longer warmup_steps, precision fp32, or "
             "divergence: lower_rate")
     if progress.good_step not in map(step_of, list_checkpoints(run)):
-        raise Diverged(found, f"No checkpoint is left from well before that: {anew}.")
-    raise Diverged(found, f"The checkpoint of step {progress.good_step:,} in {run} is from before. To go back to it "
-                          "with half the learning rate, run the same command with --set "
-                          f"training.divergence=lower_rate; or {anew}.")
+        return Diverged(found, f"No checkpoint is left from well before that: {anew}.")
+    return Diverged(found, f"The checkpoint of step {progress.good_step:,} in {run} is from before. To go back to it "
+                           "with half the learning rate, run the same command with --set "
+                           f"training.divergence=lower_rate; or {anew}.")
 
 
 def can_go_back(run: Path, progress: Progress) -> bool:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.checkpoint import bundle_metadata, resolve_model_path
+from seq2seq.checkpoint import resolve_model_path
 from seq2seq.corpus import Counts, read_corpus
 from seq2seq.decoding import Request
 from seq2seq.errors import CorpusError, RecipeError
-from seq2seq.recipe import Corpus, Recipe
-from seq2seq.storage import sync
+from seq2seq.recipe import Corpus, DecodingSection, Recipe
+from seq2seq.recipe.decoding import SAMPLING_KEYS
+from seq2seq.storage import read_metadata, sync
 from seq2seq.translator import Translator
 
 BLOCK_LINES = 8192
@@ -83,7 +84,7 @@ def _key(spec: Corpus, model: Path, given: Path) -> str:
     except OSError as error:
         raise CorpusError(f"{given} cannot be read: {error.strerror or error}.") from error
     described = [str(given), state.st_size, state.st_mtime_ns, spec.limit, spec.samples,
-                 bundle_metadata(model).get("step"), (model / "metadata.json").read_text()]
+                 read_metadata(model, "bundle", required=())["sha256"]]       # not its scores, which may be new
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
 
@@ -95,7 +96,7 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
     if found != wanted:
         raise RecipeError(f"{model} translates from {found[0]} to {found[1]}; the corpus {spec.label} needs a model "
                           f"from {wanted[0]} to {wanted[1]}.")
-    options: dict[str, Any] = {"n_best": 1, **({"sampling": True, "mbr": 0} if spec.samples else {})}
+    options = _options(translator.decoding, spec.samples)
     made.parent.mkdir(parents=True, exist_ok=True)
     part = made.with_suffix(".part")
     done = _whole_lines(part)
@@ -109,6 +110,15 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
             file.write(best.text.replace("\n", " ").encode() + b"\n")
     sync(part)
     os.replace(part, made)
+
+
+def _options(own: DecodingSection, samples: bool) -> dict[str, Any]:
+    """What differs from the model's own `decoding`, so that one translation is drawn, or searched for."""
+    of_search = {"diverse_groups": 1, "require": ()}
+    of_samples = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}
+    if samples:
+        return {"n_best": 1, "sampling": True, "mbr": 0, **of_search}
+    return {"n_best": 1, **({"sampling": False, "mbr": 0, **of_samples} if own.sampling else {})}
 
 
 def _texts(spec: Corpus, given: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from xml.parsers import expat
 
 from seq2seq.errors import CorpusError
@@ -95,12 +96,15 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
     """
     reader = _Reader(path, keep_markup)
     try:
-        for block in blocks:
-            reader.parser.Parse(block, False)
+        # The parser may keep back units until it is told of the end (expat 2.6 does).
+        for block, last in chain(((block, False) for block in blocks), [(b"", True)]):
+            reader.parser.Parse(block, last)
             for unit in reader.units:
                 yield tuple(_text(unit, language) for language in languages)
             reader.units.clear()
-        reader.parser.Parse(b"", True)
+    except (LookupError, ValueError) as error:                                  # of the encoding that the file names
+        raise CorpusError(f"{path}: its encoding cannot be read ({error}). Convert the file to UTF-8, and name that in "
+                          "its first line.") from error
     except expat.ExpatError as error:
         raise CorpusError(f"{path}:{error.lineno}: no well-formed XML ({expat.ErrorString(error.code)}). Export the "
                           "translation memory again, or mend the line.") from error

@@ -33,7 +33,7 @@ from seq2seq.checkpoint import (
     update_bundle_metadata,
 )
 from seq2seq.corpus import read_pairs
-from seq2seq.divergence import Diverged, can_go_back, go_back, require_sane
+from seq2seq.divergence import Diverged, can_go_back, diverged, go_back, require_sane
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
 from seq2seq.gradients import StepGradients, gradient_of
@@ -298,7 +298,10 @@ class Training:
 
     def _measure(self, log: Log | NoLog, kind: str, title: str) -> tuple[Measured, bool]:
         """Measure the model as it is; keep it as the best bundle if it is better than the best."""
-        measured = self.validation.measure(self.model, self._translator(), self.group)
+        try:
+            measured = self.validation.measure(self.model, self._translator(), self.group)
+        except FloatingPointError as error:
+            raise diverged(f"step {self.progress.step:,}: {error}", self.progress, self.run) from error
         values = measured.values()
         log.write(kind, self.progress.step, values)
         score = values[self.section.best_metric]

@@ -63,7 +63,11 @@ class Validation:
 
     def measure(self, model: Seq2Seq, translator: Translator, group: Group) -> Measured:
         """The loss of `model`, which must be in evaluation mode, and the scores of what `translator` makes with it; the
-        work is shared out in the group."""
+        work is shared out in the group.
+
+        Raises:
+            FloatingPointError: the loss is not a number.
+        """
         section = self.recipe.training
         sums = torch.zeros(2, dtype=torch.float64, device=translator.device)
         lengths = np.maximum(self.corpus.source.lengths, self.corpus.target.lengths)
@@ -74,6 +78,8 @@ class Validation:
                 sums += torch.stack([losses.double().sum(), torch.tensor(batch.target_count, device=sums.device)])
         group.sum([sums])
         total, tokens = sums.tolist()
+        if math.isnan(total):                                                   # infinite it may be, of a sparse model
+            raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATED]
         shared = SharedTranslator(translator, group)
         return Measured(total / tokens, score_pairs(shared, self.pairs[:section.valid_sentences], metrics))

@@ -51,10 +51,10 @@ class Verification:
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
     """The recipe for so many steps, all of them in the log, with a few short validations and no test."""
-    training = recipe.training.model_copy(update={
+    whole = recipe.resolve()
+    training = whole.training.model_copy(update={
         "max_steps": steps, "validate_every": max(1, steps // VALIDATIONS), "valid_sentences": VALID_SENTENCES,
         "log_every": 1, "early_stopping": 0, "checkpoint_minutes": 0.01})
-    whole = recipe.resolve()
     return whole.model_copy(update={"training": training, "data": whole.data.model_copy(update={"test": {}}),
                                     "expected": {}})
 
@@ -75,14 +75,16 @@ def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: 
     _watch(place, whole, steps, advance, 0)
     parted.mkdir()
     # A large corpus takes long to prepare; that this survives kills too is tested elsewhere.
-    for name in ("tokenizer", "prepared"):
-        shutil.copytree(whole / name, parted / name)
+    for name in ("tokenizer", "prepared", "synthetic"):
+        if (whole / name).exists():
+            shutil.copytree(whole / name, parted / name)
     rng = random.Random(recipe.seed)
     done = []
     for number, step in enumerate(sorted(rng.sample(range(1, steps), min(kills, steps - 1))), start=1):
         chosen = signal.SIGTERM if number == kills else signal.SIGKILL
-        _watch(place, parted, step, advance, steps, (chosen, rng.uniform(0, LONGEST_DELAY)))
-        done.append(Kill(chosen.name, logged_steps(parted), max(map(step_of, list_checkpoints(parted)), default=0)))
+        if _watch(place, parted, step, advance, steps, (chosen, rng.uniform(0, LONGEST_DELAY))):
+            newest = max(map(step_of, list_checkpoints(parted)), default=0)
+            done.append(Kill(chosen.name, logged_steps(parted), newest))
     _watch(place, parted, steps, advance, steps)
     last = list_checkpoints(whole)[-1]
     weights = hashlib.sha256((last / MODEL).read_bytes()).hexdigest()
@@ -90,8 +92,9 @@ def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: 
 
 
 def _watch(place: Path, run: Path, until: int, advance: Callable[[int], None], before: int,
-           kill: tuple[signal.Signals, float] | None = None) -> None:
-    """Train until the log has so many steps, then kill with a delay; without `kill`, train to the end."""
+           kill: tuple[signal.Signals, float] | None = None) -> bool:
+    """Train until the log has so many steps, then kill with a delay; without `kill`, train to the end. Whether the
+    training was killed: it may have ended before."""
     command = [sys.executable, "-m", "seq2seq", "train", str(place / RECIPE), "--run-dir", str(run)]
     with (place / f"{run.name}.log").open("a+b") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
@@ -101,8 +104,9 @@ def _watch(place: Path, run: Path, until: int, advance: Callable[[int], None], b
                 if kill and logged_steps(run) >= until:
                     time.sleep(kill[1])
                     process.send_signal(kill[0])
-                    process.wait()
-                    return
+                    if process.wait():
+                        return True
+                    break
                 time.sleep(LOOK_EVERY)
         finally:
             if process.poll() is None:
@@ -112,6 +116,7 @@ def _watch(place: Path, run: Path, until: int, advance: Callable[[int], None], b
             errors.seek(0)
             raise UserError(f"the training ended with exit code {process.returncode}:\n"
                             f"{errors.read().decode(errors='replace').rstrip()}")
+    return False
 
 
 def logged_steps(run: Path) -> int:
@@ -122,7 +127,8 @@ def logged_steps(run: Path) -> int:
 
 def remains(run: Path) -> dict[str, Any]:
     """What a training leaves, by name: checksums of weights and of all other state, the log without time."""
-    files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run) for name in (MODEL, STATE))]
+    # Of which steps there are earlier checkpoints, the clock and the signals have decided.
+    files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run)[-1:] for name in (MODEL, STATE))]
     found: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                              for path in files}
     for record in _records(run):

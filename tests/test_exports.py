@@ -14,13 +14,13 @@ from seq2seq.errors import CheckpointError, FormatError, UserError
 from seq2seq.interop import ctranslate2, transformers
 from seq2seq.interop.ctranslate2 import CTranslate2Translator
 from seq2seq.interop.huggingface import import_model
-from seq2seq.interop.parity import Difference, Parity, Tolerance, require
+from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, require
 from seq2seq.model import build_model
 from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.recipe.document import write_yaml
 from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import train_tokenizers
-from seq2seq.translator import Translator
+from seq2seq.translator import PairScore, Translator
 from tests.marian_models import ENGLISH, GERMAN, make
 
 for package in ("transformers", "ctranslate2"):
@@ -226,6 +226,23 @@ def test_the_gate_opens_within_its_tolerance_only():
             require(refused, tolerance, "it")
     with pytest.raises(FormatError, match="line 7: Hund\n    ours:   dog\n    theirs: cat  \\(gap 0.5000\\)"):
         require(parity_of(same=98, gaps=[0.5] * 2), each, "it")
+
+
+def test_the_gate_stays_shut_where_nothing_was_compared_or_a_score_is_no_number(bundle):
+    each = Tolerance(1e-3, 0.99, each=True)
+    with pytest.raises(FormatError, match="can take none of the lines"):
+        require(Parity(0, 0, 0.0, 0.0, []), each, "it")
+    ours = Translator.load(bundle, "cpu", "fp32")
+
+    class Theirs:
+        translate = ours.translate
+
+        def score(self, pairs):
+            first, *others = ours.score(pairs)
+            return [first, *(PairScore(float("nan"), other.tokens) for other in others)]
+
+    with pytest.raises(FormatError, match="nan at worst"):
+        require(compare(ours, Theirs(), ["Hund", "Katze"]), each, "it")
 
 
 def test_a_directory_of_something_else_is_left_alone(bundle, tmp_path):

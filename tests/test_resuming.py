@@ -278,3 +278,12 @@ def test_a_process_that_waits_for_lines_stops_at_once(directory):
     assert process.returncode == 130, err
     assert f"{BLOCK} lines are done" in err
     assert (directory / "out.part").read_bytes().count(b"\n") == BLOCK
+
+
+def test_a_damaged_gz_is_named(tmp_path):
+    from seq2seq.textio import reading
+
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"")[:10] + b"\xff" * 9)                     # a header, and blocks of no known kind
+    with reading(path) as lines, pytest.raises(CorpusError, match="text.gz cannot be read to its end: .*invalid"):
+        list(lines)

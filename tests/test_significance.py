@@ -92,3 +92,23 @@ def test_what_cannot_be_compared_is_refused(files, capsys, options, told):
     assert main(["evaluate", "--hypothesis", str(files / "good"), "--baseline", str(files / "bad"), "--reference",
                  str(files / "reference"), *options]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_model_as_baseline_takes_its_text_and_files_are_looked_at_before_the_work(files, capsys, monkeypatch):
+    from seq2seq.commands import evaluate
+
+    model = files / "model"
+    model.mkdir()
+    arguments = ["evaluate", "--hypothesis", str(files / "good"), "--baseline", str(model), "--reference",
+                 str(files / "reference")]
+    assert main(arguments) == 2
+    assert "by --source" in capsys.readouterr().err
+    loaded = []
+    monkeypatch.setattr(evaluate, "load_translator", lambda path, *_: loaded.append(path))
+    (files / "short").write_text("one line\n")
+    assert main([*arguments, "--source", str(files / "short")]) == 2            # which is what the message asked for
+    assert "short has 1 lines" in capsys.readouterr().err
+    assert main(["evaluate", str(model), "--baseline", str(files / "missing"), "--source", str(files / "good"),
+                 "--reference", str(files / "reference")]) == 2
+    assert "missing cannot be read" in capsys.readouterr().err
+    assert not loaded

@@ -7,8 +7,9 @@ from toy import RECIPE, write_corpus
 
 from seq2seq import synthetic
 from seq2seq.check import inspect
+from seq2seq.checkpoint import update_bundle_metadata
 from seq2seq.errors import RecipeError
-from seq2seq.recipe import load_recipe
+from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.synthetic import with_synthetic_text
 from seq2seq.trainer import Training, train
 from seq2seq.translator import Translator
@@ -55,6 +56,23 @@ def test_it_is_made_once(folder, tmp_path, monkeypatch):
     _, text = made(recipe, tmp_path)
     monkeypatch.setattr(synthetic, "Translator", None)
     assert made(recipe, tmp_path)[1] == text
+
+
+def test_new_scores_of_the_model_do_not_make_it_anew(folder, tmp_path, monkeypatch):
+    recipe = load_recipe(folder / "recipe.yaml")
+    _, text = made(recipe, tmp_path)
+    update_bundle_metadata(folder / "reverse" / "best", test={"small": {"measured": "by seq2seq evaluate"}})
+    monkeypatch.setattr(synthetic, "Translator", None)
+    assert made(recipe, tmp_path)[1] == text
+
+
+@pytest.mark.parametrize("own", [
+    {"sampling": True, "top_k": 5, "mbr": 32}, {"diverse_groups": 5}, {"require": ("Katze",)}, {"mbr": 3, "n_best": 2}])
+def test_the_recipe_says_whether_it_is_drawn_whatever_the_model_does_otherwise(own):
+    own = DecodingSection(**own)
+    for samples in (True, False):
+        options = DecodingSection.model_validate({**own.model_dump(), **synthetic._options(own, samples)})
+        assert (options.sampling, options.n_best) == (samples, 1)
 
 
 @pytest.mark.parametrize("torn", [b"", b"the start of a li"])

@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 
+from seq2seq import tmx
 from seq2seq.errors import CorpusError
 from seq2seq.tmx import read_units
 
@@ -24,6 +25,33 @@ def read(text, *languages, block=7, **options):
     data = text.encode()
     blocks = (data[at:at + block] for at in range(0, len(data), block))
     return list(read_units(blocks, "memory.tmx", languages or ("en", "de"), **options))
+
+
+class Deferring:
+    """A parser that tells of nothing before the end, as expat 2.6 and later may do."""
+
+    def __init__(self, parser):
+        self.__dict__.update(parser=parser, data=b"")
+
+    def __setattr__(self, name, value):
+        setattr(self.parser, name, value)
+
+    def Parse(self, data, last):                                                # noqa: N802, expat's name
+        self.__dict__["data"] += data
+        if last:
+            self.parser.Parse(self.data, True)
+
+
+def test_no_unit_is_lost_where_the_parser_keeps_it_back_until_the_end(monkeypatch):
+    create = tmx.expat.ParserCreate
+    monkeypatch.setattr(tmx.expat, "ParserCreate", lambda: Deferring(create()))
+    assert read(HEAD + unit(en="A dog", de="Hund") + TAIL) == [("A dog", "Hund")]
+
+
+@pytest.mark.parametrize("encoding", ["shift_jis", "nonsense"])
+def test_an_encoding_that_cannot_be_read_is_named(encoding):
+    with pytest.raises(CorpusError, match="memory.tmx: its encoding cannot be read .*encoding.*UTF-8"):
+        read(HEAD.replace("UTF-8", encoding) + TAIL)
 
 
 def test_each_unit_gives_its_texts_in_the_chosen_languages():

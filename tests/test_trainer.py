@@ -297,6 +297,19 @@ def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recip
     assert (progress["step"], progress["retreats"], progress["rate_factor"]) == (20, 2, 0.25)
 
 
+def test_weights_that_are_no_numbers_at_a_validation_are_a_divergence_too(recipe, tmp_path, monkeypatch, capsys):
+    done = Training._update
+    monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)
+    monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
+        self, rate * (1e38 if step == 11 and self.progress.rate_factor == 1 else 1), step))
+    settings = "training.max_steps=20", "training.validate_every=3"
+    with pytest.raises(UserError, match="step 12: the validation loss is not a number: the training has diverged"):
+        train(recipe(*settings), tmp_path / "run")
+    train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "run")
+    assert "going back to step 6" in capsys.readouterr().err
+    assert newest_checkpoint(tmp_path / "run").step == 20
+
+
 def test_a_healthy_training_is_never_taken_for_a_diverged_one():
     progress = Progress()
     generator = torch.Generator().manual_seed(3)

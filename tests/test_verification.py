@@ -41,6 +41,7 @@ def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monke
             path.mkdir(parents=True, exist_ok=True)
         for name in ("model.safetensors", "state.safetensors"):
             (run / "checkpoints" / "step-00000004" / name).write_bytes(b"the same")
+        return kill is not None
 
     monkeypatch.setattr(verification, "_watch", careless)
     monkeypatch.setattr(verification.shutil, "copytree", lambda source, target: None)
@@ -69,8 +70,37 @@ def test_only_the_clock_may_differ(tmp_path):
     assert differences(one, three) == ["the log of step 3"]
 
 
+def test_a_checkpoint_that_the_clock_or_a_signal_asked_for_is_no_difference(tmp_path):
+    for name, steps in (("one", (3, 9)), ("two", (7, 9)), ("three", (7,))):
+        for place in ("best", *(f"checkpoints/step-{step:08d}" for step in steps)):
+            (tmp_path / name / place).mkdir(parents=True)
+            for file in ("model.safetensors", "state.safetensors"):
+                (tmp_path / name / place / file).write_bytes(place.encode())
+    one, two, three = (remains(tmp_path / name) for name in ("one", "two", "three"))
+    assert differences(one, two) == []
+    assert "checkpoints/step-00000009/model.safetensors" in differences(one, three)
+
+
 def test_the_short_recipe_keeps_what_is_to_be_proven(folder):
     recipe = load_recipe("recipe.yaml")
     short = shortened(recipe, 24)
     assert short.training.max_steps == 24 and short.training.validate_every == 8 and not short.data.test
     assert short.model == recipe.model and short.training.ema_decay == recipe.training.ema_decay
+
+
+def test_the_short_recipe_names_the_same_model_wherever_it_lies(folder):
+    (folder / "other").mkdir()
+    recipe = load_recipe("recipe.yaml", ["training.start_from=other"])
+    written = load_recipe("recipe.yaml", check_files=False)
+    start = written.training.model_copy(update={"start_from": "other"})
+    relative = written.model_copy(update={"training": start})
+    assert shortened(relative, 24).training.start_from == shortened(recipe, 24).training.start_from == str(
+        folder / "other")
+
+
+def test_a_kill_that_came_too_late_is_none(folder, monkeypatch):
+    (folder / "run").mkdir()
+    (folder / "run" / "metrics.jsonl").write_text('{"step": 3}\n')
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    kill = verification.signal.SIGKILL, 0.3
+    assert verification._watch(folder, folder / "run", 3, lambda done: None, 0, kill) is False

@@ -70,7 +70,7 @@ def evaluate(
     """BLEU, chrF and TER of translations, perplexity of a language model, each with the signature that makes it
     comparable."""
     references = reference or []
-    _refuse_unless_one_way(model, source, hypothesis, references, text, language)
+    _refuse_unless_one_way(model, source, hypothesis, references, text, language, baseline)
     if baseline is None and (paired or samples):
         raise UserError("--paired and --samples are for the comparison of two systems. Name the other by --baseline.")
     if baseline is not None and (text is not None or metric and Metric.exact in metric):
@@ -148,19 +148,28 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
             pairs = list(read_pairs(recipe, spec))
             tests[name] = ([text for _, text, _ in pairs], [[text for _, _, text in pairs]])
         names.append("the references")
+    # What is there already is looked at before the work, not after it.
+    files: dict[Path, list[str]] = {}
+    for path in (system, baseline):
+        if path.is_dir() and source is None and references:
+            raise UserError(f"{path} is a model; name the text that it is to translate by --source.")
+        if not path.is_dir():
+            if not references:
+                raise UserError(f"{path} is a file of translations; name what they are compared with by --reference.")
+            files[path] = _read_lines(path)
+    if source is not None:
+        for path, stream in [*zip(references, streams, strict=True), *files.items()]:
+            if len(stream) != len(tests[""][0]):
+                raise not_parallel(str(source), len(tests[""][0]), str(path), len(stream))
     made: list[dict[str, list[str]]] = []
     for path in (system, baseline):
         if path.is_dir():
-            if source is None and references:
-                raise UserError(f"{path} is a model; name the text that it is to translate by --source.")
             translator = load_translator(path, *loading)
             language = language or translator.languages.target
             made.append({name: [found[0].text for found in translator.translate(texts)]
                          for name, (texts, _) in tests.items()})
-        elif references:
-            made.append({"": _read_lines(path)})
         else:
-            raise UserError(f"{path} is a file of translations; name what they are compared with by --reference.")
+            made.append({"": files[path]})
     compared = {name: compare(made[0][name], made[1][name], streams, language or "en", names=names, **test)
                 for name, (_, streams) in tests.items()}
     if format is TextOrJson.json:
@@ -196,12 +205,13 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 
 
 def _refuse_unless_one_way(model: Path | None, source: Path | None, hypothesis: Path | None,
-                           references: Sequence[Path], text: Path | None, language: str | None) -> None:
+                           references: Sequence[Path], text: Path | None, language: str | None,
+                           baseline: Path | None) -> None:
     """Either a model, or translations that exist already."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
                         f"{'not both' if model else 'nothing was named'}.")
-    if hypothesis is not None and source is not None:
+    if hypothesis is not None and source is not None and not (baseline and baseline.is_dir()):
         raise UserError("--source is for a MODEL to translate; --hypothesis is translated already. Leave one out.")
     if hypothesis is not None and not references:
         raise UserError("--hypothesis needs --reference FILE to be compared with.")

@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from seq2seq.corpus import read_pairs
 from seq2seq.errors import FormatError, UserError
 from seq2seq.model import Model
@@ -164,7 +166,9 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
     places = [place for place, (one, another) in enumerate(zip(mine, other, strict=True)) if one != another]
     differences = [Difference(place + 1, lines[place], mine[place], other[place],
                               _gap(ours, lines[place], mine[place], other[place])) for place in places]
-    return Parity(len(lines), len(lines) - len(places), max((gap for gap, _ in gaps), default=0.0),
+    # One that is not a number stays one; Python's max would pass over it.
+    worst = float(np.max([gap for gap, _ in gaps], initial=0.0))
+    return Parity(len(lines), len(lines) - len(places), worst,
                   sum(gap for gap, _ in gaps) / max(1, sum(tokens for _, tokens in gaps)), differences)
 
 
@@ -176,6 +180,9 @@ def _gap(ours: Translator, source: str, mine: str, other: str) -> float | None:
 
 def require(parity: Parity, tolerance: Tolerance, what: str) -> None:
     """Raises FormatError, with the first lines that differ, if an export differs by more than `tolerance` allows."""
+    if not parity.lines:
+        raise FormatError(f"{what} is refused: the model can take none of the lines that it was to be compared on. "
+                          "Name others by --source.")
     as_good = parity.same + sum(one.size <= 1e-3 for one in parity.differences)
     found = parity.worst_score if tolerance.each else parity.mean_score
     # A score that is not a number passes no comparison.
