@@ -105,9 +105,11 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
                 f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(text, number=number) for number, text in enumerate(_texts(spec, given)))
-        for best, *_ in translator.translate_stream(islice(requests, done, None), BLOCK_LINES, progress=advance,
-                                                    **options):
-            file.write(best.text.replace("\n", " ").encode() + b"\n")
+        # Blocks end where they would have: lines that are translated together may have a say in each other's roundings.
+        for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
+                                                 progress=advance, **options):
+            file.write(b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block))
+            file.flush()
     sync(part)
     os.replace(part, made)
 

@@ -19,6 +19,7 @@ from seq2seq.checkpoint import BEST, MODEL, RECIPE, STATE, list_checkpoints, ste
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe, save_recipe
 from seq2seq.run import LOG_FILE
+from seq2seq.storage import METADATA
 
 OF_THE_CLOCK = ("seconds", "tokens_per_second")
 """Fields of the log that tell time, which no two trainings share."""
@@ -131,11 +132,16 @@ def remains(run: Path) -> dict[str, Any]:
     files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run)[-1:] for name in (MODEL, STATE))]
     found: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                              for path in files}
-    for record in _records(run):
-        for name in OF_THE_CLOCK:
-            record.pop(name, None)
+    for path in list_checkpoints(run)[-1:]:
+        progress = json.loads((path / METADATA).read_bytes())["info"]["progress"]
+        found["counters"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
+    for record in map(_without_clock, _records(run)):
         found.setdefault(f"the log of step {record['step']}", []).append(record)
     return found
+
+
+def _without_clock(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in OF_THE_CLOCK}
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:

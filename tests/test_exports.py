@@ -135,6 +135,16 @@ def test_an_imported_model_can_be_exported_again(kind, tmp_path):
     assert before.tokenizer_files == after.tokenizer_files
 
 
+def test_an_export_is_replaced_unless_somebody_has_put_something_into_it(bundle, tmp_path):
+    output = tmp_path / "theirs"
+    for _ in range(2):
+        ctranslate2.export_model(bundle, output)
+    (output / "notes.txt").write_text("mine")
+    with pytest.raises(FormatError, match="holds notes.txt besides an earlier export"):
+        ctranslate2.export_model(bundle, output)
+    assert (output / "notes.txt").read_text() == "mine" and (output / "model.bin").exists()
+
+
 @pytest.mark.parametrize("quantization", [name for name in ctranslate2.QUANTIZATIONS if name != "float32"])
 def test_ctranslate2_keeps_weights_in_fewer_bits(quantization, tmp_path):
     # Greedy and so sure of its words that rounding decides nothing; in a wider beam it would, among what is left over.

@@ -42,6 +42,8 @@ def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monke
         for name in ("model.safetensors", "state.safetensors"):
             (run / "checkpoints" / "step-00000004" / name).write_bytes(b"the same")
         return kill is not None
+        info = {"info": {"progress": {"step": 4, "seconds": run.name, "window": {"seconds": run.name}}}}
+        (run / "checkpoints" / "step-00000004" / "metadata.json").write_text(json.dumps(info))
 
     monkeypatch.setattr(verification, "_watch", careless)
     monkeypatch.setattr(verification.shutil, "copytree", lambda source, target: None)

@@ -217,6 +217,10 @@ def write_gated(output: Path, what: str, write: Callable[[Path], None], load: Ca
         for path in place.iterdir():                                            # safetensors lets its owner read alone
             path.chmod(place.stat().st_mode & 0o666)
         if output.exists():
+            written = {path.name for path in place.iterdir()}
+            if strangers := sorted(path.name for path in output.iterdir() if path.name not in written):
+                raise FormatError(f"{output} holds {strangers[0]} besides an earlier export. It is left as it is; move "
+                                  "that away, or name a new directory.")
             shutil.rmtree(output)
         place.rename(output)
     return parity
