@@ -21,6 +21,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def write_counters(checkpoint, step=4, seconds=1.0):
+    progress = {"step": step, "seconds": seconds, "window": {"seconds": seconds, "steps": 1}}
+    (checkpoint / "metadata.json").write_text(json.dumps({"info": {"progress": progress}}))
+
+
 def test_a_training_is_proven_to_resume_and_nothing_is_left_behind(folder, capsys):
     before = sorted(path.name for path in folder.iterdir())
     assert main(["verify-resume", "recipe.yaml", "--steps", "9", "--kills", "2"]) == 0
@@ -41,9 +46,8 @@ def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monke
             path.mkdir(parents=True, exist_ok=True)
         for name in ("model.safetensors", "state.safetensors"):
             (run / "checkpoints" / "step-00000004" / name).write_bytes(b"the same")
+        write_counters(run / "checkpoints" / "step-00000004", seconds=run.name)
         return kill is not None
-        info = {"info": {"progress": {"step": 4, "seconds": run.name, "window": {"seconds": run.name}}}}
-        (run / "checkpoints" / "step-00000004" / "metadata.json").write_text(json.dumps(info))
 
     monkeypatch.setattr(verification, "_watch", careless)
     monkeypatch.setattr(verification.shutil, "copytree", lambda source, target: None)
@@ -78,9 +82,10 @@ def test_a_checkpoint_that_the_clock_or_a_signal_asked_for_is_no_difference(tmp_
             (tmp_path / name / place).mkdir(parents=True)
             for file in ("model.safetensors", "state.safetensors"):
                 (tmp_path / name / place / file).write_bytes(place.encode())
+            write_counters(tmp_path / name / place, steps[-1], seconds=name)
     one, two, three = (remains(tmp_path / name) for name in ("one", "two", "three"))
     assert differences(one, two) == []
-    assert "checkpoints/step-00000009/model.safetensors" in differences(one, three)
+    assert {"checkpoints/step-00000009/model.safetensors", "counters"} <= set(differences(one, three))
 
 
 def test_the_short_recipe_keeps_what_is_to_be_proven(folder):
