@@ -28,7 +28,8 @@ training:
   validate_every: {steps}
   label_smoothing: 0.0
   precision: fp32
-decoding: {{beam_size: {beam_size}}}
+# Where copying is the task, a copy is no fault.
+decoding: {{beam_size: {beam_size}, safety_net: false}}
 """
 
 TRANSFORMER = "num_heads: 4, feed_forward: 128"
@@ -107,7 +108,7 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
 @pytest.mark.parametrize("model", [TRANSFORMER, RNN, *VARIANTS])
 def test_a_model_learns_to_copy_words_it_has_never_seen_together(tmp_path, model):
     if model == f"{TRANSFORMER}, normalize: relu":
-        # With these settings it learns little; with norm: pre, rate 0.003 and 2,000 steps 94 BLEU on unseen sentences.
+        # With these settings it learns little; with norm: pre, rate 0.003 and 4,000 steps 98.8 % (greedy and beam 5).
         pytest.xfail("a Transformer with ReLU for softmax does not reach 99 %")
     rng = random.Random(11)
     words = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
