@@ -178,6 +178,15 @@ def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
         ) from error
 
 
+def clear_leftovers(run: Path) -> None:
+    """Delete what saves and deletions that were interrupted have left in a run; nothing that it could go on from."""
+    prune_checkpoints(run, map(step_of, list_checkpoints(run)))
+    best = Path(run) / BEST
+    delete(aside_of(best))
+    if best.exists():
+        delete(replaced_of(best))
+
+
 # Bundles
 
 

@@ -22,6 +22,7 @@ from seq2seq.batching import Shape, derived_seed, plan_epoch
 from seq2seq.checkpoint import (
     BEST,
     average_weights,
+    clear_leftovers,
     list_checkpoints,
     load_bundle,
     lock_run,
@@ -156,6 +157,8 @@ class Training:
             Stopped: by a signal, after saving.
         """
         self._announce()
+        if self.group.first:
+            clear_leftovers(self.run)
         progress, section = self.progress, self.section
         log = Log(self.run, progress.step, progress.logged if progress.step else 0) if self.group.first else NoLog()
         saved_at = time.monotonic()

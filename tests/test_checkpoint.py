@@ -17,6 +17,7 @@ import torch
 from seq2seq import storage
 from seq2seq.checkpoint import (
     average_weights,
+    clear_leftovers,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
@@ -713,3 +714,20 @@ def test_a_file_system_without_locks_is_no_reason_not_to_train(tmp_path, monkeyp
     with caplog.at_level(logging.WARNING), lock_run(tmp_path):
         pass
     assert "cannot be locked (Function not implemented)" in caplog.text
+
+
+def test_leftovers_of_interrupted_saves_and_deletions_are_cleared_and_nothing_else(tmp_path):
+    for step in (3, 5):
+        save_checkpoint(tmp_path, step, {"w": torch.zeros(2)}, {}, {})
+    save_bundle(tmp_path / "best", {"w": torch.zeros(2)}, "recipe", {}, {})
+    for name in (".best.saving", ".best.replaced", "checkpoints/.step-00000002.saving",
+                 "checkpoints/.step-00000005.replaced"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").write_text("x")
+    clear_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoints"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000003", "step-00000005"]
+    # Where the replacement was cut off between its two names, the old one is all there is.
+    (tmp_path / "best").rename(tmp_path / ".best.replaced")
+    clear_leftovers(tmp_path)
+    assert load_bundle(tmp_path / "best").recipe_text == "recipe"
