@@ -173,7 +173,9 @@ class Training:
                     if progress.step % section.log_every == 0:
                         advance(0, self._log_window(log))
                     stopped_by = self.group.largest(request.number or 0, self.device)
-                    due = time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
+                    # The first one's clock decides, so that all judge the same checkpoints.
+                    late = self.group.first and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
+                    due = self.group.largest(int(late), self.device)
                     if due or stopped_by:
                         self._save(log)
                         saved_at = time.monotonic()

@@ -15,7 +15,9 @@ from toy import RECIPE, write_corpus
 
 from seq2seq.checkpoint import newest_checkpoint
 from seq2seq.processes import Group
+from seq2seq.recipe import load_recipe
 from seq2seq.run import LOG_FILE
+from seq2seq.trainer import train
 
 # `torchrun` starts this; DOUBLE lets it compute in float64, where nothing is lost to rounding.
 WORKER = """
@@ -165,3 +167,11 @@ def test_a_signal_to_torchrun_stops_all_after_saving(folder):
     assert process.wait(timeout=60) != 0
     saved = newest_checkpoint(folder / "run").step
     assert f"saved at step {saved:,}" in (folder / "run.errors").read_text()
+
+
+def test_the_clock_of_one_process_decides_for_all_when_a_checkpoint_is_due(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Group, "largest", lambda self, number, device: asked.append(number) or number)
+    settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
+    train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
+    assert asked.count(1) == 4                                  # of each step, beside the signals, of which there are none
