@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from seq2seq.checkpoint import (
     BEST,
     RECIPE,
-    average_weights,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
@@ -48,6 +48,48 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     tokenizers = Tokenizers.load(runs[0] / "tokenizer")
     save_bundle(output, weights, recipe, tokenizers.files(), {**metadata, "averaged_steps": steps})
     return steps
+
+
+def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
+
+    Args:
+        models: weights by name; taken one after another, so a generator keeps only one in memory.
+    Returns:
+        Means taken in float64, in each tensor's own type. Whole numbers must be the same in all models.
+    Raises:
+        CheckpointError: there are none, or names or shapes differ.
+    """
+    total: dict[str, Tensor] = {}
+    first: dict[str, Tensor] = {}
+    count = 0
+    for count, weights in enumerate(models, start=1):
+        if count == 1:
+            first = dict(weights)
+            total = {name: tensor.to(torch.float64, copy=True) for name, tensor in first.items()}
+            continue
+        if different := weights.keys() ^ first.keys():
+            raise CheckpointError(
+                f"Models 1 and {count} cannot be averaged: only one of them has {', '.join(sorted(different)[:5])}. "
+                "Average models of one run."
+            )
+        for name, tensor in weights.items():
+            if tensor.shape != first[name].shape:
+                raise CheckpointError(
+                    f"Models 1 and {count} cannot be averaged: {name} is {tuple(first[name].shape)} in one, "
+                    f"{tuple(tensor.shape)} in the other. Average models of one run."
+                )
+            if not tensor.is_floating_point() and not torch.equal(tensor, first[name]):
+                raise CheckpointError(
+                    f"Models 1 and {count} cannot be averaged: {name} holds whole numbers, and they differ."
+                )
+            total[name] += tensor
+    if not count:
+        raise CheckpointError("There are no models to average.")
+    return {
+        name: (total[name] / count).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in first.items()
+    }
 
 
 def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: checkpoints to resume from, bundles to translate with, and the lock that guards a run.
+"""What a run leaves on disk: checkpoints to resume from, and bundles to translate with.
 
 Everything here is a dict of tensors and a dict of JSON values; nothing is pickled, and no model code is known.
 How a directory comes to be on disk whole or not at all is storage.py's matter.
@@ -10,14 +10,11 @@ import logging
 import os
 import re
 import shutil
-import socket
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from seq2seq.errors import CheckpointError
@@ -32,7 +29,6 @@ from seq2seq.storage import (
     delete,
     header,
     kind_of,
-    make_directories,
     read_metadata,
     read_steadily,
     read_tensors,
@@ -334,100 +330,6 @@ def resolve_model_path(path: Path) -> Path:
     names = sorted(entry.name for entry in path.iterdir())
     found = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
     raise CheckpointError(f"{path} holds {found}. {expected}")
-
-
-def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
-
-    Args:
-        models: weights by name; taken one after another, so a generator keeps only one in memory.
-    Returns:
-        Means taken in float64, in each tensor's own type. Whole numbers must be the same in all models.
-    Raises:
-        CheckpointError: there are none, or names or shapes differ.
-    """
-    total: dict[str, Tensor] = {}
-    first: dict[str, Tensor] = {}
-    count = 0
-    for count, weights in enumerate(models, start=1):
-        if count == 1:
-            first = dict(weights)
-            total = {name: tensor.to(torch.float64, copy=True) for name, tensor in first.items()}
-            continue
-        if different := weights.keys() ^ first.keys():
-            raise CheckpointError(
-                f"Models 1 and {count} cannot be averaged: only one of them has {', '.join(sorted(different)[:5])}. "
-                "Average models of one run."
-            )
-        for name, tensor in weights.items():
-            if tensor.shape != first[name].shape:
-                raise CheckpointError(
-                    f"Models 1 and {count} cannot be averaged: {name} is {tuple(first[name].shape)} in one, "
-                    f"{tuple(tensor.shape)} in the other. Average models of one run."
-                )
-            if not tensor.is_floating_point() and not torch.equal(tensor, first[name]):
-                raise CheckpointError(
-                    f"Models 1 and {count} cannot be averaged: {name} holds whole numbers, and they differ."
-                )
-            total[name] += tensor
-    if not count:
-        raise CheckpointError("There are no models to average.")
-    return {
-        name: (total[name] / count).to(tensor.dtype) if tensor.is_floating_point() else tensor
-        for name, tensor in first.items()
-    }
-
-
-# The lock
-
-_held_locks: set[int] = set()
-
-
-def _drop_locks() -> None:
-    for descriptor in _held_locks:
-        os.close(descriptor)
-    _held_locks.clear()
-
-
-# A forked worker shares the lock, and one that outlived a killed training would keep the run locked.
-os.register_at_fork(after_in_child=_drop_locks)
-
-
-@contextmanager
-def lock_run(run: Path) -> Iterator[None]:
-    """Keep a run to one process; the lock goes with the process, however that ends.
-
-    Raises:
-        CheckpointError: another process has it (the message names its id), or the directory cannot be written.
-    """
-    import fcntl
-
-    path = Path(run) / ".lock"
-    try:
-        make_directories(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise cannot_save(path, error, needed=0) from error
-    _held_locks.add(descriptor)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "unknown"
-            raise CheckpointError(
-                f"{run} is in use by process {holder}. Wait until it ends, stop it, or choose another --run-dir."
-            ) from None
-        except OSError as error:
-            # Some network file systems know no locks; that is no reason not to train there.
-            logger.warning("%s cannot be locked (%s): do not train in it twice at once.", run, error.strerror)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield
-    finally:
-        # The file stays: deleting it would let a third process lock a file that a second one still waits with.
-        if descriptor in _held_locks:
-            _held_locks.remove(descriptor)
-            os.close(descriptor)
 
 
 # Checks

@@ -106,7 +106,7 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> It
     Raises:
         CorpusError: as `read_corpus`; or the model points, and a target holds anything but positions of its source.
     """
-    if spec.table_format == ".tmx" and spec.source is None and spec.text is None:
+    if spec.in_recipes_languages:
         spec = spec.model_copy(update=recipe.languages.model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts)
     if recipe.model.type != "pointer":

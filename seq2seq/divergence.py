@@ -39,7 +39,7 @@ def diverged(found: str, progress: Progress, run: Path) -> Diverged:
     """The error that says what was found, and what can be done in this run."""
     anew = ("train anew (--restart) with a lower training.learning_rate, a longer warmup_steps, precision fp32, or "
             "divergence: lower_rate")
-    if progress.good_step not in map(step_of, list_checkpoints(run)):
+    if not _is_left(progress.good_step, run):
         return Diverged(found, f"No checkpoint is left from well before that: {anew}.")
     return Diverged(found, f"The checkpoint of step {progress.good_step:,} in {run} is from before. To go back to it "
                            "with half the learning rate, run the same command with --set "
@@ -48,7 +48,11 @@ def diverged(found: str, progress: Progress, run: Path) -> Diverged:
 
 def can_go_back(run: Path, progress: Progress) -> bool:
     """Whether there is a checkpoint to go back to, and hope."""
-    return progress.good_step in map(step_of, list_checkpoints(run)) and progress.retreats < MOST_RETREATS
+    return _is_left(progress.good_step, run) and progress.retreats < MOST_RETREATS
+
+
+def _is_left(step: int, run: Path) -> bool:
+    return step in map(step_of, list_checkpoints(run))
 
 
 def go_back(run: Path, progress: Progress) -> None:

@@ -31,11 +31,11 @@ LONGEST_WAIT = timedelta(hours=12)
 class Group:
     """The processes of a training, seen from one of them.
 
-    rank: which it is, from 0. size: how many there are. local_rank: which it is on its machine.
+    rank: which it is, from 0. size: how many there are.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
-        self.rank, self.size, self.local_rank = rank, size, local_rank
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
 
     @property
     def first(self) -> bool:
@@ -119,15 +119,14 @@ def joined() -> Iterator[Group]:
     if size == 1:
         yield ALONE
         return
-    local_rank = int(os.environ.get("LOCAL_RANK", 0))
     if torch.cuda.is_available():
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     try:
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=LONGEST_WAIT)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes of this training cannot find each other: {error}. Start them all by "
                         "one torchrun command on each machine.") from error
-    group = Group(dist.get_rank(), size, local_rank)
+    group = Group(dist.get_rank(), size)
     try:
         if not group.first:
             console.be_silent()

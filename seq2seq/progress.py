@@ -29,8 +29,8 @@ class Progress:
     are computed together, since memory did not suffice for more. logged: records in the log; None in a checkpoint that
     did not count them. first_loss, lowest_loss, smoothed_loss: of the running mean of -log p of a target token.
     candidate_step: a checkpoint after which it has not risen so far; good_step: one after which it had time to, and has
-    not. rate_factor: what the recipe's learning rate is multiplied by,
-    since so many divergences (retreats) have been gone back from.
+    not. rate_factor: what the recipe's learning rate is multiplied by, for the divergences that have been
+    gone back from (retreats: how many).
     """
 
     step: int = 0

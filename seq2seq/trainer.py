@@ -17,15 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.averaging import MOVING_AVERAGE, validated_weights
+from seq2seq.averaging import MOVING_AVERAGE, average_weights, validated_weights
 from seq2seq.batching import Shape, derived_seed, plan_epoch
 from seq2seq.checkpoint import (
     BEST,
-    average_weights,
     clear_leftovers,
     list_checkpoints,
     load_bundle,
-    lock_run,
     newest_checkpoint,
     prune_checkpoints,
     save_bundle,
@@ -38,6 +36,7 @@ from seq2seq.divergence import Diverged, can_go_back, diverged, go_back, require
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
 from seq2seq.gradients import StepGradients, gradient_of
+from seq2seq.locking import lock_run
 from seq2seq.loss import perplexity
 from seq2seq.machine import choose_device, choose_dtype, describe, settle_process
 from seq2seq.model import build_model

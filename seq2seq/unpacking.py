@@ -14,6 +14,7 @@ from seq2seq.errors import CorpusError
 
 BLOCK_BYTES = 1 << 20
 PACKED = (".gz", ".zst")
+"""Endings of what is unpacked while it is read."""
 
 
 @contextmanager

@@ -8,20 +8,18 @@ import os
 import resource
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from bits import assert_same_bits
 
 from seq2seq import storage
 from seq2seq.checkpoint import (
-    average_weights,
     clear_leftovers,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
-    lock_run,
     newest_checkpoint,
     prune_checkpoints,
     resolve_model_path,
@@ -77,14 +75,6 @@ def value_of_bundle(bundle):
     assert bundle.weights["weight"].tolist() == [[value] * 3] * 2
     assert (bundle.recipe_text, bundle.tokenizer_files) == (f"{value}", {"tokenizer.model": b"%d" % value})
     return value
-
-
-def assert_same_bits(found, expected):
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
-        bits = [value.contiguous().flatten().view(torch.uint8).tolist() for value in (found[name], tensor)]
-        assert bits[0] == bits[1], name
 
 
 def names_in(directory):
@@ -428,8 +418,6 @@ def test_a_file_in_the_way_is_an_error_that_names_it(tmp_path):
     (tmp_path / "run").write_text("not a directory")
     with pytest.raises(CheckpointError, match="run"):
         save(tmp_path / "run", 60)
-    with pytest.raises(CheckpointError, match="run"), lock_run(tmp_path / "run"):
-        pass
 
 
 # Bundles
@@ -606,114 +594,6 @@ def test_what_is_no_model_is_described(tmp_path):
         with pytest.raises(CheckpointError) as caught:
             resolve_model_path(path)
         assert text in str(caught.value)
-
-
-# Averages
-
-
-def test_an_average_is_the_mean_in_the_original_type():
-    models = [{"a": torch.tensor([[value, -value]]), "b": torch.tensor(value).bfloat16()} for value in (1.0, 2.0, 6.0)]
-    assert_same_bits(
-        average_weights(iter(models)), {"a": torch.tensor([[3.0, -3.0]]), "b": torch.tensor(3.0).bfloat16()}
-    )
-    assert models[0]["a"].tolist() == [[1.0, -1.0]]
-
-
-def test_an_average_loses_nothing_to_rounding():
-    # In float32, 2^24 + 1 is 2^24 again: summed there, the ones would vanish.
-    values = (2.0**24, 1.0, 1.0, -(2.0**24))
-    assert average_weights([{"a": torch.tensor([value])} for value in values])["a"].tolist() == [0.5]
-
-
-def test_whole_numbers_are_not_averaged():
-    same = {"steps": torch.tensor([2, 3])}
-    assert_same_bits(average_weights([same, dict(same)]), same)
-    with pytest.raises(CheckpointError, match="steps"):
-        average_weights([same, {"steps": torch.tensor([2, 4])}])
-
-
-def test_models_that_differ_cannot_be_averaged():
-    first = {"a": torch.ones(2, 3), "b": torch.ones(1)}
-    with pytest.raises(CheckpointError, match=r"1 and 3.*a is \(2, 3\) in one, \(3, 2\)"):
-        average_weights([first, first, {"a": torch.ones(3, 2), "b": torch.ones(1)}])
-    with pytest.raises(CheckpointError, match="only one of them has b, c"):
-        average_weights([first, {"a": torch.ones(2, 3), "c": torch.ones(1)}])
-    with pytest.raises(CheckpointError, match="no models"):
-        average_weights([])
-
-
-# The lock
-
-
-def hold_lock(run, then):
-    """A child that locks run and goes on with then; returns its id once it has the lock."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with lock_run(run):
-                os.write(writing, b"!")
-                then()
-            os._exit(0)
-        finally:
-            os._exit(99)
-    os.close(writing)
-    assert os.read(reading, 1) == b"!"
-    os.close(reading)
-    return child
-
-
-def test_a_second_process_is_told_who_has_the_run(tmp_path):
-    child = hold_lock(tmp_path / "run", lambda: time.sleep(60))
-    try:
-        with pytest.raises(CheckpointError, match=rf"in use by process {child} on "), lock_run(tmp_path / "run"):
-            pass
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    with lock_run(tmp_path / "run"):  # the lock died with its process
-        pass
-
-
-def test_a_lock_is_free_again_after_use_and_after_an_error(tmp_path):
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError), lock_run(tmp_path):
-            raise ZeroDivisionError
-    with lock_run(tmp_path), pytest.raises(CheckpointError, match=str(os.getpid())), lock_run(tmp_path):
-        pass
-
-
-def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path):
-    started, ended = os.pipe(), os.pipe()
-
-    def start_worker():
-        if os.fork() == 0:
-            os.write(started[1], b"!")
-            os.read(ended[0], 1)
-            os._exit(0)
-        time.sleep(60)
-
-    child = hold_lock(tmp_path, start_worker)
-    os.read(started[0], 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    try:
-        with lock_run(tmp_path):
-            pass
-    finally:
-        os.write(ended[1], b"!")
-        for end in (*started, *ended):
-            os.close(end)
-
-
-def test_a_file_system_without_locks_is_no_reason_not_to_train(tmp_path, monkeypatch, caplog):
-    def unsupported(descriptor, operation):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", unsupported)
-    with caplog.at_level(logging.WARNING), lock_run(tmp_path):
-        pass
-    assert "cannot be locked (Function not implemented)" in caplog.text
 
 
 def test_leftovers_of_interrupted_saves_and_deletions_are_cleared_and_nothing_else(tmp_path):

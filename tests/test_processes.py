@@ -174,4 +174,4 @@ def test_the_clock_of_one_process_decides_for_all_when_a_checkpoint_is_due(folde
     monkeypatch.setattr(Group, "largest", lambda self, number, device: asked.append(number) or number)
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
     train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
-    assert asked.count(1) == 4                                  # of each step, beside the signals, of which there are none
+    assert asked.count(1) == 4                                  # once a step; signals ask, too, and there are none

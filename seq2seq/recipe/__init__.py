@@ -3,18 +3,12 @@
 from seq2seq.recipe.comparison import PROLONGING, Difference, differences
 from seq2seq.recipe.data import Cleaning, Corpus, Data
 from seq2seq.recipe.decoding import DecodingSection
+from seq2seq.recipe.model import Metric, ModelSection
 from seq2seq.recipe.reading import load_recipe, parse_recipe, save_recipe
 from seq2seq.recipe.reference import recipe_reference, recipe_schema
-from seq2seq.recipe.schema import (
-    Average,
-    Languages,
-    Metric,
-    ModelSection,
-    Recipe,
-    TokenizerSection,
-    TrainingSection,
-)
+from seq2seq.recipe.schema import Languages, Recipe, TokenizerSection
 from seq2seq.recipe.section import Section
+from seq2seq.recipe.training import Average, TrainingSection
 
 __all__ = [
     "PROLONGING",

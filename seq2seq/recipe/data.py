@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from seq2seq.recipe.section import MistakeAt, Section
+from seq2seq.unpacking import PACKED
 
 # No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
 TABLE_FORMATS = (".tsv", ".jsonl", ".parquet", ".tmx")
-COMPRESSED = (".gz", ".zst")
-"""Endings of what is unpacked while it is read."""
 
 
 def _text_or_column(value: Any) -> Any:
@@ -116,7 +115,7 @@ class Corpus(Section):
             raise ValueError("`hub` needs `split`, such as `split: train`")
         if (self.source is None) != (self.target is None):
             raise ValueError("give both columns, `source` and `target`, or neither")
-        if self.table_format == ".tmx" and self.source is None and self.text is None:
+        if self.in_recipes_languages:
             return self
         by_number = self.table_format == ".tsv" and not self.header
         if by_number and any(isinstance(column, str) for column in self.columns):
@@ -132,6 +131,11 @@ class Corpus(Section):
         return ("source", "target") if self.text is None else ("text",)
 
     @property
+    def in_recipes_languages(self) -> bool:
+        """Whether it is a translation memory that does not say which of its languages are meant."""
+        return self.table_format == ".tmx" and self.source is None and self.text is None
+
+    @property
     def form(self) -> Literal["files", "table", "hub"]:
         """Which of the three forms this corpus has."""
         return "hub" if self.hub is not None else "table" if self.file is not None else "files"
@@ -141,7 +145,7 @@ class Corpus(Section):
         """`.tsv`, `.jsonl`, `.tmx` or `.parquet` for a corpus with `file`; None for other forms and other endings."""
         name = self.file or ""
         suffix = Path(name).suffix
-        if suffix in COMPRESSED:
+        if suffix in PACKED:
             suffix = Path(name).with_suffix("").suffix
             return suffix if suffix in TABLE_FORMATS and suffix != ".parquet" else None
         return suffix if suffix in TABLE_FORMATS else None

@@ -1,6 +1,10 @@
 """What all sections of a recipe have in common."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class MistakeAt(ValueError):

@@ -1,0 +1,89 @@
+"""A run belongs to one process at a time, and to nobody whose process has ended."""
+
+import errno
+import logging
+import os
+import signal
+import time
+
+import pytest
+
+from seq2seq.errors import CheckpointError
+from seq2seq.locking import lock_run
+
+
+def hold_lock(run, then):
+    """A child that locks run and goes on with then; returns its id once it has the lock."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with lock_run(run):
+                os.write(writing, b"!")
+                then()
+            os._exit(0)
+        finally:
+            os._exit(99)
+    os.close(writing)
+    assert os.read(reading, 1) == b"!"
+    os.close(reading)
+    return child
+
+
+def test_a_second_process_is_told_who_has_the_run(tmp_path):
+    child = hold_lock(tmp_path / "run", lambda: time.sleep(60))
+    try:
+        with pytest.raises(CheckpointError, match=rf"in use by process {child} on "), lock_run(tmp_path / "run"):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with lock_run(tmp_path / "run"):  # the lock died with its process
+        pass
+
+
+def test_a_lock_is_free_again_after_use_and_after_an_error(tmp_path):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), lock_run(tmp_path):
+            raise ZeroDivisionError
+    with lock_run(tmp_path), pytest.raises(CheckpointError, match=str(os.getpid())), lock_run(tmp_path):
+        pass
+
+
+def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path):
+    started, ended = os.pipe(), os.pipe()
+
+    def start_worker():
+        if os.fork() == 0:
+            os.write(started[1], b"!")
+            os.read(ended[0], 1)
+            os._exit(0)
+        time.sleep(60)
+
+    child = hold_lock(tmp_path, start_worker)
+    os.read(started[0], 1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        with lock_run(tmp_path):
+            pass
+    finally:
+        os.write(ended[1], b"!")
+        for end in (*started, *ended):
+            os.close(end)
+
+
+def test_a_file_system_without_locks_is_no_reason_not_to_train(tmp_path, monkeypatch, caplog):
+    def unsupported(descriptor, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with caplog.at_level(logging.WARNING), lock_run(tmp_path):
+        pass
+    assert "cannot be locked (Function not implemented)" in caplog.text
+
+
+def test_a_file_where_the_run_should_be_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "run").write_text("not a directory")
+    with pytest.raises(CheckpointError, match="run"), lock_run(tmp_path / "run"):
+        pass
