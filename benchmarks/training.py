@@ -15,7 +15,7 @@ from benchmarks.marian import marian, padded
 from benchmarks.measuring import Contestant, Run, compete
 from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather, plan_epoch
 from seq2seq.machine import has_fast_bf16, settle_process
-from seq2seq.model.transformer import sinusoids
+from seq2seq.model.embedding import sinusoids
 from seq2seq.preparation import prepare, train_or_load_tokenizers
 from seq2seq.recipe import Recipe
 from seq2seq.trainer import Training

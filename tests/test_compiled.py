@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from seq2seq import translator as translator_module
+from seq2seq.model.caches import TransformerState
 from seq2seq.model.compiled import FEW_ROWS, FEW_TOKENS, CompiledState, CompiledTransformer
 from seq2seq.model.inference import Int8Linear, for_inference
 from seq2seq.model.kernels import CompilationError, Kernels, Norm, Pointers, library
-from seq2seq.model.transformer import TransformerState
 from seq2seq.search import power_normaliser, search
 
 # Not the sizes of a sentence alone: with more rows and tokens, the products are others.

@@ -10,21 +10,21 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "stopping", "recipe", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
-    "tmx", "unpacking", "corpus", "quality", "side_languages", "cleaning", "textio", "resuming", "batching",
+    "errors", "console", "stopping", "unpacking", "recipe", "subword_sampling", "vocabulary", "words", "numbering",
+    "tokenizer", "tmx", "corpus", "quality", "side_languages", "cleaning", "textio", "resuming", "batching",
     "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints", "candidate_selection",
     "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding", "safety_net", "preparation",
-    "storage", "checkpoint", "averaging", "restoring", "translator", "synthetic", "generation", "rescoring",
-    "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance", "validation",
-    "progress", "divergence", "run", "verification", "trainer", "parallelism", "check", "interop", "options",
-    "commands", "cli", "__main__",
+    "storage", "locking", "checkpoint", "averaging", "restoring", "translator", "synthetic", "generation",
+    "rescoring", "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance",
+    "validation", "progress", "divergence", "run", "verification", "trainer", "parallelism", "check", "interop",
+    "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
-    "packing", "interface", "attention", "copying", "joined", "transformer", "language_model", "rnn", "pointer",
-    "flat", "inference", "kernels", "compiled", "inspection", "__init__",
+    "packing", "interface", "dropout", "embedding", "attention", "copying", "joined", "caches", "transformer",
+    "language_model", "rnn", "pointer", "flat", "inference", "kernels", "compiled", "inspection", "__init__",
 ]
 WITHOUT_TORCH = [
-    "errors", "stopping", "recipe", "unpacking", "corpus", "quality", "side_languages", "cleaning", "tmx", "textio",
+    "errors", "stopping", "unpacking", "recipe", "corpus", "quality", "side_languages", "cleaning", "tmx", "textio",
     "resuming", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.

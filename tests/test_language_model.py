@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
+from seq2seq.model.embedding import sinusoids
 from seq2seq.model.joined import Fusion
 from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.transformer import sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.search import power_normaliser, search
 from seq2seq.tokenizer import END_ID, START_ID

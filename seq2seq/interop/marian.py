@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.errors import FormatError
-from seq2seq.model.transformer import sinusoids
+from seq2seq.model.embedding import sinusoids
 from seq2seq.recipe import ModelSection
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}

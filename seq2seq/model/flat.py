@@ -13,7 +13,8 @@ from typing import cast
 from torch import Tensor, nn
 
 from seq2seq.model.attention import attend
-from seq2seq.model.transformer import DecoderLayer, LayerCache
+from seq2seq.model.caches import LayerCache
+from seq2seq.model.transformer import DecoderLayer
 
 Function = Callable[[Tensor], Tensor]
 

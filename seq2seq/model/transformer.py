@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -13,26 +13,19 @@ from torch import Tensor, nn
 
 from seq2seq.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention, linear
-from seq2seq.model.copying import CopiedSource, CopyHead
+from seq2seq.model.caches import LayerCache, TransformerState
+from seq2seq.model.copying import CopyHead
+from seq2seq.model.dropout import Dropout
+from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import Choices, Logits, Mixture
 from seq2seq.model.packing import Sentences
 from seq2seq.tokenizer import END_ID
 
-# The target caches grow by so many steps at a time; their slots, and those that a step reads, are a multiple of 16.
-STEPS_OF_ROOM, ROUND_SLOTS = 16, 16
-# So are the slots of the source; its tokens are filled up to a multiple of so many, or to four binary digits.
+# The slots of the source are a multiple of 8; its tokens are filled up to one of 16, or to four binary digits.
 ROUND_SOURCE = 8
 ROUND_TOKENS = 16
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
-
-
-def sinusoids(length: int, d_model: int) -> Tensor:
-    """Sinusoidal positions, (length, d_model): sin(t / 10000^(2i/D)) at 2i, cos at 2i + 1 (section 3.5)."""
-    angles = torch.arange(length, dtype=torch.float64)[:, None] / 10000 ** (
-        torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
-    )
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
 def _rounded(source: Tensor, offsets: Tensor, longest: int, most: int) -> tuple[Tensor, Sentences, int]:
@@ -48,80 +41,6 @@ def _rounded(source: Tensor, offsets: Tensor, longest: int, most: int) -> tuple[
     ends = torch.tensor(lengths, dtype=offsets.dtype).cumsum(0, dtype=offsets.dtype) + offsets[-1]
     filled = F.pad(source, (0, missing), value=END_ID)
     return filled, Sentences.from_offsets(torch.cat([offsets, ends]), longest), longest
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, probability: float) -> Tensor:
-        # Sixteen random bits decide an element: the probability is met to 1 in 65,536 at a tenth of the time that
-        # PyTorch's one draw of 53 bits an element takes on a CPU.
-        words = torch.empty((hidden.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        bits = words.view(torch.int16)[: hidden.numel()].view(hidden.shape)
-        dropped = round(probability * 65536)
-        # A mask in the type of what it multiplies: a boolean one would be converted element by element each time.
-        factors = torch.ge(bits, dropped - 32768, out=torch.empty_like(hidden)).mul_(65536 / (65536 - dropped))
-        ctx.save_for_backward(factors)
-        return hidden * factors
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (factors,) = ctx.saved_tensors
-        return gradient * factors, None
-
-
-class Dropout(nn.Module):
-    """Sets elements to zero with `probability` and scales the others, in training only."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Any shape, unchanged."""
-        if not self.training or self.probability == 0:
-            return hidden
-        if hidden.is_cuda:
-            return F.dropout(hidden, self.probability)
-        dropped: Tensor = _Dropout.apply(hidden, self.probability)
-        return dropped
-
-
-class Lookup(torch.autograd.Function):
-    """Rows of an embedding matrix: (vocab_size, d_model), (tokens,) -> (tokens, d_model)."""
-
-    # The rows of frequent words receive hundreds of gradients; summed in bf16, all but the first few would be lost.
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, tokens: Tensor) -> Tensor:
-        ctx.save_for_backward(tokens)
-        ctx.vocab_size, ctx.dtype = weight.shape[0], weight.dtype
-        return weight.index_select(0, tokens)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (tokens,) = ctx.saved_tensors
-        precise = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        summed = torch.ops.aten.embedding_dense_backward(precise, tokens, ctx.vocab_size, -1, False)
-        return summed.to(ctx.dtype), None
-
-
-def embeddings(tied: str, source_vocab_size: int, target_vocab_size: int,
-               d_model: int) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
-    """The matrices of target, source and output, each (vocab_size, d_model), with deviation 1/sqrt(d_model), so that
-    scaled inputs have unit variance and tied outputs small logits.
-
-    tied: "all" (one matrix), "decoder" (target and output are one), "none".
-    Raises:
-        ValueError: vocabularies of different size cannot share one matrix.
-    """
-    if tied == "all" and source_vocab_size != target_vocab_size:
-        raise ValueError(f"cannot tie embeddings of {source_vocab_size} source and {target_vocab_size} target ids")
-
-    def drawn(vocab_size: int) -> nn.Parameter:
-        return nn.Parameter(nn.init.normal_(torch.empty(vocab_size, d_model), std=d_model**-0.5))
-
-    target = drawn(target_vocab_size)
-    return (target, target if tied == "all" else drawn(source_vocab_size),
-            drawn(target_vocab_size) if tied == "none" else target)
 
 
 class FeedForward(nn.Module):
@@ -182,20 +101,6 @@ class EncoderLayer(nn.Module):
         return self.feed_forward_residual.leave(hidden, transformed)
 
 
-@dataclass(frozen=True)
-class LayerCache:
-    """What a decoder layer keeps between steps.
-
-    keys, values: (sentences, heads, slots, head_size), of every target position that any row of a sentence ever had.
-    memory_keys, memory_values: (sentences, heads, longest_source, head_size), shared by a sentence's rows.
-    """
-
-    keys: Tensor
-    values: Tensor
-    memory_keys: Tensor
-    memory_values: Tensor
-
-
 class DecoderLayer(nn.Module):
     """I = norm(H + masked MultiHead(H, H, H)); Z = norm(I + MultiHead(I, H_E, H_E)); H' = norm(Z + FFN(Z))."""
 
@@ -249,103 +154,6 @@ class DecoderLayer(nn.Module):
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
         return self.feed_forward_residual.leave(hidden, transformed)
-
-
-class _Written:
-    """How many slots of some caches hold a position; shared by the states that share the caches."""
-
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-
-
-@dataclass(frozen=True)
-class TransformerState:
-    """Decoding state: every layer's cache, and what each row may see of it.
-
-    A position is written once and never moves, whichever row goes on from it: `visible` says which slots hold a row's
-    own past. So a change in the order of a beam costs no copy, and the rows of a sentence read its keys together.
-
-    position: of the next token. slots: how many are taken. begins: the first slot of each position before.
-    visible: (sentences, rows of a sentence, all slots), what is added to attention's scores: 0 where a row sees a slot,
-        -inf elsewhere.
-    source_bias: (sentences, heads, 1, source slots), 0 for a source token and -inf elsewhere.
-    """
-
-    position: int
-    slots: int
-    begins: tuple[int, ...]
-    visible: Tensor
-    caches: tuple[LayerCache, ...]
-    source_bias: Tensor
-    written: _Written
-    longest_source: int
-    keep_attention: bool
-    attention: Tensor | None = None     # (rows, longest_source), mean over the heads of the last layer
-    copied: CopiedSource | None = None  # where pieces of the source can be copied
-
-    @staticmethod
-    def begin(caches: tuple[LayerCache, ...], seen: Tensor, num_heads: int, longest_source: int,
-              keep_attention: bool) -> TransformerState:
-        """Before the first step. seen: (sentences, 1, source slots), 0 for a source token and -inf elsewhere."""
-        return TransformerState(0, 0, (), seen[:, :, :0], caches, seen[:, None].repeat(1, num_heads, 1, 1), _Written(0),
-                                longest_source, keep_attention)
-
-    def select(self, rows: Tensor) -> TransformerState:
-        """See `interface.State.select`."""
-        old_sentences, beam, room = self.visible.shape
-        flat = rows.flatten()
-        visible = self.visible.flatten(0, 1).index_select(0, flat).view(*rows.shape, room)
-        attention = None if self.attention is None else self.attention.index_select(0, flat)
-        if len(rows) == old_sentences:
-            return replace(self, visible=visible, attention=attention)
-        sentences = rows[:, 0] // beam
-        caches = tuple(
-            LayerCache(*(part.index_select(0, sentences)
-                         for part in (cache.keys, cache.values, cache.memory_keys, cache.memory_values)))
-            for cache in self.caches
-        )
-        return replace(self, visible=visible, attention=attention, caches=caches, written=_Written(self.slots),
-                       source_bias=self.source_bias.index_select(0, sentences),
-                       copied=self.copied and self.copied.select(sentences))
-
-    def with_room(self) -> TransformerState:
-        """The same state with a free slot for each row, in caches that no other state writes to from here on."""
-        sentences, beam, room = self.visible.shape
-        if self.slots + beam <= room and self.written.slots == self.slots:
-            return self
-        # Whole steps more than needed: each size of the caches is a kernel of its own.
-        size = -(-(self.slots + STEPS_OF_ROOM * beam) // ROUND_SLOTS) * ROUND_SLOTS
-
-        def grown(old: Tensor) -> Tensor:                                       # slots that nobody sees must be finite
-            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])
-            larger[:, :, : self.slots] = old[:, :, : self.slots]
-            return larger
-
-        visible = self.visible.new_full((sentences, beam, size), -math.inf)
-        visible[:, :, : self.slots] = self.visible[:, :, : self.slots]
-        caches = tuple(replace(cache, keys=grown(cache.keys), values=grown(cache.values)) for cache in self.caches)
-        return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
-
-    def extended(self) -> TransformerState:
-        """Each row sees one slot more, its own of the position that is about to be written."""
-        beam = self.visible.shape[1]
-        visible = self.visible.clone()
-        visible[:, :, self.slots : self.slots + beam].diagonal(dim1=1, dim2=2).zero_()
-        self.written.slots = self.slots + beam
-        return replace(self, visible=visible, slots=self.slots + beam, position=self.position + 1,
-                       begins=(*self.begins, self.slots))
-
-    def target_bias(self, num_heads: int, window: int | None) -> Tensor:
-        """(sentences, heads, rows of a sentence, slots), 0 where the last position of a row looks and -inf elsewhere.
-
-        window: it sees so many positions before its own; None sees all.
-        """
-        # Of the slots those that may be taken; each number of them is a kernel of its own.
-        taken = -(-self.slots // ROUND_SLOTS) * ROUND_SLOTS
-        bias = self.visible[:, None, :, :taken].repeat(1, num_heads, 1, 1)
-        if window is not None:
-            bias[:, :, :, : self.begins[max(0, self.position - 1 - window)]] = -math.inf
-        return bias
 
 
 class Transformer(nn.Module):
