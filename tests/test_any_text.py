@@ -8,30 +8,17 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
-import torch
 import typer
 from hypothesis import strategies
+from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq import cli
-from seq2seq.checkpoint import save_bundle
-from seq2seq.model import build_model
-from seq2seq.recipe import parse_recipe
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import train_tokenizers
 from seq2seq.translator import Translator
 
 # The model is random. Its translations are short, so that many can be made.
-RECIPE = """\
-name: tiny
-languages: {source: de, target: en}
-data:
-  train: [{source: train.de, target: train.en}]
-  valid: {source: test.de, target: test.en}
-  cleaning: {max_pieces: 97}
-tokenizer: {vocab_size: 283}
-model: {d_model: 6, encoder_layers: 1, decoder_layers: 1, num_heads: 1, feed_forward: 7, max_positions: 101}
-decoding: {beam_size: 1, max_length: 3}
-"""
+RECIPE = recipe_text(
+    283, "d_model: 6, encoder_layers: 1, decoder_layers: 1, num_heads: 1, feed_forward: 7, max_positions: 101",
+    "beam_size: 1, max_length: 3", max_pieces=97)
 PAIRS = [("ein Hund läuft", "a dog runs"), ("die Katze schläft im Haus", "the cat sleeps in the house")]
 LONG = 100_000
 
@@ -39,11 +26,8 @@ LONG = 100_000
 @pytest.fixture(scope="module")
 def translate(tmp_path_factory) -> Iterator:
     """Runs the command in this process, with all that is loaded once: (text, options) -> (code, output, errors)."""
-    recipe = parse_recipe(RECIPE, "recipe.yaml")
-    tokenizers = train_tokenizers(PAIRS, recipe.tokenizer, seed=1)
-    torch.manual_seed(1)
-    weights = stored_weights(build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size))
-    bundle = save_bundle(tmp_path_factory.mktemp("models") / "model", weights, RECIPE, tokenizers.files(), {})
+    place = tmp_path_factory.mktemp("models") / "model"
+    bundle = save_random_model(place, RECIPE, trained_tokenizers(RECIPE, PAIRS), seed=1)
     loaded, command = Translator.load(bundle, "cpu", "fp32", 1), typer.main.get_command(cli.app)
 
     def translate(text: bytes, *options: str) -> tuple[int, bytes, str]:

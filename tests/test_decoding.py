@@ -9,31 +9,20 @@ import math
 import numpy as np
 import pytest
 import torch
+from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.batching import EncodedSide
-from seq2seq.checkpoint import save_bundle
 from seq2seq.confidence import log_probabilities, words_of
 from seq2seq.decoding import Request
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.minimum_bayes_risk import expected_utilities
-from seq2seq.model import build_model
-from seq2seq.recipe import parse_recipe
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers, train_tokenizers
+from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.translator import Translator
 from seq2seq.workers import TranslatorPool
 
-RECIPE_TEXT = """\
-name: tiny
-languages: {source: de, target: en}
-data:
-  train: [{source: train.de, target: train.en}]
-  valid: {source: test.de, target: test.en}
-  cleaning: {max_pieces: 29}
-tokenizer: {vocab_size: 283}
-model: {d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31}
-decoding: {beam_size: 6, max_length_ratio: 0.3, max_length_offset: 4}
-"""
+RECIPE = recipe_text(
+    283, "d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31",
+    "beam_size: 6, max_length_ratio: 0.3, max_length_offset: 4")
 OF_A_LANGUAGE_MODEL = """\
 name: speaker
 languages: {target: en}
@@ -42,26 +31,18 @@ tokenizer: {vocab_size: 283}
 model: {type: language_model, d_model: 12, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31}
 training: {best_metric: loss}
 """
-GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
-ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
 LONG = "Der Hund läuft. " * 11 + "Die Katze schläft."
 LINES = [*GERMAN[:3], "", "Der Hund läuft im Haus. Die Katze schläft.", " \t", GERMAN[0]]
 
 
 @pytest.fixture(scope="module")
 def tokenizers() -> Tokenizers:
-    return train_tokenizers(zip(GERMAN, ENGLISH, strict=True), parse_recipe(RECIPE_TEXT, "recipe.yaml").tokenizer, 1)
+    return trained_tokenizers(RECIPE)
 
 
-def bundle(place, tokenizers, seed=5, text=RECIPE_TEXT):
+def bundle(place, tokenizers, seed=5, text=RECIPE):
     """A model all of whose weights are random."""
-    torch.manual_seed(seed)
-    recipe = parse_recipe(text, "recipe.yaml")
-    model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return save_bundle(place, stored_weights(model), text, tokenizers.files(), {})
+    return save_random_model(place, text, tokenizers, seed, noise=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +204,7 @@ def test_no_translation_holds_what_is_forbidden(exact):
 
 
 def test_in_languages_without_spaces_phrases_stand_anywhere(tokenizers, tmp_path):
-    text = RECIPE_TEXT.replace("target: en", "target: zh")
+    text = RECIPE.replace("target: en", "target: zh")
     chinese = Translator.load(bundle(tmp_path / "model", tokenizers, text=text), "cpu", "fp32")
     for phrase in ("房子", "dog"):
         (found,), = chinese.translate(["ein Hund"], require=[phrase], beam_size=9)
@@ -362,8 +343,7 @@ def test_a_language_model_of_no_weight_says_nothing_and_one_of_weight_does(place
 
 
 def test_models_of_other_vocabularies_are_refused(places, tmp_path):
-    recipe = parse_recipe(RECIPE_TEXT, "recipe.yaml")
-    other = train_tokenizers([("ein Haus", "a house"), *zip(GERMAN, ENGLISH, strict=True)], recipe.tokenizer, 1)
+    other = trained_tokenizers(RECIPE, [("ein Haus", "a house"), *zip(GERMAN, ENGLISH, strict=True)])
     place = bundle(tmp_path / "other", other)
     speaking = bundle(tmp_path / "speaking", other, text=OF_A_LANGUAGE_MODEL)
     for models in ({"ensemble": [place]}, {"fusion": speaking}):

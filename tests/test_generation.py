@@ -6,32 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq.checkpoint import save_bundle
 from seq2seq.cli import main
 from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.generation import generate
-from seq2seq.model import build_model
-from seq2seq.recipe import parse_recipe
 from seq2seq.rescoring import rescore
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import train_tokenizers
 from seq2seq.translator import Translation, Translator
 
-GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
-ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
-TRANSLATES = """\
-name: translates
-languages: {source: de, target: en}
-data:
-  train: [{source: train.de, target: train.en}]
-  valid: {source: test.de, target: test.en}
-  cleaning: {max_pieces: 29}
-tokenizer: {vocab_size: 283}
-model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
-decoding: {beam_size: 5, length_penalty: 0.7, max_length_ratio: 1.0, max_length_offset: 3, safety_net: false}
-"""
+TRANSLATES = recipe_text(
+    283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
+    "beam_size: 5, length_penalty: 0.7, max_length_ratio: 1.0, max_length_offset: 3, safety_net: false")
 SPEAKS = """\
 name: speaks
 languages: {target: en}
@@ -46,23 +31,14 @@ training: {best_metric: loss}
 PROMPTS = ["the", "", "a cat", "  the dog ", "zwölf"]
 
 
-def bundle_of(text: str, pairs: list[tuple[str, str]], place: Path) -> Path:
-    recipe = parse_recipe(text, "recipe.yaml")
-    tokenizers = train_tokenizers(pairs, recipe.tokenizer, seed=1)
-    torch.manual_seed(7)
-    model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return save_bundle(place, stored_weights(model), text, tokenizers.files(), {})
-
-
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory) -> dict[str, Path]:
     """A model that translates and one that speaks, whose vocabularies differ."""
     directory = tmp_path_factory.mktemp("models")
-    return {"translates": bundle_of(TRANSLATES, list(zip(GERMAN, ENGLISH, strict=True)), directory / "translates"),
-            "speaks": bundle_of(SPEAKS, [("", line) for line in ENGLISH], directory / "speaks")}
+    tokenizers = {TRANSLATES: trained_tokenizers(TRANSLATES),
+                  SPEAKS: trained_tokenizers(SPEAKS, [("", line) for line in ENGLISH])}
+    return {name: save_random_model(directory / name, text, tokenizers[text], seed=7, noise=0.2)
+            for name, text in (("translates", TRANSLATES), ("speaks", SPEAKS))}
 
 
 @pytest.fixture(scope="module")

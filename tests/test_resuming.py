@@ -12,32 +12,17 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
+from random_models import recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq.checkpoint import save_bundle
 from seq2seq.cli import main
 from seq2seq.commands import translate as command
 from seq2seq.errors import CorpusError
-from seq2seq.model import build_model
-from seq2seq.recipe import parse_recipe
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import train_tokenizers
 from seq2seq.translator import Translator, growing_blocks
 from seq2seq.workers import TranslatorPool
 
-RECIPE = """\
-name: tiny
-languages: {source: de, target: en}
-data:
-  train: [{source: train.de, target: train.en}]
-  valid: {source: test.de, target: test.en}
-  cleaning: {max_pieces: 29}
-tokenizer: {vocab_size: 283}
-model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31}
-decoding: {beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3}
-"""
-GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
-ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
+RECIPE = recipe_text(
+    283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
+    "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3")
 BLOCK = 7
 # 5 blocks and a bit; line ends of both kinds, blank lines, bytes that are no text, lines too long, no newline at last.
 TEXT = b"".join(b"%d ein Hund\n\ndie Katze\r\n\xff\xfe\n%s\n" % (number, b"der Hund im Haus. " * number)
@@ -47,13 +32,10 @@ TEXT = b"".join(b"%d ein Hund\n\ndie Katze\r\n\xff\xfe\n%s\n" % (number, b"der H
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> Path:
     """A directory with the bundles `model` and `other`."""
-    recipe = parse_recipe(RECIPE, "recipe.yaml")
-    tokenizers = train_tokenizers(zip(GERMAN, ENGLISH, strict=True), recipe.tokenizer, seed=1)
+    tokenizers = trained_tokenizers(RECIPE)
     place = tmp_path_factory.mktemp("models")
     for seed, name in enumerate(["model", "other"]):
-        torch.manual_seed(seed)
-        model = build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size)
-        save_bundle(place / name, stored_weights(model), RECIPE, tokenizers.files(), {})
+        save_random_model(place / name, RECIPE, tokenizers, seed)
     return place
 
 

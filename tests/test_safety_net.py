@@ -5,32 +5,20 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
+from random_models import recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq.checkpoint import save_bundle
 from seq2seq.decoding import Decoding, Found, Part
 from seq2seq.errors import RequestError
 from seq2seq.faults import faults
-from seq2seq.model import build_model
-from seq2seq.recipe import DecodingSection, Languages, parse_recipe
-from seq2seq.restoring import stored_weights
+from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.safety_net import MOST_LOST, mended
 from seq2seq.search import Hypothesis
-from seq2seq.tokenizer import train_tokenizers
 from seq2seq.translator import Translator
 from seq2seq.workers import TranslatorPool
 
-RECIPE = """\
-name: tiny
-languages: {source: de, target: en}
-data:
-  train: [{source: train.de, target: train.en}]
-  valid: {source: test.de, target: test.en}
-  cleaning: {max_pieces: 29}
-tokenizer: {vocab_size: 293}
-model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 61}
-decoding: {beam_size: 2, max_length_ratio: 1.5, max_length_offset: 3}
-"""
+RECIPE = recipe_text(
+    293, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 61",
+    "beam_size: 2, max_length_ratio: 1.5, max_length_offset: 3")
 GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund 1987 schläft", "die Katze läuft im Haus", "zwei 2 und 3"]
 ENGLISH = ["a dog runs", "a cat sleeps", "the dog 1987 sleeps", "the cat runs in the house", "two 2 and 3"]
 LANGUAGES = Languages(source="de", target="en")
@@ -39,16 +27,12 @@ LOOP = "the dog runs in the house in the house in the house"
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    return train_tokenizers(zip(GERMAN, ENGLISH, strict=True), parse_recipe(RECIPE, "recipe.yaml").tokenizer, seed=1)
+    return trained_tokenizers(RECIPE, zip(GERMAN, ENGLISH, strict=True))
 
 
 @pytest.fixture(scope="module")
 def bundle(tokenizers, tmp_path_factory) -> Path:
-    recipe = parse_recipe(RECIPE, "recipe.yaml")
-    torch.manual_seed(1)
-    model = build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size)
-    return save_bundle(tmp_path_factory.mktemp("models") / "model", stored_weights(model), RECIPE, tokenizers.files(),
-                       {})
+    return save_random_model(tmp_path_factory.mktemp("models") / "model", RECIPE, tokenizers, seed=1)
 
 
 @pytest.fixture

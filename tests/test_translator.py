@@ -10,34 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from random_models import ENGLISH, GERMAN, parsed, random_model, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq import translator as module
 from seq2seq.batching import EncodedSide
 from seq2seq.checkpoint import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.machine import has_fast_bf16
-from seq2seq.model import build_model
-from seq2seq.recipe import Recipe, parse_recipe
+from seq2seq.recipe import Recipe
 from seq2seq.restoring import stored_weights
 from seq2seq.search import search, wu_normaliser
 from seq2seq.storage import read_tensors
-from seq2seq.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers, train_tokenizers
+from seq2seq.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
 from seq2seq.translator import Translation, Translator
 
 # The model is random: it says nothing, but says it reproducibly. (Its faults are the matter of test_safety_net.py.)
-RECIPE_TEXT = """\
-name: tiny
-languages: {source: de, target: en}
-data:
-  train: [{source: train.de, target: train.en}]
-  valid: {source: test.de, target: test.en}
-  cleaning: {max_pieces: 29}
-tokenizer: {vocab_size: 283}
-model: {d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31}
-decoding: {beam_size: 3, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false}
-"""
-GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
-ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]
+RECIPE_TEXT = recipe_text(
+    283, "d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31",
+    "beam_size: 3, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false")
 LONG = "Der Hund läuft. " * 11 + "Die Katze schläft."
 BLANK = ["", " ", "\t\t", "\u3000\u2028", "\x0b\x0c\x1c", "\u0085", "\r"]
 MIXED = ["ein Hund läuft", "", "Katze", LONG, " \t", "die Katze läuft im Haus", "\u2028der Hund  ", "a", "\x00",
@@ -46,27 +36,18 @@ MIXED = ["ein Hund läuft", "", "Katze", LONG, " \t", "die Katze läuft im Haus"
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    return parse_recipe(RECIPE_TEXT, "recipe.yaml")
+    return parsed(RECIPE_TEXT)
 
 
 @pytest.fixture(scope="module")
-def tokenizers(recipe) -> Tokenizers:
-    return train_tokenizers(zip(GERMAN, ENGLISH, strict=True), recipe.tokenizer, seed=1)
-
-
-def random_weights(recipe: Recipe) -> dict[str, torch.Tensor]:
-    """All of them random: a fresh model has biases of 0 and gains of 1."""
-    torch.manual_seed(5)
-    model = build_model(recipe.model, recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return stored_weights(model)
+def tokenizers() -> Tokenizers:
+    return trained_tokenizers(RECIPE_TEXT)
 
 
 @pytest.fixture(scope="module")
-def weights(recipe) -> dict[str, torch.Tensor]:
-    return random_weights(recipe)
+def weights(tokenizers) -> dict[str, torch.Tensor]:
+    """All of them random."""
+    return stored_weights(random_model(RECIPE_TEXT, tokenizers, seed=5, noise=0.1))
 
 
 @pytest.fixture(scope="module")
@@ -362,10 +343,8 @@ def test_a_run_is_translated_by_its_best_bundle(bundle, tmp_path, tokenizers, tr
 def test_separate_vocabularies_are_each_used_on_their_side(tmp_path):
     text = RECIPE_TEXT.replace("{vocab_size: 283}", "{type: bpe, vocab_size: 281, joint: false}")
     text = text.replace("max_positions: 31", "max_positions: 31, tied_embeddings: decoder")
-    recipe = parse_recipe(text, "recipe.yaml")
-    both = train_tokenizers(zip(GERMAN, ENGLISH, strict=True), recipe.tokenizer, seed=1)
-    weights = stored_weights(build_model(recipe.model, 281, 281))
-    translator = Translator.load(save_bundle(tmp_path / "model", weights, text, both.files(), {}), "cpu")
+    both = trained_tokenizers(text)
+    translator = Translator.load(save_random_model(tmp_path / "model", text, both, seed=1), "cpu")
     assert not translator.tokenizers.joint
     assert len(translator.translate(GERMAN)) == 4
     score, = translator.score([("ein Hund", "the dog sleeps")])

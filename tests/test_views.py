@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.checkpoint import save_bundle, update_bundle_metadata
 from seq2seq.cli import main
@@ -23,22 +23,13 @@ from seq2seq.model import build_model
 from seq2seq.model.inspection import AttentionMaps
 from seq2seq.recipe import parse_recipe
 from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import Tokenizers, train_tokenizers
+from seq2seq.tokenizer import Tokenizers
 from seq2seq.views.labels import labels, rows_and_columns
 from seq2seq.views.page import page
 
-RECIPE = """\
-name: tiny
-languages: {source: de, target: zh}
-data:
-  train: [{source: train.de, target: train.zh}]
-  valid: {source: valid.de, target: valid.zh}
-  cleaning: {max_pieces: 29}
-tokenizer: {vocab_size: 290}
-model: {d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 3, feed_forward: 7, max_positions: 61}
-decoding: {beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3}
-"""
-GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
+RECIPE = recipe_text(
+    290, "d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 3, feed_forward: 7, max_positions: 61",
+    "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3", target="zh")
 CHINESE = ["一只狗在跑", "一只猫在睡觉", "那只狗在睡觉", "那只猫在家里跑"]
 
 Run = Callable[..., tuple[int, str, str]]
@@ -47,11 +38,8 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module")
 def shared_model(tmp_path_factory) -> Path:
     """A random model: it attends reproducibly, and means nothing by it."""
-    recipe = parse_recipe(RECIPE, "recipe.yaml", check_files=False)
-    tokenizers = train_tokenizers(zip(GERMAN, CHINESE, strict=True), recipe.tokenizer, seed=1)
-    torch.manual_seed(1)
-    weights = stored_weights(build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size))
-    return save_bundle(tmp_path_factory.mktemp("models") / "model", weights, RECIPE, tokenizers.files(), {})
+    tokenizers = trained_tokenizers(RECIPE, zip(GERMAN, CHINESE, strict=True))
+    return save_random_model(tmp_path_factory.mktemp("models") / "model", RECIPE, tokenizers, seed=1)
 
 
 @pytest.fixture
