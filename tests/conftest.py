@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from trainings import WRITER, NoTensorBoard
 
 from seq2seq.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import Model
@@ -22,6 +23,12 @@ TARGET_LENGTHS = (3, 11, 2, 5)
 MakeModel = Callable[..., Model]
 MakeCorpus = Callable[..., EncodedCorpus]
 MakeBatch = Callable[..., Batch]
+
+
+@pytest.fixture
+def quick_tensorboard(monkeypatch) -> None:
+    """For trainings that are not about TensorBoard."""
+    monkeypatch.setattr(WRITER, NoTensorBoard)
 
 
 @pytest.fixture

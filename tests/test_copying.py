@@ -1,8 +1,6 @@
 """Copying from the source: the mixture and its gradient computed by hand, and both architectures with it."""
 
 import importlib.util
-import os
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -10,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from trainings import final_weights, interrupting, press_ctrl_c, same
 
 from seq2seq import loss as losses
 from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.checkpoint import newest_checkpoint
 from seq2seq.cli import main
 from seq2seq.loss import log_probabilities, negative_log_likelihood, training_loss
 from seq2seq.model.copying import CopyHead
@@ -26,7 +24,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.search import power_normaliser, search
 from seq2seq.stopping import Stopped
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
-from seq2seq.trainer import Training, train
+from seq2seq.trainer import train
 
 ROOT = Path(__file__).parents[1]
 
@@ -269,20 +267,12 @@ def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(t
     (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=model))
     recipe = load_recipe(tmp_path / "recipe.yaml")
     train(recipe, tmp_path / "whole")
-    done = Training._step
-
-    def interrupted(self, parts):
-        done(self, parts)
-        if self.progress.step == 3:
-            monkeypatch.setattr(Training, "_step", done)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Training, "_step", interrupted)
+    interrupting(monkeypatch, 3, press_ctrl_c)
     with pytest.raises(Stopped):
         train(recipe, tmp_path / "parted")
     train(recipe, tmp_path / "parted")
-    whole, parted = (newest_checkpoint(tmp_path / name).model for name in ("whole", "parted"))
-    assert whole.keys() == parted.keys() and all(torch.equal(whole[name], parted[name]) for name in whole)
+    whole = final_weights(tmp_path / "whole")
+    assert same(final_weights(tmp_path / "parted"), whole)
     assert {name for name in whole if name.startswith("copying.")} >= {"copying.of_state.bias", "copying.query.weight"}
     capfdbinary.readouterr()
     assert main(["translate", str(tmp_path / "whole" / "best"), str(tmp_path / "text.en"), "--threads", "1"]) == 0

@@ -1,8 +1,8 @@
 """Training that starts from another model: `training.start_from`."""
 
 import pytest
-import torch
 from toy import RECIPE, write_corpus
+from trainings import same
 
 from seq2seq.checkpoint import load_bundle
 from seq2seq.errors import RecipeError
@@ -41,10 +41,6 @@ def tuned(folder):
         return load_recipe(folder / "tuned.yaml", settings)
 
     return load
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("start", ["first", "first/best"], ids=["run", "bundle"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from trainings import WRITER, NoTensorBoard, die, final_weights, interrupting, logged, same
 
 from seq2seq.check import inspect
 from seq2seq.checkpoint import load_bundle, newest_checkpoint
@@ -21,8 +22,10 @@ from seq2seq.generation import generate
 from seq2seq.preparation import taken_tokenizers
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
 from seq2seq.tokenizer import Tokenizers
-from seq2seq.trainer import Training, train
+from seq2seq.trainer import train
 from seq2seq.translator import Translator
+
+pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 SENTENCES = """\
 The dog sleeps.
@@ -70,20 +73,6 @@ training:
 """
 
 
-@pytest.fixture(autouse=True)
-def quick_tensorboard(monkeypatch):
-    """TensorBoard's files cost a second a run and are not what these tests are about."""
-    import torch.utils.tensorboard.writer as writer
-
-    class Nothing:
-        def __init__(self, *arguments, **options): ...
-        def add_scalar(self, *arguments, **options): ...
-        def flush(self): ...
-        def close(self): ...
-
-    monkeypatch.setattr(writer, "SummaryWriter", Nothing)
-
-
 def write(folder: Path) -> None:
     for name in ("train", "valid"):
         (folder / f"{name}.en").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
@@ -104,16 +93,9 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     write(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.utils.tensorboard.writer.SummaryWriter", _NoBoard)
+        patch.setattr(WRITER, NoTensorBoard)
         train(load_recipe(folder / "recipe.yaml"), folder / "run")
     return folder / "run"
-
-
-class _NoBoard:
-    def __init__(self, *arguments, **options): ...
-    def add_scalar(self, *arguments, **options): ...
-    def flush(self): ...
-    def close(self): ...
 
 
 @pytest.fixture(scope="module")
@@ -275,35 +257,20 @@ def test_lines_that_are_too_long_count_nowhere_and_are_told(translator, capsys, 
         perplexities(translator, lines[1:])
 
 
-def die():
-    raise MemoryError("a process that dies here has saved nothing since the last checkpoint")
-
-
 @pytest.mark.parametrize("sampling", [0.0, 0.2])
 def test_a_training_that_was_killed_goes_on_to_the_same_weights(folder, monkeypatch, sampling):
     settings = [f"tokenizer.subword_sampling={sampling}", "training.max_steps=9", "training.validate_every=4",
                 "training.batch_tokens=90", "model.dropout=0.1"]
     recipe = load_recipe("recipe.yaml", settings)
     train(recipe, folder / "whole")
-    done = Training._step
-
-    def dying(self, parts):
-        done(self, parts)
-        if self.progress.step == 6:
-            monkeypatch.setattr(Training, "_step", done)
-            die()
-
-    monkeypatch.setattr(Training, "_step", dying)
+    interrupting(monkeypatch, 6, die)
     with pytest.raises(MemoryError):
         train(recipe, folder / "parted")
     train(recipe, folder / "parted")
-    whole, parted = (newest_checkpoint(folder / name) for name in ("whole", "parted"))
-    assert whole.step == parted.step == 9
-    assert all(torch.equal(whole.model[name], parted.model[name]) for name in whole.model | parted.model)
-    logs = [[{key: value for key, value in json.loads(line).items() if key not in ("seconds", "tokens_per_second")}
-             for line in (folder / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "parted")]
-    assert logs[0] == logs[1]
-    assert set(logs[0][-1]) == {"kind", "step", "loss", "perplexity"}
+    assert [newest_checkpoint(folder / name).step for name in ("whole", "parted")] == [9, 9]
+    assert same(final_weights(folder / "parted"), final_weights(folder / "whole"))
+    assert logged(folder / "parted") == logged(folder / "whole")
+    assert set(logged(folder / "whole")[-1]) == {"kind", "step", "loss", "perplexity"}
 
 
 def test_another_models_tokenizer_is_taken_over(folder, trained):

@@ -2,19 +2,17 @@
 
 import importlib.util
 import itertools
-import os
-import signal
 from pathlib import Path
 
 import pytest
-import torch
+from trainings import final_weights, interrupting, press_ctrl_c, same
 
-from seq2seq.checkpoint import load_bundle, newest_checkpoint
+from seq2seq.checkpoint import load_bundle
 from seq2seq.cli import main
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import load_recipe
 from seq2seq.stopping import Stopped
-from seq2seq.trainer import Training, train
+from seq2seq.trainer import train
 from seq2seq.translator import Translator
 
 ROOT = Path(__file__).parents[1]
@@ -129,20 +127,11 @@ def test_a_pointer_memorises_twenty_lists_and_sorts_them_from_its_bundle(folder,
 def test_a_pointer_stopped_by_ctrl_c_goes_on_to_the_same_weights(folder, monkeypatch):
     recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=7", "model.dropout=0.2", "model.cell=lstm"])
     train(recipe, folder / "whole")
-    done = Training._step
-
-    def interrupted(self, parts):
-        done(self, parts)
-        if self.progress.step == 3:
-            monkeypatch.setattr(Training, "_step", done)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Training, "_step", interrupted)
+    interrupting(monkeypatch, 3, press_ctrl_c)
     with pytest.raises(Stopped):
         train(recipe, folder / "parted")
     train(recipe, folder / "parted")
-    whole, parted = (newest_checkpoint(folder / name).model for name in ("whole", "parted"))
-    assert whole.keys() == parted.keys() and all(torch.equal(whole[name], parted[name]) for name in whole)
+    assert same(final_weights(folder / "parted"), final_weights(folder / "whole"))
 
 
 # What cannot be sorted

@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 from toy import RECIPE, write_corpus
+from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same
 
 from seq2seq import gradients
 from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
@@ -17,19 +18,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.stopping import Stopped
 from seq2seq.trainer import Training, train
 
-
-@pytest.fixture(autouse=True)
-def quick_tensorboard(monkeypatch):
-    """TensorBoard's files cost a second a run and are not what these tests are about."""
-    import torch.utils.tensorboard.writer as writer
-
-    class Nothing:
-        def __init__(self, *arguments, **options): ...
-        def add_scalar(self, *arguments, **options): ...
-        def flush(self): ...
-        def close(self): ...
-
-    monkeypatch.setattr(writer, "SummaryWriter", Nothing)
+pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 
 @pytest.fixture
@@ -47,38 +36,6 @@ def recipe(folder):
     return load
 
 
-def final_weights(run):
-    return newest_checkpoint(run).model
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def logged(run):
-    """The log without what depends on the clock."""
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
-            for record in records]
-
-
-def interrupting(monkeypatch, step, interrupt):
-    """Let `interrupt` happen in the middle of the step."""
-    done = Training._step
-
-    def interrupted(self, parts):
-        done(self, parts)
-        if self.progress.step == step:
-            monkeypatch.setattr(Training, "_step", done)
-            interrupt()
-
-    monkeypatch.setattr(Training, "_step", interrupted)
-
-
-def die():
-    raise MemoryError("a process that dies here has saved nothing since the last checkpoint")
-
-
 # Going on
 
 
@@ -88,7 +45,7 @@ def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_weights_and_log(recipe
                                                                           settings):
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train(recipe(*settings), whole)
-    interrupting(monkeypatch, step, lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupting(monkeypatch, step, press_ctrl_c)
     with pytest.raises(Stopped, match=f"saved at step {step}") as stopped:
         train(recipe(*settings), parted)
     assert stopped.value.exit_code == 130
@@ -414,7 +371,7 @@ def test_averaging_asked_for_late_takes_the_checkpoints_that_are_left(recipe, tm
 
 def test_a_run_shortened_below_its_step_is_validated_and_measured(recipe, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    interrupting(monkeypatch, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupting(monkeypatch, 4, press_ctrl_c)
     with pytest.raises(Stopped):
         train(recipe(), run)
     assert train(recipe("training.max_steps=3"), run)["small"]["bleu"].value >= 0
