@@ -1,17 +1,20 @@
 """What `check` says of whole corpora: shuffled, slipped, in a wrong language, in a wrong encoding; measured steps."""
 
+import itertools
 import random
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seq2seq.check import inspect
+from seq2seq.check import inspect, show
 from seq2seq.check.survey import STRETCH, Sample
 from seq2seq.cli import main
 from seq2seq.parallelism import Dictionary
 from seq2seq.recipe import load_recipe
+from seq2seq.side_languages import is_installed
 
 RECIPE = """\
 name: tiny
@@ -104,6 +107,31 @@ def test_text_of_the_other_side_is_counted_with_its_lines(directory):
     assert judgement.wrong_side["target"].count == pytest.approx(60, abs=6)
     assert judgement.wrong_side["target"].lines[:3] == [20, 40, 60]
     assert any("language of the other side" in warning for warning in report.warnings)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
+def test_a_third_language_is_found_among_the_pairs_that_lingua_is_asked_about(directory, monkeypatch, capsys):
+    monkeypatch.undo()
+    monkeypatch.chdir(directory)
+    parts = (("die Nachbarin", "our neighbour"), ("der alte Lehrer", "the old teacher"), ("mein Bruder", "my brother"),
+             ("hat gestern", "yesterday bought"), ("möchte morgen", "will perhaps buy"), ("wollte nie", "never had"),
+             ("ein neues Fahrrad", "a new bicycle"), ("das kleine Haus", "the small house"), ("vier Bücher", "books"),
+             ("am Bahnhof", "at the station"), ("in der Stadt", "in the city"), ("hinter der Schule", "at school"))
+    drawn = itertools.product(*(parts[first : first + 3] for first in (0, 3, 6, 9)))
+    pairs = [tuple(" ".join(part[side] for part in sentence) for side in (0, 1)) for sentence in drawn] * 15
+    third = "la biblioteca de la universidad está cerrada durante las vacaciones de verano"
+    pairs = [(source, third if number % 10 == 0 else target) for number, (source, target) in enumerate(pairs, start=1)]
+    Path("recipe.yaml").write_text(RECIPE.replace("source: xx, target: yy", "source: de, target: en", 1))
+    judgement, report = judged(pairs)
+    assert set(judgement.wrong_language) == {"target"}
+    wrong = judgement.wrong_language["target"]
+    assert all(line % 10 == 0 for line in wrong.lines)
+    assert judgement.recognised == 300 and wrong.count == sum(line % 10 == 0 for line in range(4, 1201, 4))
+    assert any("the target of 60" in warning and "of 300 pairs is in another language" in warning
+               for warning in report.warnings)
+    show(report)
+    assert re.search(r"target in another language +60 +300 +20.00%", capsys.readouterr().out)
 
 
 def test_too_little_text_is_not_judged(directory):

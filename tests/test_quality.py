@@ -108,6 +108,7 @@ def test_lingua_is_asked_for_by_name_where_it_is_missing(monkeypatch):
         LanguageDetector(None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
 def test_lingua_sees_a_third_language_and_says_what_it_does_not_know():
     from seq2seq.recipe import Languages

@@ -41,10 +41,11 @@ def show(report: Report) -> None:
     else:
         out.print("Cleaning drops nothing from train.")
     found = [[f"{corpus.role} {corpus.label}", kind.replace("_", " "), f"{finding.count:,}",
-              f"{finding.count / max(corpus.lines, 1):.2%}", ", ".join(map(str, finding.lines))]
-             for corpus in read for kind, finding in _findings(corpus) if finding.count]
+              f"{judged:,}", f"{finding.count / judged:.2%}", ", ".join(map(str, finding.lines))]
+             for corpus in read for kind, finding, judged in _findings(corpus) if finding.count]
     if found:
-        print_table("Lines as they were read", ["corpus", "kind", "lines", "share", "such as line"], found, left=2)
+        columns = ["corpus", "kind", "lines", "of", "share", "such as line"]
+        print_table("Lines as they were read", columns, found, left=2)
     limits = [[corpus.label, key, ", ".join(f"{value}: {count:,}" for value, count in values.items())]
               for corpus in training for key, values in corpus.limits.items() if any(values.values())]
     if limits:
@@ -73,13 +74,16 @@ def show(report: Report) -> None:
         out.print("Nothing is wrong.")
 
 
-def _findings(corpus: CorpusReport) -> Iterator[tuple[str, Finding]]:
-    """Kinds of lines, by reading them and by judging them."""
-    yield from corpus.findings.items()
+def _findings(corpus: CorpusReport) -> Iterator[tuple[str, Finding, int]]:
+    """Kinds of lines, by reading them and by judging them, and of how many lines they were found among."""
+    for kind, finding in corpus.findings.items():
+        yield kind, finding, corpus.lines
     if judgement := corpus.judgement:
-        yield "hardly_a_translation", judgement.suspects
-        yield from ((f"{side} like other side", finding) for side, finding in judgement.wrong_side.items())
-        yield from ((f"{side} in another language", finding) for side, finding in judgement.wrong_language.items())
+        yield "hardly_a_translation", judgement.suspects, judgement.pairs
+        for side, finding in judgement.wrong_side.items():
+            yield f"{side} like other side", finding, judgement.pairs
+        for side, finding in judgement.wrong_language.items():
+            yield f"{side} in another language", finding, judgement.recognised
 
 
 def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:
