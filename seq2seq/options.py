@@ -64,5 +64,17 @@ Compile = Annotated[bool, typer.Option(
     "--compile", help="Translate with kernels compiled for this processor: faster, most of all where lines come one by "
     "one. That takes some seconds the first time, and a C++ compiler; where there is none, it translates without.",
     rich_help_panel=MACHINE)]
+Temperature = Annotated[float | None, typer.Option(
+    metavar="X", help="Below 1 the probable is drawn more often, above 1 less.", show_default="the recipe's",
+    rich_help_panel=SAMPLING)]
+TopK = Annotated[int | None, typer.Option(
+    metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", show_default="the recipe's",
+    rich_help_panel=SAMPLING)]
+TopP = Annotated[float | None, typer.Option(
+    metavar="P", help="Draw from the fewest pieces whose probabilities reach P.", show_default="the recipe's",
+    rich_help_panel=SAMPLING)]
+MinP = Annotated[float | None, typer.Option(
+    metavar="P", help="Draw from pieces at least P times as probable as the most probable.",
+    show_default="the recipe's", rich_help_panel=SAMPLING)]
 Threads = Annotated[int | None, typer.Option(
     metavar="N", min=1, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]

@@ -12,7 +12,20 @@ import typer
 from seq2seq import console
 from seq2seq.commands.common import bar, json_line, load_translator
 from seq2seq.errors import UserError
-from seq2seq.options import FORMAT, SAMPLING, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
+from seq2seq.options import (
+    FORMAT,
+    SAMPLING,
+    Device,
+    MinP,
+    Precision,
+    PrecisionOption,
+    Temperature,
+    TextOrLines,
+    Threads,
+    TopK,
+    TopP,
+    examples,
+)
 from seq2seq.textio import Input, Line, reading, through, writing
 
 EXAMPLES = examples("seq2seq generate language_model --samples 5",
@@ -36,18 +49,10 @@ def generate(
     max_length: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Pieces of a text at most, its beginning included.",
         show_default="the recipe's, or 100", rich_help_panel=SAMPLING)] = None,
-    temperature: Annotated[float | None, typer.Option(
-        metavar="X", min=0.001, help="Below 1 the probable is drawn more often, above 1 less.",
-        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
-    top_k: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", show_default="the recipe's",
-        rich_help_panel=SAMPLING)] = None,
-    top_p: Annotated[float | None, typer.Option(
-        metavar="P", min=0.001, max=1, help="Draw from the fewest pieces whose probabilities reach P.",
-        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
-    min_p: Annotated[float | None, typer.Option(
-        metavar="P", min=0, max=1, help="Draw from pieces at least P times as probable as the most probable.",
-        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
     greedy: Annotated[bool, typer.Option(
         "--greedy", help="Draw nothing: take the most probable piece each time.", rich_help_panel=SAMPLING)] = False,
     seed: Annotated[int | None, typer.Option(

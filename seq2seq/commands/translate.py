@@ -24,11 +24,15 @@ from seq2seq.options import (
     SEARCH,
     Compile,
     Device,
+    MinP,
     Model,
     Precision,
     PrecisionOption,
+    Temperature,
     TextOrLines,
     Threads,
+    TopK,
+    TopP,
     Workers,
     examples,
 )
@@ -136,18 +140,10 @@ def translate(
     sampling: Annotated[bool | None, typer.Option(
         help="Draw translations instead of searching; --n-best of each line.", show_default="the recipe's",
         rich_help_panel=SAMPLING)] = None,
-    temperature: Annotated[float | None, typer.Option(
-        metavar="X", help="Below 1 the probable is drawn more often, above 1 less.", show_default="the recipe's",
-        rich_help_panel=SAMPLING)] = None,
-    top_k: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", show_default="the recipe's",
-        rich_help_panel=SAMPLING)] = None,
-    top_p: Annotated[float | None, typer.Option(
-        metavar="P", help="Draw from the fewest pieces whose probabilities reach P.", show_default="the recipe's",
-        rich_help_panel=SAMPLING)] = None,
-    min_p: Annotated[float | None, typer.Option(
-        metavar="P", help="Draw from pieces at least P times as probable as the most probable.",
-        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
     seed: Annotated[int | None, typer.Option(
         metavar="N", min=0, help="Decides the samples, with the number of the line.", show_default="the recipe's",
         rich_help_panel=SAMPLING)] = None,
