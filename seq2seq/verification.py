@@ -21,8 +21,8 @@ from seq2seq.recipe import Recipe, save_recipe
 from seq2seq.run import LOG_FILE
 from seq2seq.storage import METADATA
 
-OF_THE_CLOCK = ("seconds", "tokens_per_second")
-"""Fields of the log that tell time, which no two trainings share."""
+OF_THE_CLOCK = ("seconds", "tokens_per_second", "candidate_step", "good_step")
+"""What tells time, or which steps have a checkpoint, and so depends on when signals came: no two trainings share it."""
 VALIDATIONS, VALID_SENTENCES = 3, 20
 LONGEST_DELAY = 0.3
 """Seconds between a step's record and the kill."""

@@ -254,10 +254,11 @@ metrics: [exact]
 training:
   {{batch_tokens: 150, learning_rate: 0.01, warmup_steps: 2, max_steps: 7, validate_every: 5, label_smoothing: 0.0,
     best_metric: loss, precision: fp32, threads: 1}}
-decoding: {{beam_size: 2, max_length_offset: 3, max_length_ratio: 1}}
+decoding: {{beam_size: 2, max_length_offset: 3, max_length_ratio: 1, safety_net: false}}
 """
 
 
+@pytest.mark.usefixtures("quick_tensorboard")
 @pytest.mark.parametrize("model", ["feed_forward: 32", "type: rnn"])
 def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(tmp_path, monkeypatch, capfdbinary,
                                                                                model):

@@ -18,10 +18,10 @@ data:
   test: {{same: {{source: valid.en, target: valid.de}}}}
 tokenizer: {{vocab_size: {vocab_size}}}
 model:
-  {{d_model: 64, encoder_layers: {layers}, decoder_layers: {layers}, dropout: 0.0, {model}}}
+  {{d_model: {d_model}, encoder_layers: {layers}, decoder_layers: {layers}, dropout: 0.0, {model}}}
 training:
   batch_tokens: {batch_tokens}
-  learning_rate: 0.005
+  learning_rate: {rate}
   warmup_steps: {warmup_steps}
   schedule: linear
   max_steps: {steps}
@@ -87,8 +87,8 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
         write(tmp_path, name, pairs)
     (tmp_path / "recipe.yaml").write_text(
         # Greedy: with a model as sure as this one, what fills a beam is never better than chance.
-        RECIPE.format(name="memory", vocab_size=350, layers=1, batch_tokens=400, warmup_steps=20, steps=150,
-                      beam_size=1, model=model))
+        RECIPE.format(name="memory", vocab_size=350, d_model=64, layers=1, batch_tokens=400, rate=0.005,
+                      warmup_steps=20, steps=150, beam_size=1, model=model))
     scores = train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
     # Where bf16 is at hand its rounding may cost one of so small a model's letters; in fp32, below, none is lost.
     assert scores["same"]["bleu"].value > 95
@@ -104,23 +104,32 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
         [best.log_probability for best, *_ in found], abs=1e-3)
 
 
+def copy_task(model):
+    """How many pairs there are to learn from, and the recipe."""
+    pairs, steps, rate, d_model = 6000, 900, 0.005, 64
+    if "positions: learned" in model:
+        steps = 1300
+    if model == f"{TRANSFORMER}, normalize: relu":
+        # Without a softmax, which position is meant is learnt more slowly, and with norms before the sublayers only: so
+        # narrow a model reaches 98.8 % in 4,000 steps.
+        model = "num_heads: 4, feed_forward: 256, normalize: relu, norm: pre"
+        pairs, steps, rate, d_model = 20_000, 3000, 0.002, 128
+    return pairs, RECIPE.format(name="copy", vocab_size=330, d_model=d_model, layers=2, batch_tokens=1500, rate=rate,
+                                warmup_steps=100, steps=steps, beam_size=5, model=model)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [TRANSFORMER, RNN, *VARIANTS])
 def test_a_model_learns_to_copy_words_it_has_never_seen_together(tmp_path, model):
-    if model == f"{TRANSFORMER}, normalize: relu":
-        # With these settings it learns little; with norm: pre, rate 0.003 and 4,000 steps 98.8 % (greedy and beam 5).
-        pytest.xfail("a Transformer with ReLU for softmax does not reach 99 %")
+    pairs, recipe = copy_task(model)
     rng = random.Random(11)
     words = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
-    sentences = {" ".join(rng.choices(words, k=rng.randint(3, 11))) for _ in range(6200)}
+    sentences = {" ".join(rng.choices(words, k=rng.randint(3, 11))) for _ in range(pairs + 200)}
     lines = sorted(sentences)
     rng.shuffle(lines)
     write(tmp_path, "train", [(line, line) for line in lines[:-200]])
     write(tmp_path, "valid", [(line, line) for line in lines[-200:]])
-    (tmp_path / "recipe.yaml").write_text(
-        RECIPE.format(name="copy", vocab_size=330, layers=2, batch_tokens=1500, warmup_steps=100,
-                      steps=1300 if "learned" in model else 900,
-                      beam_size=5, model=model))
+    (tmp_path / "recipe.yaml").write_text(recipe)
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
     found = Translator.load(tmp_path / "run").translate(lines[-200:])
     right = sum(got == wanted for line, (best, *_) in zip(lines[-200:], found, strict=True)

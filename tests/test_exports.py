@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,15 +146,21 @@ def test_an_export_is_replaced_unless_somebody_has_put_something_into_it(bundle,
     assert (output / "notes.txt").read_text() == "mine" and (output / "model.bin").exists()
 
 
+@pytest.fixture(scope="module")
+def sure(tmp_path_factory) -> Path:
+    """A model that is so sure of its words that rounding decides nothing; greedy, for in a wider beam it would, among
+    what is left over. Its export in float32 lies beside it."""
+    place = tmp_path_factory.mktemp("sure")
+    ctranslate2.export_model(make_bundle(place / "ours", steps=150, beam_size=1), place / "float32")
+    return place
+
+
 @pytest.mark.parametrize("quantization", [name for name in ctranslate2.QUANTIZATIONS if name != "float32"])
-def test_ctranslate2_keeps_weights_in_fewer_bits(quantization, tmp_path):
-    # Greedy and so sure of its words that rounding decides nothing; in a wider beam it would, among what is left over.
-    bundle = make_bundle(tmp_path / "ours", steps=150, beam_size=1)
-    parity = ctranslate2.export_model(bundle, tmp_path / "theirs", quantization)
+def test_ctranslate2_keeps_weights_in_fewer_bits(quantization, sure, tmp_path):
+    parity = ctranslate2.export_model(sure / "ours", tmp_path / "theirs", quantization)
     assert parity.mean_score < 0.02
-    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("theirs", "float32")] if (
-        ctranslate2.export_model(bundle, tmp_path / "float32")) else []
-    assert sizes[0] < 0.75 * sizes[1]
+    size, of_float32 = ((place / "model.bin").stat().st_size for place in (tmp_path / "theirs", sure / "float32"))
+    assert size < 0.75 * of_float32
 
 
 @pytest.mark.parametrize("model, reason", [

@@ -21,8 +21,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write_counters(checkpoint, step=4, seconds=1.0):
-    progress = {"step": step, "seconds": seconds, "window": {"seconds": seconds, "steps": 1}}
+def write_counters(checkpoint, step=4, seconds=1.0, candidate=0):
+    progress = {"step": step, "seconds": seconds, "window": {"seconds": seconds, "steps": 1},
+                "candidate_step": candidate, "good_step": candidate}
     (checkpoint / "metadata.json").write_text(json.dumps({"info": {"progress": progress}}))
 
 
@@ -81,7 +82,7 @@ def test_a_checkpoint_that_the_clock_or_a_signal_asked_for_is_no_difference(tmp_
             (tmp_path / name / place).mkdir(parents=True)
             for file in ("model.safetensors", "state.safetensors"):
                 (tmp_path / name / place / file).write_bytes(place.encode())
-            write_counters(tmp_path / name / place, steps[-1], seconds=name)
+            write_counters(tmp_path / name / place, steps[-1], seconds=name, candidate=steps[0])
     one, two, three = (remains(tmp_path / name) for name in ("one", "two", "three"))
     assert differences(one, two) == []
     assert {"checkpoints/step-00000009/model.safetensors", "counters"} <= set(differences(one, three))
