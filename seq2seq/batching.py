@@ -78,8 +78,13 @@ class EncodedSide:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(sentences,), `</s>` included."""
+        """(sentences,), `</s>` included; computed each time."""
         return np.diff(self.offsets)
+
+    def lengths_of(self, indices: np.ndarray) -> np.ndarray:
+        """(indices,), those of some sentences: a large corpus has far more than a step."""
+        lengths: np.ndarray = self.offsets[indices + 1] - self.offsets[indices]
+        return lengths
 
     @staticmethod
     def from_lists(sentences: Sequence[Sequence[int]]) -> EncodedSide:
@@ -91,8 +96,7 @@ class EncodedSide:
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Sentences `indices`, flat: ids (tokens,) int64, offsets (sentences + 1,), positions (tokens,)."""
-        begins = self.offsets[indices]
-        lengths = self.offsets[indices + 1] - begins
+        begins, lengths = self.offsets[indices], self.lengths_of(indices)
         offsets = np.zeros(len(indices) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
@@ -151,7 +155,7 @@ class Shape:
         oneDNN generates code for every new size of a matrix product: with sizes as they come, a fifth of a training
         step on a CPU goes into that, and gigabytes are kept.
         """
-        source, target = corpus.source.lengths[part], corpus.target.lengths[part]
+        source, target = corpus.source.lengths_of(part), corpus.target.lengths_of(part)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
         shortest = min(longest_source, longest_target)
         # Room for the filling sentences: with it each side has at least a token for each of them.
@@ -183,7 +187,7 @@ def fitting(corpus: EncodedCorpus, part: np.ndarray, shape: Shape) -> Iterator[n
     Raises:
         ValueError: a single pair does not fit.
     """
-    source, target = int(corpus.source.lengths[part].sum()), int(corpus.target.lengths[part].sum())
+    source, target = int(corpus.source.lengths_of(part).sum()), int(corpus.target.lengths_of(part).sum())
     if shape.holds(source, target, len(part)):
         yield part
     elif len(part) == 1:

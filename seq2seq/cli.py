@@ -85,7 +85,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{error.filename or 'A file'}: {error.strerror}. Make room or check the permissions, and run the "
                   "same command again.", file=sys.stderr)
             return 2
+        if _lacks_memory(error):
+            print(f"Memory does not suffice ({type(error).__name__}). What was saved is intact. Use a smaller model or "
+                  "smaller batches (training.batch_tokens, decoding.batch_tokens).", file=sys.stderr)
+            return 2
         traceback.print_exc()
         print("\nThis is a defect of seq2seq. Please report it with the lines above.", file=sys.stderr)
         return 1
     return 0
+
+
+def _lacks_memory(error: Exception) -> bool:
+    if "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from seq2seq.machine import is_out_of_memory
+
+    return is_out_of_memory(error)

@@ -135,7 +135,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> 
         if number == 1:
             texts = tuple(_without_mark(text, counts) for text in texts)
         *source, target = (_one_line(text, counts) for text in texts)
-        yield number, f"{spec.tag} {source[0]}" if spec.tag else "".join(source), target
+        yield number, spec.tagged("".join(source)), target
 
 
 def _without_mark(text: str, counts: Counts) -> str:
@@ -233,12 +233,15 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
 
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
+        # What is streamed comes over the network as it is read.
+        for number, record in enumerate(rows, 1):
+            yield number, _fields(spec, record, f"{spec.label}: row {number}")
+    except CorpusError:
+        raise
     except Exception as error:                                                  # the hub's errors have no common class
         reason = f"{type(error).__name__}: {_first_line(error)}"
         raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check the name, config and split, "
                           "and the connection; data sets that are Python scripts are no longer supported.") from error
-    for number, record in enumerate(rows, 1):
-        yield number, _fields(spec, record, f"{spec.label}: row {number}")
 
 
 def _first_line(error: Exception) -> str:

@@ -37,6 +37,10 @@ def require_sane(progress: Progress, run: Path) -> None:
 
 def diverged(found: str, progress: Progress, run: Path) -> Diverged:
     """The error that says what was found, and what can be done in this run."""
+    if progress.retreats >= MOST_RETREATS:
+        return Diverged(found, f"It has gone back {progress.retreats} times, with half the learning rate each time: "
+                               "train anew (--restart) with a longer warmup_steps, or precision fp32, and look at the "
+                               "text (seq2seq check).")
     anew = ("train anew (--restart) with a lower training.learning_rate, a longer warmup_steps, precision fp32, or "
             "divergence: lower_rate")
     if not _is_left(progress.good_step, run):
@@ -63,10 +67,9 @@ def go_back(run: Path, progress: Progress) -> None:
     Args:
         progress: of the training that has diverged. Its best model stays the best.
     """
-    steps = [step_of(path) for path in list_checkpoints(run)]
-    prune_checkpoints(run, [step for step in steps if step <= progress.good_step])
-    place = next(path for path in list_checkpoints(run) if step_of(path) == progress.good_step)
-    good = load_checkpoint(place)
+    checkpoints = {step_of(path): path for path in list_checkpoints(run)}
+    good = load_checkpoint(checkpoints[progress.good_step])                     # before others are deleted
+    prune_checkpoints(run, [step for step in checkpoints if step <= progress.good_step])
     lowered: dict[str, Any] = {
         **good.info["progress"], "rate_factor": progress.rate_factor * RATE_AFTER_RETREAT,
         "retreats": progress.retreats + 1, "best_score": progress.best_score, "best_step": progress.best_step,

@@ -16,6 +16,7 @@ from seq2seq import console
 from seq2seq.batching import EncodedCorpus, Shape, derived_seed, fitting, gather
 from seq2seq.errors import UserError
 from seq2seq.loss import LossSum, training_loss
+from seq2seq.machine import is_out_of_memory
 
 
 class StepSums:
@@ -123,7 +124,7 @@ class StepGradients:
             torch._foreach_add_(gradients, found)
         else:
             gradients += found
-        sums.add(loss, int(corpus.source.lengths[part].sum()))
+        sums.add(loss, int(corpus.source.lengths_of(part).sum()))
         return True
 
     def _lower_budget(self, corpus: EncodedCorpus, part: np.ndarray) -> None:
@@ -139,11 +140,6 @@ class StepGradients:
                      "computed together. The gradients are the same.")
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory was lacking: on a GPU an exception of its own, on a CPU known by its text."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def gradient_of(weight: Tensor) -> Tensor:
     """Its gradient, which is there."""
     assert weight.grad is not None, "every parameter takes part in every step"
@@ -151,4 +147,4 @@ def gradient_of(weight: Tensor) -> Tensor:
 
 
 def _tokens(corpus: EncodedCorpus, part: np.ndarray) -> int:
-    return int(corpus.source.lengths[part].sum() + corpus.target.lengths[part].sum())
+    return int(corpus.source.lengths_of(part).sum() + corpus.target.lengths_of(part).sum())

@@ -182,8 +182,9 @@ def see(translator: Translator, pairs: Sequence[tuple[str, str]],
         found = attention_maps(translator.model, batch, kinds)
         stacked = {kind: torch.stack(layers).float().cpu().numpy() for kind in KINDS
                    if (layers := getattr(found, kind))}                         # (layers, sentences, heads, …)
-        for place, index in enumerate(indices):
-            source, target = int(corpus.source.lengths[index]), int(corpus.target.lengths[index])
+        lengths = zip(corpus.source.lengths_of(indices).tolist(), corpus.target.lengths_of(indices).tolist(),
+                      strict=True)
+        for place, (index, (source, target)) in enumerate(zip(indices, lengths, strict=True)):
             sizes: dict[Kind, tuple[int, int]] = {
                 "cross": (target, source), "encoder": (source, source), "decoder": (target, target)}
             maps = {kind: stacked[kind][:, place, :, :sizes[kind][0], :sizes[kind][1]] for kind in stacked}

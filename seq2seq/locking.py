@@ -52,6 +52,8 @@ def lock_run(run: Path) -> Iterator[None]:
         except OSError as error:
             # Some network file systems know no locks; that is no reason not to train there.
             logger.warning("%s cannot be locked (%s): do not train in it twice at once.", run, error.strerror)
+        if not _is_still(path, descriptor):
+            raise CheckpointError(f"{run} was moved aside by another process at this moment. Run the command again.")
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
@@ -60,3 +62,11 @@ def lock_run(run: Path) -> Iterator[None]:
         if descriptor in _held_locks:
             _held_locks.remove(descriptor)
             os.close(descriptor)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the name still leads to the open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

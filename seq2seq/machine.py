@@ -96,6 +96,11 @@ def choose_precision(precision: str, device: torch.device) -> str:
     return "bf16" if choose_dtype(precision, device) == torch.bfloat16 else "fp32"
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory was lacking: on a GPU an exception of its own, on a CPU known by its text, or Python's own."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
 def describe(device: torch.device) -> str:
     """The processor by name, for logs and result files."""
     if device.type == "cuda":

@@ -23,6 +23,7 @@ from seq2seq.cleaning import clean
 from seq2seq.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import CorpusError, TokenizerError
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.storage import replacing
 from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 
 FORMAT_VERSION = 1
@@ -49,8 +50,10 @@ class Prepared:
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """The pairs of a training corpus without those that cleaning drops; counts receives both."""
-    pairs = read_pairs(recipe, spec, counts)
-    return clean(pairs, recipe.data.cleaning, counts, len(spec.sides), recipe.languages)
+    # The tag is no part of the text that is judged: an empty source would not be empty with it.
+    pairs = read_pairs(recipe, spec.model_copy(update={"tag": None}), counts)
+    for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides), recipe.languages):
+        yield number, spec.tagged(source), target
 
 
 def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -74,10 +77,8 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
             points = recipe.model.type == "pointer"
             tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed,
                                           target_positions=recipe.model.max_positions - 1 if points else None)
-        aside = directory.with_name(directory.name + ".writing")
-        aside.mkdir(parents=True, exist_ok=True)
-        tokenizers.save(aside)
-        os.replace(aside, directory)
+        with replacing(directory, sum(map(len, tokenizers.files().values()))) as aside:
+            tokenizers.save(aside)
     return Tokenizers.load(directory)
 
 
@@ -129,6 +130,7 @@ def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         recipe.data.cleaning.model_dump(),
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         bool(recipe.tokenizer.subword_sampling),
+        recipe.languages.model_dump(),                                          # which side of a .tmx is which
         [(spec.model_dump(exclude={"weight"}), _file_states(spec)) for spec in recipe.resolve().data.train],
     ]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]

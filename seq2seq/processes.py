@@ -19,6 +19,7 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.errors import UserError
+from seq2seq.machine import is_out_of_memory
 from seq2seq.translator import Progress, Translation, Translator, numbered
 
 Item = TypeVar("Item")
@@ -159,5 +160,7 @@ def lost_process_told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise UserError("another process of this training has ended; its message says why. Run the same command again: "
                         f"it goes on from the last checkpoint. ({str(error).splitlines()[0]})") from error

@@ -109,4 +109,5 @@ class Progress:
         """One line for the person."""
         best = "" if self.best_score is None else f", best validation {self.best_score:.2f} at step {self.best_step:,}"
         skipped = f", {self.skipped:,} steps skipped" if self.skipped else ""
-        return f"{self.step:,} steps in {self.seconds / 60:.1f} minutes{best}{skipped}"
+        seconds = self.seconds + self.window.get("seconds", 0)
+        return f"{self.step:,} steps in {seconds / 60:.1f} minutes{best}{skipped}"

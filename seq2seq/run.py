@@ -65,6 +65,7 @@ def move_aside(recipe: Recipe, run: Path) -> Path:
     while (place := run.with_name(f"{run.name}.{number}")).exists():
         number += 1
     run.rename(place)
+    run.mkdir()                                                                 # a link may lead here
     return place
 
 

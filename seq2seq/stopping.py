@@ -68,7 +68,8 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         if request.waiting:
             request.obey()
         # Not through a stream, which may be in the middle of a write.
-        os.write(2, f"\nfinishing {finishing}; once more to exit at once\n".encode())
+        again = "; once more to exit at once" if at_once else ""
+        os.write(2, f"\nfinishing {finishing}{again}\n".encode())
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

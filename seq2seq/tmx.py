@@ -39,6 +39,7 @@ class _Reader:
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._characters
         self.parser.EntityDeclHandler = self._refuse_entity
+        self.parser.SkippedEntityHandler = self._unknown_entity
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if self.root is None:
@@ -79,6 +80,11 @@ class _Reader:
     def _refuse_entity(self, name: str, *_: object) -> None:
         raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file declares the entity '{name}'. Such "
                           "declarations can grow without bound and are not read; write the text itself.")
+
+    def _unknown_entity(self, name: str, is_parameter: bool) -> None:
+        if not is_parameter:
+            raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the entity '&{name};' is declared nowhere "
+                              "in the file, and its text would be lost; write the character itself.")
 
 
 def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False

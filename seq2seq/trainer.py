@@ -33,7 +33,7 @@ from seq2seq.checkpoint import (
 )
 from seq2seq.corpus import read_pairs
 from seq2seq.divergence import Diverged, can_go_back, diverged, go_back, require_sane
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, CorpusError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
 from seq2seq.gradients import StepGradients, gradient_of
 from seq2seq.locking import lock_run
@@ -169,26 +169,30 @@ class Training:
                     self._step(parts)
                     require_sane(progress, self.run)
                     advance(1)
-                    if progress.step % section.log_every == 0:
+                    if progress.step % section.log_every == 0 or progress.finished(self.recipe):
                         advance(0, self._log_window(log))
-                    stopped_by = self.group.largest(request.number or 0, self.device)
                     # The first one's clock decides, so that all judge the same checkpoints.
                     late = self.group.first and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
                     due = self.group.largest(int(late), self.device)
+                    stopped_by = self.group.largest(request.number or 0, self.device)
                     if due or stopped_by:
                         self._save(log)
                         saved_at = time.monotonic()
-                    if stopped_by:
-                        raise Stopped(stopped_by, f"saved at step {progress.step:,}; "
-                                                      "the same command goes on from there")
+                    self._stop(stopped_by)
                     if self._validate_if_due(log):
                         saved_at = time.monotonic()
+                self._stop(self.group.largest(request.number or 0, self.device))    # during the last validation
             self._average_checkpoints(log)
         finally:
             log.close()
             if self.sampled:
                 self.sampled.close()
         console.say(f"trained {progress.summary()}")
+
+    def _stop(self, signal: int) -> None:
+        """Raises Stopped if a signal, not 0, has asked for it. Everything must be saved."""
+        if signal:
+            raise Stopped(signal, f"saved at step {self.progress.step:,}; the same command goes on from there")
 
     def _steps(self) -> Iterator[list[np.ndarray]]:
         """The parts of each step from where the run stands, epoch after epoch, until the run is finished."""
@@ -420,9 +424,12 @@ class Training:
 
 def _read_what_is_needed_late(recipe: Recipe) -> None:
     """Raises at once what would otherwise stop a training at its first validation, or at its end."""
-    for spec in (recipe.data.valid, *recipe.data.test.values()):
-        for _ in read_pairs(recipe, spec):
-            pass
+    held_out = {"data.valid": recipe.data.valid, **{f"data.test.{name}": spec
+                                                    for name, spec in recipe.data.test.items()}}
+    for key, spec in held_out.items():
+        if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
+            raise CorpusError(f"{key} ({spec.label}) has no line with text to measure by. Name another corpus, or "
+                              "leave it out.")
     require_metrics(recipe.measures, recipe.languages.target)
 
 

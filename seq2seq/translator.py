@@ -206,8 +206,8 @@ class Translator:
             batch = gather(corpus, indices).to(self.device)
             losses = negative_log_likelihood(self.model(batch), batch.target_output).cpu()
             sums = [part.sum().item() for part in losses.split(batch.target_offsets.diff().tolist())]
-            for index, loss in zip(indices, sums, strict=True):
-                scores[index] = PairScore(-loss, int(corpus.target.lengths[index]))
+            for index, loss, tokens in zip(indices, sums, corpus.target.lengths_of(indices).tolist(), strict=True):
+                scores[index] = PairScore(-loss, tokens)
             if progress:
                 progress(len(indices))
         return scores

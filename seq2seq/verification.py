@@ -70,6 +70,7 @@ def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: 
     Raises:
         UserError: the recipe cannot be trained; the message is the training's.
     """
+    kills = min(kills, steps - 1)
     place.mkdir(parents=True)
     save_recipe(shortened(recipe, steps), place / RECIPE)
     whole, parted = place / "whole", place / "parted"
@@ -81,7 +82,7 @@ def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: 
             shutil.copytree(whole / name, parted / name)
     rng = random.Random(recipe.seed)
     done = []
-    for number, step in enumerate(sorted(rng.sample(range(1, steps), min(kills, steps - 1))), start=1):
+    for number, step in enumerate(sorted(rng.sample(range(1, steps), kills)), start=1):
         chosen = signal.SIGTERM if number == kills else signal.SIGKILL
         if _watch(place, parted, step, advance, steps, (chosen, rng.uniform(0, LONGEST_DELAY))):
             newest = max(map(step_of, list_checkpoints(parted)), default=0)

@@ -715,6 +715,15 @@ def test_a_defect_shows_where_it_is(run, directory, monkeypatch):
     assert "test_cli.py" in result.err and "ZeroDivisionError" in result.err and "defect of seq2seq" in result.err
 
 
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"),
+                                   RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")], ids=repr)
+def test_lack_of_memory_is_no_defect(run, directory, monkeypatch, error):
+    write_recipe(directory)
+    monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(error))
+    result = run("train", "recipe.yaml")
+    assert result.code == 2 and result.err.startswith("Memory does not suffice (")
+
+
 def test_a_wrong_command_line_is_2(run):
     for arguments in (["fly"], ["translate"], ["translate", "model", "--beam-size", "0"], ["train", "--fast"]):
         result = run(*arguments)

@@ -453,3 +453,15 @@ def test_cleaning_reads_no_further_than_it_gives():
 
     pairs = clean(endless(), Cleaning(), Counts())
     assert [next(pairs)[0] for _ in range(3)] == [3, 6, 9]
+
+
+def test_a_stream_that_breaks_off_is_said(monkeypatch):
+    import datasets
+
+    def rows():
+        yield {"de": "ein Hund", "en": "a dog"}
+        raise ConnectionError("reset by peer")
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *arguments, **options: rows())
+    with pytest.raises(CorpusError, match="wmt/wmt14 de-en train cannot be loaded: ConnectionError: reset by peer"):
+        pairs_of(Path(), hub="wmt/wmt14", config="de-en", split="train", streaming=True, **KEYS)

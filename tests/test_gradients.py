@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from seq2seq.errors import UserError
-from seq2seq.gradients import StepGradients, is_out_of_memory
+from seq2seq.gradients import StepGradients
+from seq2seq.machine import is_out_of_memory
 
 
 def gradients_of(model, corpus, parts, **options):

@@ -4,17 +4,19 @@ import os
 import numpy as np
 import pytest
 
+from seq2seq.corpus import Counts
 from seq2seq.errors import CorpusError
 from seq2seq.preparation import (
     SampledEpochs,
     blocks,
+    cleaned,
     id_type,
     prepare,
     times_seen,
     train_or_load_tokenizers,
     training_pairs,
 )
-from seq2seq.recipe import Recipe, TokenizerSection
+from seq2seq.recipe import Languages, Recipe, TokenizerSection
 from seq2seq.tokenizer import END_ID, Tokenizers, train_tokenizers
 
 WORDS = ["Hund", "Katze", "läuft", "schläft", "groß", "klein", "dog", "cat", "runs", "sleeps", "big", "small"]
@@ -277,3 +279,20 @@ def test_a_temperature_shows_small_corpora_more_often_and_the_epoch_stays_as_lon
 def test_weights_count_as_size_and_an_empty_corpus_is_seen_never():
     assert times_seen(np.array([10, 0, 30]), [3.0, 1.0, 1.0], 1) == pytest.approx(np.array([3, 0, 1]))
     assert times_seen(np.array([10, 0, 30]), [3.0, 1.0, 1.0], 5) == pytest.approx(np.array([3, 0, 1]))
+
+
+def test_a_tag_is_no_part_of_what_cleaning_judges(recipe, tmp_path):
+    (tmp_path / "second.source").write_text("a\n\nsame\nb\nb\nc\nd\n")
+    (tmp_path / "second.target").write_text("A\nB\nsame\nB\nB\n3\nD\n")
+    tagged = recipe_of(tmp_path, second=[{**SECOND, "tag": "<2en>"}], remove_identical=True,
+                       remove_duplicates=True, min_number_agreement=1.0)
+    counts = Counts()
+    kept = list(cleaned(tagged.data.train[1], tagged, counts))
+    assert kept == [(1, "<2en> a", "A"), (4, "<2en> b", "B"), (7, "<2en> d", "D")]
+    assert counts.dropped == {"empty": 1, "identical": 1, "duplicate": 1, "numbers": 1}
+
+
+def test_other_languages_are_prepared_anew_for_they_say_which_side_of_a_memory_is_which(recipe, tokenizers, tmp_path):
+    turned = recipe.model_copy(update={"languages": Languages(source="en", target="de")})
+    directories = {prepare(each, tokenizers, tmp_path / "prepared", threads=1).directory for each in (recipe, turned)}
+    assert len(directories) == 2

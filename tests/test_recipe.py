@@ -268,6 +268,8 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
          ".parquet, found 'pairs.csv'"),
         ("{hub: a/b, split: c, translated_by: .}",
          ": `translated_by` needs one file, `source` or `target`, and makes the other"),
+        ("{target: 2, translated_by: .}",
+         ": `translated_by` needs one file, `source` or `target`, and makes the other"),
         ("{source: train.de, target: train.en, sampling: true}",
          ": `sampling` belongs to a corpus with `translated_by`"),
         ("{file: pairs.tsv, markup: true}", ": `markup: true` belongs to a corpus with a .tmx `file`"),

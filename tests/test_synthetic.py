@@ -105,6 +105,7 @@ def test_a_model_of_the_other_direction_is_refused(folder, tmp_path):
 def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
     training = Training(load_recipe(folder / "recipe.yaml"), tmp_path / "run")
     assert training.prepared.counts["mono.de"]["lines"] == len(LINES)
+    # The tag is no text: what was translated into nothing is empty.
     assert training.prepared.counts["mono.de"]["dropped"]["empty"] >= 1
     sides = training.corpus.source
     last = sides.ids[sides.offsets[-2]:sides.offsets[-1]].tolist()

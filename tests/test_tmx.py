@@ -94,6 +94,8 @@ def test_the_size_of_the_blocks_decides_nothing():
     ("", "memory.tmx:1: no well-formed XML"),
     ("<html><body/></html>", "memory.tmx:1: the file begins with <html>"),
     ('<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">]>\n<tmx/>', "declares the entity 'a'"),
+    ('<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx><body>\n' + unit(en="a&nbsp;dog") + "</body></tmx>",
+     r"memory.tmx:3: the entity '&nbsp;' is declared nowhere"),
 ])
 def test_what_is_no_translation_memory_is_told_with_its_line(text, told):
     with pytest.raises(CorpusError, match=told):

@@ -235,7 +235,7 @@ def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkey
     monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)
     monkeypatch.setattr(Training, "_update",
                         lambda self, rate, step: done(self, rate * (1e5 if step >= 8 else 1), step))
-    with pytest.raises(UserError, match="diverged"):
+    with pytest.raises(UserError, match="diverged. It has gone back 5 times, with half the learning rate each time: "):
         train(recipe("training.max_steps=60", "training.validate_every=3", "training.divergence=lower_rate"),
               tmp_path / "run")
     assert capsys.readouterr().err.count("going back to step 3") == 5
@@ -330,7 +330,7 @@ def test_the_bundle_tells_scores_counts_and_the_recipe_as_it_was_written(recipe,
 def test_the_log_has_every_interval_once_with_true_perplexity(recipe, tmp_path):
     train(recipe(), tmp_path / "run")
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records if record["kind"] == "training"] == [2, 4, 6, 8, 10]
+    assert [record["step"] for record in records if record["kind"] == "training"] == [2, 4, 6, 8, 10, 11]
     assert [record["step"] for record in records if record["kind"] == "validation"] == [5, 10, 11]
     for record in records:
         if record["kind"] == "validation":
@@ -397,3 +397,37 @@ def test_decoding_changed_in_a_finished_run_is_what_its_model_keeps(recipe, tmp_
     train(recipe("training.max_steps=2"), run)
     train(recipe("training.max_steps=2", "decoding.beam_size=3"), run)
     assert "beam_size: 3" in load_bundle(run / "best").recipe_text
+
+
+def test_a_test_set_without_text_is_refused_before_anything_is_trained(recipe, folder):
+    (folder / "blank.de").write_text("\n \n")
+    (folder / "blank.en").write_text("one\ntwo\n")
+    test = f"data.test={{blank: {{source: {folder / 'blank.en'}, target: {folder / 'blank.de'}}}}}"
+    with pytest.raises(UserError, match="data.test.blank .* has no line with text"):
+        train(recipe(test), folder / "run")
+    assert not (folder / "run" / "tokenizer").exists()
+
+
+def test_a_signal_in_the_last_validation_stops_before_the_tests(recipe, tmp_path, monkeypatch):
+    done = Training._validate
+
+    def interrupted(self, log):
+        done(self, log)
+        if self.progress.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Training, "_validate", interrupted)
+    with pytest.raises(Stopped, match="saved at step 4") as stopped:
+        train(recipe("training.max_steps=4"), tmp_path / "run")
+    assert stopped.value.exit_code == 143
+    monkeypatch.undo()
+    assert train(recipe("training.max_steps=4"), tmp_path / "run")["small"]
+
+
+def test_restart_of_a_run_behind_a_link_leaves_a_run_there(recipe, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    for restart in (False, True):
+        train(recipe("training.max_steps=2"), tmp_path / "run", restart)
+    assert (tmp_path / "run").is_symlink()
+    assert newest_checkpoint(tmp_path / "run").step == newest_checkpoint(tmp_path / "disk.1").step == 2

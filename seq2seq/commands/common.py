@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -19,8 +19,9 @@ from seq2seq.textio import Input, Line, Output
 if TYPE_CHECKING:
     from seq2seq.evaluation import Score
     from seq2seq.inspection import Aligner
-    from seq2seq.recipe import Recipe
+    from seq2seq.recipe import DecodingSection, Recipe
     from seq2seq.translator import Translator
+    from seq2seq.workers import TranslatorPool
 
 
 def load_recipe(path: Path, settings: Sequence[str] | None) -> Recipe:
@@ -57,6 +58,27 @@ def bar(description: str, lines: Input, written: Output, before: int = 0) -> Ite
             show(amount, f"{done / max(monotonic() - began, 1e-9):,.0f} lines/s")
 
         yield advance
+
+
+def decoding_with(translator: Translator | TranslatorPool, given: Mapping[str, Any]) -> DecodingSection:
+    """The `decoding` section of a model's recipe with what options give.
+
+    Raises:
+        UserError: a value that it does not allow, by the option's name.
+    """
+    from pydantic import ValidationError
+
+    from seq2seq.recipe import DecodingSection
+
+    def mistake(detail: Any) -> str:
+        name = "-".join(str(part) for part in detail["loc"][:1]).replace("_", "-")
+        cause = detail.get("ctx", {}).get("error", detail["msg"])
+        return f"--{name} (or decoding in the recipe): {cause}"
+
+    try:
+        return DecodingSection.model_validate({**translator.decoding.model_dump(), **given})
+    except ValidationError as error:
+        raise UserError("\n".join(mistake(detail) for detail in error.errors(include_url=False))) from error
 
 
 def number_or(words: Sequence[str], value: str | None, option: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import bar, json_line, load_translator
+from seq2seq.commands.common import bar, decoding_with, json_line, load_translator
 from seq2seq.errors import UserError
 from seq2seq.options import (
     FORMAT,
@@ -83,11 +83,12 @@ def generate(
         translator = load_translator(model, device, precision, threads)
         from seq2seq import generation
 
+        decoding_with(translator, {**decoding, **generation.DRAWN})
         console.say(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
                 at_once = 1 if lines.live else generation.BLOCK_PROMPTS
-                return generation.generate(translator, prompts, samples, max_length, at_once, sampling=True, n_best=1,
+                return generation.generate(translator, prompts, samples, max_length, at_once, **generation.DRAWN,
                                            **(GREEDY if greedy else decoding))
 
             for line, texts in through(lines, generated):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import bar, json_line
+from seq2seq.commands.common import bar, decoding_with, json_line
 from seq2seq.errors import UserError
 from seq2seq.options import (
     CONSTRAINTS,
@@ -271,9 +271,8 @@ def _decisive(translator: Translator | TranslatorPool, models: Sequence[Path], d
               ) -> dict[str, Any]:
     """What a translation depends on, by name, but for the text."""
     from seq2seq import __version__
-    from seq2seq.recipe import DecodingSection
 
-    options = DecodingSection.model_validate({**translator.decoding.model_dump(), **decoding})
+    options = decoding_with(translator, decoding)
     return {"version": __version__, "precision": translator.precision, "device": str(translator.device),
             "models": [_identity(path) for path in models],
             **{f"decoding.{name}": value for name, value in options.model_dump(mode="json").items()}}
@@ -339,10 +338,6 @@ def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], re
     Raises:
         UserError: options that contradict each other.
     """
-    from pydantic import ValidationError
-
-    from seq2seq.recipe import DecodingSection
-
     sampling = given.get("sampling", translator.decoding.sampling)
     beam, n_best = given.get("beam_size", translator.decoding.beam_size), given["n_best"]
     if not sampling and not given.get("mbr", translator.decoding.mbr) and n_best > beam:
@@ -352,10 +347,7 @@ def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], re
                         "many samples there are.")
     if not sampling and "seed" in given:
         raise UserError("--seed decides samples, and a search has none. Add --sampling, or leave it out.")
-    try:
-        options = DecodingSection.model_validate({**translator.decoding.model_dump(), **given})
-    except ValidationError as error:
-        raise UserError("\n".join(_mistake(detail) for detail in error.errors(include_url=False))) from error
+    options = decoding_with(translator, given)
     if "diverse_strength" in given and options.diverse_groups == 1:
         raise UserError("--diverse-strength is that of groups. Add --diverse-groups N.")
     if requiring and (sampling or options.diverse_groups > 1):
@@ -363,11 +355,6 @@ def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], re
                         "groups. Leave out one of both.")
     return given
 
-
-def _mistake(detail: Any) -> str:
-    name = "-".join(str(part) for part in detail["loc"][:1]).replace("_", "-")
-    cause = detail.get("ctx", {}).get("error", detail["msg"])
-    return f"--{name} (or decoding in the recipe): {cause}"
 
 
 def _translation_record(line: Line, found: Sequence[Translation], n_best: int, words: bool, judged: bool,

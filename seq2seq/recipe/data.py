@@ -94,7 +94,8 @@ class Corpus(Section):
         if self.tag is not None and (self.text is not None or not self.tag.strip()):
             raise ValueError("a `tag` is some text before the sources of a corpus")
         if self.translated_by is not None:
-            if self.form != "files" or (self.source is None) == (self.target is None):
+            given = [text for text in (self.source, self.target) if text is not None]
+            if self.form != "files" or len(given) != 1 or not isinstance(given[0], str):
                 raise ValueError("`translated_by` needs one file, `source` or `target`, and makes the other")
             return self
         named = all(isinstance(getattr(self, side), str) for side in self.sides)
@@ -129,6 +130,10 @@ class Corpus(Section):
     def sides(self) -> tuple[str, ...]:
         """The keys of its texts: source and target, or text."""
         return ("source", "target") if self.text is None else ("text",)
+
+    def tagged(self, source: str) -> str:
+        """A source as the model sees it."""
+        return f"{self.tag} {source}" if self.tag else source
 
     @property
     def in_recipes_languages(self) -> bool:
