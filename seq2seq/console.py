@@ -9,7 +9,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-_console = Console(stderr=True, highlight=False, soft_wrap=True)
+_console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class Advance(Protocol):

@@ -63,8 +63,9 @@ def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool =
 
     Args:
         pieces: the text of each id in UTF-8, a space where it begins a word.
-        whole_words: a phrase begins and ends where words do: "art" forbids neither "party" nor "arts" where that is a
-            piece. (After the piece "art" it is too late to say whether "s" will follow: the word "art" is forbidden.)
+        whole_words: a phrase that begins or ends with a letter or digit begins or ends where a word does: "art" forbids
+            neither "party" nor "arts" where that is a piece. (After the piece "art" it is too late to say whether "s"
+            will follow: the word "art" is forbidden.)
             Otherwise it is forbidden anywhere.
     Raises:
         ValueError: a phrase is empty.
@@ -90,7 +91,10 @@ class _Forbidden:
     """The pieces that would complete a phrase, by how much of it a text ends in."""
 
     def __init__(self, phrase: bytes, pieces: Sequence[bytes], whole_words: bool) -> None:
-        self.phrase, self.pieces, self.whole_words = phrase, pieces, whole_words
+        self.phrase, self.pieces = phrase, pieces
+        # A mark such as "." or "%" is no word: it is forbidden behind letters, too.
+        self.begins_word = whole_words and _begins_in_word(phrase)
+        self.ends_word = whole_words and _ends_in_word(phrase)
         self.completing = lru_cache(maxsize=None)(self._completing)
 
     def after(self, text: bytes) -> Tensor:
@@ -107,14 +111,14 @@ class _Forbidden:
     def _holds(self, text: bytes) -> bool:
         place = text.find(self.phrase)
         while place >= 0:
-            if self._may_begin(text[:place]) and not (self.whole_words
+            if self._may_begin(text[:place]) and not (self.ends_word
                                                       and _begins_in_word(text[place + len(self.phrase) :])):
                 return True
             place = text.find(self.phrase, place + 1)
         return False
 
     def _may_begin(self, before: bytes) -> bool:
-        return not self.whole_words or not _ends_in_word(before)
+        return not (self.begins_word and _ends_in_word(before))
 
 
 def _ends_in_word(text: bytes) -> bool:

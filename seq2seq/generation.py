@@ -9,11 +9,14 @@ from typing import Any
 from seq2seq.confidence import Word
 from seq2seq.decoding import Decoding, Part, Request
 from seq2seq.errors import UserError
+from seq2seq.preparation import blocks
 from seq2seq.recipe import DecodingSection
 from seq2seq.translator import Translator, growing_blocks
 
 # Beginnings that are read before the first text comes.
 BLOCK_PROMPTS = 256
+# Texts that are drawn together.
+MOST_TOGETHER = 8192
 # Pieces of a text at most where nobody says otherwise.
 LONGEST = 100
 
@@ -70,7 +73,7 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, m
         raise ValueError("several samples need sampling=True; of a search, n_best says how many texts there are")
     asked = Decoding(options, translator.tokenizers.target, translator.languages.target)
     requests = (Request("", prompt, number=number) for number, prompt in enumerate(prompts))
-    for block in growing_blocks(requests, block_prompts):
+    for block in growing_blocks(requests, max(1, min(block_prompts, MOST_TOGETHER // samples))):
         begun = [part for request in block for part in asked.parts(request, [""])]
         for part in begun:
             if len(part.prefix) + 2 > translator.model.max_positions:
@@ -78,7 +81,7 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, m
                                 f"has room for {translator.model.max_positions}. Give its last part alone.")
         # Each sample is a sentence of its own to the search: they have nothing to share.
         parts = [replace(part, place=sample) for part in begun for sample in range(samples)]
-        texts = _texts(translator, parts, asked)
+        texts = [ways for together in blocks(parts, MOST_TOGETHER) for ways in _texts(translator, together, asked)]
         for first in range(0, len(parts), samples):
             yield [text for found in texts[first : first + samples] for text in found]
 

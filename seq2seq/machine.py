@@ -50,6 +50,8 @@ def choose_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers.")
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device '{name}' cannot be used here: {str(error).splitlines()[0]} "
                           f"Use cpu{', cuda' if torch.cuda.is_available() else ''} or auto.") from error

@@ -21,7 +21,8 @@ def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
     that stands there twice counts twice, itself included.
     """
     texts = list(dict.fromkeys(candidates))
-    counts = np.array([candidates.count(text) for text in texts])
+    times = Counter(candidates)
+    counts = np.array([times[text] for text in texts])
     expected = pairwise_utilities(texts) @ counts / len(candidates)
     by_text = dict(zip(texts, expected.tolist(), strict=True))
     return np.array([by_text[text] for text in candidates])
@@ -51,7 +52,14 @@ def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.n
     for row, each in enumerate(ngrams):
         common = each.keys() & columns.keys()
         counts[row, [columns[ngram] for ngram in common]] = [each[ngram] for ngram in common]
-    shared = np.stack([np.minimum(row, counts).sum(1) for row in counts]).astype(float)
+    # The smaller of two counts is how many numbers from 1 on are no larger than both: a product for each number.
+    shared = np.zeros((len(texts), len(texts)))
+    least = 1
+    while (several := (counts >= least).sum(0) > 1).any():
+        counts = counts[:, several]
+        has = (counts >= least).astype(np.float32)
+        shared += has @ has.T
+        least += 1
     totals = np.array([each.total() for each in ngrams], float)
     np.fill_diagonal(shared, totals)                                            # with itself a text shares all
     return shared, totals

@@ -87,6 +87,10 @@ class Numbered(Vocabulary):
         return [b"" if index <= END_ID else bytes([int(name[1:-1], 16)]) if self._is_byte(name)
                 else name.replace(SPACE, " ").encode() for index, name in enumerate(self._names)]
 
+    def head(self, line: str) -> str:
+        match = LANGUAGE.match(line)
+        return match[0] if match and match[0] in self.ids else ""
+
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)
         encoded = encoded_by(self._processor, texts, num_threads=threads)
@@ -132,10 +136,9 @@ class Numbered(Vocabulary):
         """For each line its language token, as a list of one id or none, and the text without it."""
         tokens, texts = [], []
         for line in lines:
-            match = LANGUAGE.match(line)
-            token = match[0] if match and match[0] in self.ids else None
-            texts.append(line if token is None else line[len(token):])
-            token = token or self.language
+            head = self.head(line)
+            texts.append(line[len(head):])
+            token = head or self.language
             tokens.append([] if token is None else [self.ids[token]])
         return tokens, texts
 

@@ -56,7 +56,8 @@ def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]])
     scored = [("" if alone else source, target) for source, target in pairs]
     kept = translator.within_reach(scored)
     if len(kept) < len(scored):
-        long = next(pair for pair in scored if pair not in set(kept))
+        within = set(kept)
+        long = next(pair for pair in scored if pair not in within)
         raise CorpusError(f"a translation, or its source, has more pieces than a model takes "
                           f"({translator.model.max_positions - 1}): {long[1][:60]!r}. Leave its line out.")
     return [score.log_probability for score in translator.score(scored)]

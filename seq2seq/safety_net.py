@@ -29,6 +29,9 @@ RETRIES: dict[str, dict[str, Any]] = {
 it only gives more to choose from."""
 WIDEST = 5
 """Hypotheses of the second search, if the first one has no wider beam."""
+MOST_REQUIRED = 5
+"""Addresses and numbers that are required together. A line that has lost more is a table, and a beam shared out among
+so many phrases finds nothing, slowly."""
 MOST_LOST, MOST_LOST_OF_COPY = 1.0, 0.2
 """Nats a token by which a translation may be less probable than the faulty one that it replaces. Of a copy less: where
 the model is sure of it, it may well be right, as of titles, or it has learnt to copy."""
@@ -54,8 +57,9 @@ def mended(parts: Sequence[Part], found: Sequence[list[Found]], asked: Decoding,
             alike[_differing(asked.options, best.faults)].append(number)
     for differing, numbers in alike.items():
         second = Decoding(_second(asked.options, dict(differing)), asked.tokenizer, languages.target)
-        again = [_requiring(parts[number], judged[number][0].text, second) for number in numbers]
-        for number, ways in zip(numbers, _as_far_as_possible(again, second, search), strict=True):
+        plain = [parts[number] for number in numbers]
+        again = [_requiring(part, judged[number][0].text, second) for number, part in zip(numbers, plain, strict=True)]
+        for number, ways in zip(numbers, _as_far_as_possible(again, plain, second, search), strict=True):
             others = _judged(parts[number], ways, languages)
             judged[number] = _best_first(judged[number], [replace(other, retried=True) for other in others])
     return judged
@@ -82,6 +86,8 @@ def _requiring(part: Part, translation: str, second: Decoding) -> Part:
     """The part with what its translation lacks as required phrases: addresses, and whole numbers. A number with a
     separator is written in another way in the other language."""
     lacking = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
+    if len(lacking) > MOST_REQUIRED:
+        return part
     pieces = list(part.required)
     for phrase in lacking:
         with suppress(RequestError):                                            # the vocabulary does not know it
@@ -89,15 +95,18 @@ def _requiring(part: Part, translation: str, second: Decoding) -> Part:
     return replace(part, required=tuple(dict.fromkeys(pieces)))
 
 
-def _as_far_as_possible(parts: Sequence[Part], second: Decoding, search: Search) -> list[list[Found]]:
-    """Search where nothing is lost if there is nothing to find: a part of which too much is asked stays empty."""
+def _as_far_as_possible(parts: Sequence[Part], plain: Sequence[Part], second: Decoding,
+                        search: Search) -> list[list[Found]]:
+    """Search where nothing is lost if there is nothing to find: a part of which too much is asked is searched as it
+    was before, `plain`, and stays empty if that is too much."""
     try:
         return search(parts, second)
     except RequestError:
         if len(parts) == 1:
-            return [[]]
+            return [[]] if parts == plain else _as_far_as_possible(plain, plain, second, search)
     middle = len(parts) // 2
-    return [*_as_far_as_possible(parts[:middle], second, search), *_as_far_as_possible(parts[middle:], second, search)]
+    return [*_as_far_as_possible(parts[:middle], plain[:middle], second, search),
+            *_as_far_as_possible(parts[middle:], plain[middle:], second, search)]
 
 
 def _best_first(first: list[Found], others: list[Found]) -> list[Found]:

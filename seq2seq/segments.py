@@ -38,13 +38,17 @@ class DividedLine:
         return self.before + join_translations(parts, target_language) + self.after
 
 
-def divide(line: str, fits: Callable[[str], bool]) -> DividedLine:
+def divide(line: str, fits: Callable[[str], bool], head: str = "") -> DividedLine:
     """Take a line apart; no part is empty or has white space around it.
 
     Args:
         fits: whether the model can take a text whole. Must hold for a single character.
+        head: what the line's text begins with and each of its parts is to begin with.
     """
     before, text, after = split_margins(line)
+    if head and not fits(text):
+        parts = divide(text.removeprefix(head), lambda part: fits(f"{head} {part}"))
+        return DividedLine(before, [f"{head} {part}" for part in parts.texts], parts.gaps, parts.after + after)
     texts: list[str] = []
     gaps: list[str] = []
     for segment in split_long(text, fits) if text else []:

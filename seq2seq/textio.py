@@ -164,6 +164,8 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
         UserError: it cannot be opened, another process writes it, or an earlier run has left a part of it.
     """
     if path is None:
+        if sys.stdout is None:
+            raise UserError("standard output is closed, and the result would go there. Open it, or name a file.")
         yield Output(sys.stdout.buffer, "standard output", sys.stdout.isatty())
         return
     place = Path(os.path.realpath(path))                                        # a link stays a link

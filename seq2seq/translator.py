@@ -111,6 +111,10 @@ class Translator:
         chosen = choose_device(device)
         loaded = Translator.from_recipe(model.to(chosen), tokenizers, recipe, chosen, precision)
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
+        for other, where in zip(others, ensemble, strict=True):
+            if other.languages.monolingual:
+                raise UserError(f"{where} is a language model and translates nothing. To let it have a say, name it as "
+                                "the one of the fusion.")
         speaking = None if fusion is None else Translator.load(fusion, device, precision, threads)
         for other, where in zip(others, ensemble, strict=True):
             _require_one_vocabulary(path, tokenizers.source, where, other.tokenizers.source)
@@ -232,7 +236,8 @@ class Translator:
         def fits(text: str) -> bool:
             return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
 
-        return [divide(line, fits) for line in lines]
+        heads = [self.tokenizers.source.head(text) for text in texts]
+        return [divide(line, fits, head) for line, head in zip(lines, heads, strict=True)]
 
     def search_parts(self, parts: Sequence[Part], asked: Decoding,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[Found]]:
@@ -315,7 +320,12 @@ def growing_blocks(lines: Iterable[Line], largest: int, begin: int = 0) -> Itera
     """Lists of lines: the first has 1,024, so that it comes soon, and each four times as many as the one before.
 
     begin: how many lines went before; the lists end where they would if these had been given, too.
+
+    Raises:
+        ValueError: `largest` is below 1.
     """
+    if largest < 1:
+        raise ValueError(f"blocks of {largest} lines hold nothing")
     remaining = iter(lines)
     size = min(1024, largest)
     end = size

@@ -51,6 +51,10 @@ class Vocabulary(ABC):
         """Whether every id means the same in both."""
         return self.model == other.model
 
+    def head(self, line: str) -> str:
+        """What a line begins with that belongs before each of its parts, if it is divided: a language token."""
+        return ""
+
     @abstractmethod
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Ids of each line; START_ID and END_ID are the caller's to add."""

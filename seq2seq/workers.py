@@ -57,13 +57,13 @@ class TranslatorPool:
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: Progress | None = None, **decoding: Any) -> Iterator[list[Translation]]:
-        """See `Translator.translate_stream`; `block_lines` are those of each process."""
+        """See `Translator.translate_stream`; `block_lines` are those of all processes together."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: Progress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
-        """See `Translator.translate_blocks`; `block_lines` are those of each process."""
-        for block in growing_blocks(numbered(lines, begin), block_lines * len(self.pipes), begin):
+        """See `Translator.translate_blocks`; `block_lines` are those of all processes together."""
+        for block in growing_blocks(numbered(lines, begin), block_lines, begin):
             yield self._translate(block, progress, decoding)
 
     def _translate(self, lines: Sequence[Request], progress: Progress | None,
@@ -75,6 +75,7 @@ class TranslatorPool:
         for pipe in waiting:
             pipe.send(([lines[number] for number in shares[pipe]], decoding))
         found: list[list[Translation]] = [[] for _ in lines]
+        refused: Exception | None = None
         while waiting:
             for pipe in cast(list[Connection], wait(waiting)):
                 kind, content = self._receive(pipe)
@@ -83,8 +84,13 @@ class TranslatorPool:
                         progress(content)
                     continue
                 waiting.remove(pipe)
+                if kind == "refused":
+                    refused = refused or content
+                    continue
                 for number, translations in zip(shares[pipe], content, strict=True):
                     found[number] = translations
+        if refused:                                                             # when no answer is left in a pipe
+            raise refused
         return found
 
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
@@ -123,7 +129,11 @@ def _serve(pipe: Connection, path: str, device: str, precision: str, threads: in
         pipe.send(("ready", (translator.decoding, translator.precision, str(translator.device))))
         while True:
             lines, decoding = pipe.recv()
-            found = translator.translate(lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)
+            try:
+                found = translator.translate(lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)
+            except (UserError, ValueError) as error:                            # of these lines; others can be had
+                pipe.send(("refused", error))
+                continue
             pipe.send(("done", found))
     except (EOFError, BrokenPipeError):
         return                                                                  # nobody listens any more

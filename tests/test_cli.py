@@ -457,6 +457,25 @@ def test_several_models_translate_together(run, model, directory, recipe, tokeni
                                               "--workers", 2) == together
 
 
+def test_a_language_model_translates_together_with_nothing(run, model, directory, tokenizers):
+    language_model(directory, tokenizers)
+    result = run("translate", model, "--ensemble", "speaker", stdin=b"ein Hund\n")
+    assert result.code == 2 and "speaker is a language model and translates nothing" in result.err
+
+
+def test_confidence_that_the_recipe_asks_for_stands_in_jsonl(run, directory, recipe, tokenizers):
+    text = RECIPE.replace("beam_size: 2,", "beam_size: 2, word_confidence: true,")
+    place = save_bundle(directory / "sure", random_weights(recipe, 1), text, tokenizers.files(), {})
+    record = json.loads(run("translate", place, "--format", "jsonl", stdin=b"ein Hund\n").out)
+    assert [set(word) for word in record["words"]] == [{"word", "confidence"}] * len(record["words"])
+
+
+def test_a_closed_standard_output_is_told(model):
+    command = [sys.executable, "-m", "seq2seq", "translate", model]
+    done = subprocess.run(command, input=b"ein Hund\n", stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1))
+    assert done.returncode == 2 and b"standard output is closed" in done.stderr
+
+
 def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe):
     other = train_tokenizers([("ein Haus", "a house"), *zip(GERMAN, ENGLISH, strict=True)], recipe.tokenizer, seed=1)
     other_model(directory, recipe, other)
@@ -480,6 +499,9 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
     (["--ensemble-mean", "probability"], "Name another by --ensemble MODEL"),
     (["--fusion-weight", 0.5], "Name one by --fusion LM"), (["--ensemble", "nothing"], "nothing does not exist"),
     (["--sampling", "--require", "phrases"], "goes neither with sampling nor"),
+    (["--forbid", "caf\udce9"], "a phrase holds bytes that are not UTF-8"),
+    (["--length-penalty", 1000], "--length-penalty"), (["--mbr", 5000], "--mbr"),
+    (["--device", "meta"], "device 'meta' cannot be used here"),
     (["--min-length", 500], "line 1: its translation is to have 500 pieces"),
 ])
 def test_options_that_make_no_sense_together_are_refused(run, model, directory, options, message):
@@ -513,6 +535,14 @@ def test_scores_are_those_of_the_model(run, model, directory):
     assert [(record["line"], record["source"], record["target"]) for record in records] == list(
         zip(range(1, 5), GERMAN, ENGLISH, strict=True))
     assert [record["log_probability"] for record in records] == pytest.approx(expected)
+
+
+def test_white_space_around_a_line_is_no_part_of_what_is_scored(run, model, directory):
+    for name, margin in (("plain", ""), ("wide", "  ")):
+        for ending, lines in (("de", GERMAN), ("en", ENGLISH)):
+            (directory / f"{name}.{ending}").write_text("".join(f"{margin}{line}{margin}\n" for line in lines))
+    plain, wide = (run("score", model, f"{name}.de", f"{name}.en").out for name in ("plain", "wide"))
+    assert plain == wide and plain.count(b"\n") == len(GERMAN)
 
 
 def test_texts_of_different_length_are_not_scored(run, directory, monkeypatch):

@@ -104,6 +104,9 @@ def test_a_forbidden_phrase_is_found_in_whatever_pieces():
     assert forbidden(3, 6) == {5}                                               # dogs is another word
     assert forbidden(3, 3) == {4, 5}
     assert allowed(constraint, (10,), len(pieces)) >= {8, 9, 10}
+    # What is no word is forbidden behind letters, too.
+    marks = without([".", "s."], pieces)
+    assert allowed(marks, (5,), len(pieces)) == set(range(len(pieces))) - {9}
     byte_by_byte = without(["\u00e9"], pieces, whole_words=False)
     assert allowed(byte_by_byte, (7, 11), len(pieces)) == set(range(len(pieces))) - {12}
     assert allowed(byte_by_byte, (7,), len(pieces)) == set(range(len(pieces)))

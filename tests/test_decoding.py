@@ -14,7 +14,7 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 from seq2seq.batching import EncodedSide
 from seq2seq.confidence import log_probabilities, words_of
 from seq2seq.decoding import Request
-from seq2seq.errors import CheckpointError, UserError
+from seq2seq.errors import CheckpointError, RequestError, UserError
 from seq2seq.minimum_bayes_risk import expected_utilities
 from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.translator import Translator
@@ -126,6 +126,16 @@ def test_in_fp32_samples_are_the_same_in_batches_of_any_size(translator):
     for batch_tokens in (11, 101, 1009):
         found = translator.translate(LINES * 3, sampling=True, n_best=2, batch_tokens=batch_tokens)
         assert [[one.text for one in each] for each in found] == [[one.text for one in each] for each in expected]
+
+
+def test_workers_go_on_after_a_request_that_cannot_be_had(places, exact):
+    impossible = Request(GERMAN[0], required=("dog",))
+    with TranslatorPool(places[0], workers=2, device="cpu", precision="fp32") as pool:
+        for _ in range(2):
+            with pytest.raises(RequestError, match="line 1: "):
+                list(pool.translate_stream([impossible, *GERMAN[1:]], forbid=["dog"]))
+        found = list(pool.translate_stream(GERMAN))
+    assert [one.text for one, *_ in found] == [one.text for one, *_ in exact.translate(GERMAN)]
 
 
 def test_workers_draw_what_one_translator_draws(places, translator):

@@ -253,6 +253,12 @@ def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):
     ('{"source": "a", "n_best": [{"translation": 3, "score": -1, "log_probability": -1, "tokens": 2}]}\n',
      "standard input:1"),
     ("[1]\n", "standard input:1"),
+    ('{"source": "a", "n_best": [{"translation": "b\\nc", "score": -1, "log_probability": -1, "tokens": 2}]}\n',
+     "standard input:1"),
+    ('{"source": "a", "n_best": [{"translation": "b", "score": -1, "log_probability": -1, "tokens": 0}]}\n',
+     "standard input:1"),
+    ('{"source": "a", "n_best": [{"translation": "b", "score": -1, "log_probability": -1, "tokens": Infinity}]}\n',
+     "standard input:1"),
 ])
 def test_what_is_no_n_best_list_is_refused_with_its_line(run, bundles, text, message):
     code, out, err = run("rescore", "--model", bundles["speaks"], "--weight", 1, stdin=text)

@@ -1,8 +1,10 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 from sacrebleu.metrics import CHRF
 
-from seq2seq.minimum_bayes_risk import expected_utilities, pairwise_utilities
+from seq2seq.minimum_bayes_risk import _matching_ngrams, expected_utilities, pairwise_utilities
 
 TEXTS = [
     "A dog runs through the grass.", "The dog is running in the grass", "a cat sleeps", "A dog runs through the", "",
@@ -40,3 +42,12 @@ def test_what_most_say_is_chosen_over_what_one_says():
     utilities = expected_utilities(candidates)
     assert utilities.argmin() == 3 and utilities.max() < 100
     assert expected_utilities(["a dog"] * 3).tolist() == [100] * 3
+
+
+def test_shared_ngrams_are_counted_as_often_as_both_have_them():
+    texts = ["aaab aab", "aab", "baaaab", "c", ""]
+    matches, totals = _matching_ngrams(texts, 2)
+    grams = [Counter(text[place : place + 2] for place in range(len(text) - 1)) for text in
+             (text.replace(" ", "") for text in texts)]
+    assert totals.tolist() == [each.total() for each in grams]
+    assert matches.tolist() == [[(one & other).total() for other in grams] for one in grams]

@@ -92,6 +92,29 @@ def test_lost_numbers_and_addresses_are_required(mend, tokenizers):
     assert list(part.required) == [tuple(each) for each in tokenizers.target.encode(["http://a.example", "1987"])]
 
 
+def test_of_a_line_that_has_lost_a_table_of_numbers_none_is_required(mend):
+    source = "der Hund 1987 2987 3987 4987 5987 6987"
+    mend({source: ["the dog"]}, {source: ["the dog 1987"]})
+    (_, (part,)), = mend.asked_for
+    assert part.required == ()
+
+
+def test_what_cannot_be_had_with_the_lost_numbers_is_searched_without_them(tokenizers):
+    required = []
+
+    def search(parts, second):
+        required.extend(part.required for part in parts)
+        if any(part.required for part in parts):
+            raise RequestError("it cannot be had")
+        return [[Found(Hypothesis([5, 6], -0.3, -0.1), "the dog runs in the house")] for _ in parts]
+
+    first = Found(Hypothesis([5, 6, 7], -0.4, -0.1), LOOP)
+    (found,) = mended([Part("der Hund 1987 läuft im Haus", 0)], [[first]],
+                      Decoding(DecodingSection(), tokenizers.target, "en"), LANGUAGES, search)
+    assert [bool(phrases) for phrases in required] == [True, False]
+    assert found[0].text == "the dog runs in the house" and found[0].faults == ("lost_number",)
+
+
 def test_an_empty_translation_is_searched_again_and_not_empty(mend):
     assert mend({"ein Hund": [""]}, {"ein Hund": ["", "a dog"]}) == [[("a dog", (), True)]]
     assert mend.asked_for[0][0].min_length == 1

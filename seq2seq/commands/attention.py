@@ -56,7 +56,7 @@ def attention(
     if output.suffix not in (".html", ".png"):
         raise UserError(f"--output {output}: the name must end in .html for a page or in .png for a picture.")
     given_layer, given_head = number_or(["all"], layer, "--layer"), number_or(["mean", "all"], head, "--head")
-    source, given = _one_sentence(source, "--source"), target and _one_sentence(target, "--target")
+    source, given = _one_sentence(source, "--source"), None if target is None else _one_sentence(target, "--target")
     from seq2seq.views.picture import picture, require_matplotlib
 
     if output.suffix == ".png":

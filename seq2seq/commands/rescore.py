@@ -85,12 +85,16 @@ def _records(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]
             record = json.loads(line.text)
             ways = [Translation(way["translation"], float(way["score"]), float(way["log_probability"]),
                                 int(way["tokens"]), int(record.get("parts", 1))) for way in record["n_best"]]
-            if not ways or not isinstance(record["source"], str) or not all(isinstance(way.text, str) for way in ways):
-                raise ValueError("no text")
-        except (ValueError, KeyError, TypeError, RecursionError):
+            if not ways or not isinstance(record["source"], str) or not all(map(_is_a_line, ways)):
+                raise ValueError("no line of text")
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             raise CorpusError(f"{where}: expected an object with the keys source and n_best, as "
                               "`seq2seq translate --n-best 5 --format jsonl` writes it.") from None
         yield record, ways
+
+
+def _is_a_line(way: Translation) -> bool:
+    return isinstance(way.text, str) and "\n" not in way.text and (way.tokens > 0 or not way.text.strip())
 
 
 def _record(record: dict[str, Any], rescored: list[Rescored], models: list[Path]) -> dict[str, Any]:

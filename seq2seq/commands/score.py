@@ -49,8 +49,8 @@ def score(
         _require_sides(translator, model, target)
         advance = stack.enter_context(bar("scoring", inputs[0], written))
         for block in _blocks(inputs):
-            # Text alone is the target of an empty source.
-            pairs = [("" if len(lines) == 1 else lines[0].text, lines[-1].text) for lines in block]
+            # Text alone is the target of an empty source. The model translates without the white space around a line.
+            pairs = [("" if len(lines) == 1 else lines[0].text.strip(), lines[-1].text.strip()) for lines in block]
             try:
                 scores = translator.score(pairs, progress=advance)
             except ValueError as error:

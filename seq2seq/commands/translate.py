@@ -174,7 +174,7 @@ def translate(
     finished; --resume goes on from there, or from the last block before a crash.
     """
     options: dict[str, Any] = {
-        "n_best": n_best, "word_confidence": word_confidence or None, "beam_size": beam_size,
+        "n_best": n_best, "beam_size": beam_size,
         "length_penalty": length_penalty, "coverage_penalty": coverage_penalty, "min_length": min_length,
         "max_length": max_length, "diverse_groups": diverse_groups, "diverse_strength": diverse_strength, "mbr": mbr,
         "safety_net": safety_net, "forbid": tuple(forbid) if forbid else None, "no_repeat_ngram": no_repeat_ngram,
@@ -183,6 +183,8 @@ def translate(
         "ensemble_mean": ensemble_mean and ensemble_mean.value, "fusion_weight": fusion_weight,
     }
     given = {name: value for name, value in options.items() if value is not None}
+    if word_confidence or format is TextOrLines.text:                           # where nobody would see it
+        given["word_confidence"] = word_confidence
     _refuse_as_text(format, n_best, word_confidence)
     if ensemble_mean and not ensemble:
         raise UserError("--ensemble-mean is for several models. Name another by --ensemble MODEL.")
@@ -205,18 +207,21 @@ def translate(
             console.say("Type a line and press Enter; Ctrl-D ends.")
         stop = stack.enter_context(_stopping(journal))
         asked = journal.behind(stop.while_waiting(_requests(lines, prefixes, phrases)), lines.name)
-        notes, judged = _Notes(lines.name), decoding.get("safety_net", translator.decoding.safety_net)
+        stop.message = _how_to_go_on(journal)
+        used = decoding_with(translator, decoding)
+        notes, judged, words = _Notes(lines.name), used.safety_net, used.word_confidence
         with bar("translating", lines, journal.output, journal.lines) as advance:
             def translated(asked: Iterator[tuple[Line, Request]]) -> Iterator[list[list[Translation]]]:
-                return translator.translate_blocks((request for _, request in asked), 1 if lines.live else BLOCK_LINES,
-                                                   begin=journal.lines, progress=advance, **decoding)
+                together = 1 if lines.live else BLOCK_LINES * workers
+                return translator.translate_blocks((request for _, request in asked), together, begin=journal.lines,
+                                                   progress=advance, **decoding)
 
             for block in blocks_through(asked, translated):
                 for (line, _), found in block:
                     if format is TextOrLines.text:
                         journal.output.write(found[0].text + line.ending)
                     else:
-                        record = _translation_record(line, found, n_best, word_confidence, judged)
+                        record = _translation_record(line, found, n_best, words, judged)
                         journal.output.write(json_line(record) + line.ending[-1:])
                     notes.look_at(line, found[0])
                 journal.commit()

@@ -23,7 +23,7 @@ class DecodingSection(Section):
 
     beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """Hypotheses kept for each sentence; 1 is greedy search. Of no use with `sampling`."""
-    length_penalty: NonNegativeFloat = 1.0
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Exponent of the length that a hypothesis' log-probability is divided by. 0 prefers short ones."""
     length_penalty_form: Literal["power", "wu"] = "power"
     """The divisor: length^penalty, or ((5 + length) / 6)^penalty of Wu et al. 2016."""
@@ -62,7 +62,7 @@ class DecodingSection(Section):
     """Of samples: only pieces at least so many times as probable as the most probable one."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Samples follow from it and the number of the line."""
-    mbr: Annotated[int, Field(ge=0, le=10_000)] = 0
+    mbr: Annotated[int, Field(ge=0, le=1000)] = 0
     """Of so many candidates (samples, or the best of the beam) take the one that agrees most with all of them by chrF:
     minimum-Bayes-risk decoding. 0 turns it off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
@@ -94,6 +94,8 @@ class DecodingSection(Section):
     def _phrases_are_text(cls, phrases: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if not all(phrase.strip() for phrase in phrases):
             raise ValueError("a phrase is text, found white space")
+        if any("\ud800" <= character <= "\udfff" for phrase in phrases for character in phrase):
+            raise ValueError("a phrase holds bytes that are not UTF-8")
         if both := set(info.data.get("forbid", ())).intersection(phrases):
             raise ValueError(f"'{min(both)}' is forbidden, too")
         return phrases
