@@ -228,6 +228,16 @@ def test_no_tatoeba_sentence_of_either_language_stands_in_two_splits(anki, tmp_p
     load_recipe(ROOT / "recipes" / "tatoeba_zh_en" / "zh_en.yaml", [f"data.root={output}"], check_files=True)
 
 
+def test_tatoeba_of_another_language_is_split_for_fine_tuning(anki, tmp_path, monkeypatch):
+    output = tmp_path / "data" / "tatoeba_en_de"
+    assert run(tatoeba, monkeypatch, anki, "--language", "de", "--valid", 11, "--test", 17, "--output", output) == 0
+    recipe = load_recipe(ROOT / "recipes" / "finetuning" / "everyday.yaml", [f"data.root={output.parent}"],
+                         check_files=False)
+    used = [path for corpus in (*recipe.data.train, recipe.data.valid, recipe.data.test["everyday"])
+            for path in corpus.resolve(recipe.data_directory).paths]
+    assert used and all(path.exists() for path in used)
+
+
 def test_the_seed_alone_decides_which_tatoeba_pairs_are_tested(anki):
     pairs, _ = tatoeba.read_pairs(anki)
     sizes = {"valid": 11, "test": 17}
@@ -242,7 +252,7 @@ def test_pairs_that_hang_together_over_others_form_one_group():
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("Hi.\t嗨。\tx\nHello\n", r"cmn.txt:2: expected English, a tab and Chinese, found 'Hello'"),
+    ("Hi.\t嗨。\tx\nHello\n", r"cmn.txt:2: expected English, a tab and a translation, found 'Hello'"),
     ("Hi.\t \tx\n", r"cmn.txt:1: expected English"),
     ("Hi.\t嗨。\tx\nRun!\t跑！\tx\nBye.\t再见。\tx\n", r"test gets only 2 of 3"),
     ("Hi.\t嗨。\tx\nHello.\t嗨。\tx\nRun!\t跑！\tx\nBye.\t再见。\tx\nNo.\t不。\tx\n", None),

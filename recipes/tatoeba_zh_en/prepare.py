@@ -1,9 +1,11 @@
-"""Splits Tatoeba's English-Chinese sentences, as manythings.org/anki distributes them, into train, valid and test.
+"""Splits Tatoeba's sentences, as manythings.org/anki distributes them, into train, valid and test.
 
     python recipes/tatoeba_zh_en/prepare.py cmn.txt
     python recipes/tatoeba_zh_en/prepare.py cmn.txt --valid 500 --test 500 --seed 7
+    python recipes/tatoeba_zh_en/prepare.py deu.txt --language de --output recipes/finetuning/data/tatoeba_en_de
 
-The file is that of cmn-eng.zip: on each line English, a tab, Chinese, a tab, and who wrote them (CC BY 2.0 FR).
+The file is that of cmn-eng.zip, or of another language: on each line English, a tab, the other language, a tab, and who
+wrote them (CC BY 2.0 FR).
 
 Many sentences have several translations. Were the pairs dealt out one by one, a test sentence would often stand in
 train with another translation. So pairs that share a sentence of either language, directly or through other pairs, stay
@@ -21,7 +23,6 @@ from seq2seq.corpus import read_lines
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.textio import writing
 
-LANGUAGES = ("en", "zh")
 Pair = tuple[str, str]
 
 
@@ -34,11 +35,11 @@ def read_pairs(path: Path) -> tuple[list[Pair], int]:
     pairs: dict[Pair, None] = {}
     lines = 0
     for lines, line in enumerate(read_lines(path), 1):
-        english, chinese, *_ = [field.strip() for field in line.removeprefix("\ufeff").split("\t")] + ["", ""]
-        if not (english and chinese):
-            raise CorpusError(f"{path}:{lines}: expected English, a tab and Chinese, found {line[:60]!r}. "
+        english, other, *_ = [field.strip() for field in line.removeprefix("\ufeff").split("\t")] + ["", ""]
+        if not (english and other):
+            raise CorpusError(f"{path}:{lines}: expected English, a tab and a translation, found {line[:60]!r}. "
                               "Mend or remove the line.")
-        pairs[english, chinese] = None
+        pairs[english, other] = None
     return list(pairs), lines - len(pairs)
 
 
@@ -52,8 +53,8 @@ def connected(pairs: list[Pair]) -> list[list[Pair]]:
             sentence = parent
         return sentence
 
-    for english, chinese in pairs:
-        parents[root((0, english))] = root((1, chinese))
+    for english, other in pairs:
+        parents[root((0, english))] = root((1, other))
     groups = defaultdict(list)
     for pair in pairs:
         groups[root((0, pair[0]))].append(pair)
@@ -80,16 +81,16 @@ def split(pairs: list[Pair], sizes: dict[str, int], seed: int) -> dict[str, list
     return {name: sorted(chosen, key=place.__getitem__) for name, chosen in found.items()}
 
 
-def write(splits: dict[str, list[Pair]], output: Path) -> None:
-    """Write each split as two files. Raises UserError where they cannot be written."""
+def write(splits: dict[str, list[Pair]], language: str, output: Path) -> None:
+    """Write each split as two files, English and `language`. Raises UserError where they cannot be written."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{output} cannot be made: {error.strerror}. Name another directory with --output.") from error
     for name, pairs in splits.items():
         with ExitStack() as stack:
-            for side, language in enumerate(LANGUAGES):
-                file = stack.enter_context(writing(output / f"{name}.{language}"))
+            for side, ending in enumerate(("en", language)):
+                file = stack.enter_context(writing(output / f"{name}.{ending}"))
                 file.write("".join(f"{pair[side]}\n" for pair in pairs))
 
 
@@ -103,12 +104,16 @@ def positive(text: str) -> int:
 def main() -> int:
     """The script; an exit code."""
     parser = argparse.ArgumentParser(
-        description="Split Tatoeba's English-Chinese sentences into train, valid and test.",
+        description="Split Tatoeba's sentences into train, valid and test.",
         formatter_class=argparse.RawTextHelpFormatter,
         epilog="examples (cmn.txt is in cmn-eng.zip of manythings.org/anki):\n"
                "  python recipes/tatoeba_zh_en/prepare.py cmn.txt\n"
-               "  python recipes/tatoeba_zh_en/prepare.py cmn.txt --valid 500 --test 500 --seed 7")
-    parser.add_argument("file", type=Path, help="English, tab, Chinese, tab, attribution; may be .gz")
+               "  python recipes/tatoeba_zh_en/prepare.py cmn.txt --valid 500 --test 500 --seed 7\n"
+               "  python recipes/tatoeba_zh_en/prepare.py deu.txt --language de "
+               "--output recipes/finetuning/data/tatoeba_en_de")
+    parser.add_argument("file", type=Path, help="English, tab, its translation, tab, attribution; may be .gz")
+    parser.add_argument("--language", default="zh", metavar="CODE",
+                        help="of the translations, with which their files end (default: zh)")
     parser.add_argument("--valid", type=positive, default=1000, metavar="N", help="pairs in valid (default: 1000)")
     parser.add_argument("--test", type=positive, default=1000, metavar="N", help="pairs in test (default: 1000)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="another one draws other pairs (default: 1)")
@@ -118,13 +123,13 @@ def main() -> int:
     try:
         pairs, repeated = read_pairs(arguments.file)
         splits = split(pairs, {"valid": arguments.valid, "test": arguments.test}, arguments.seed)
-        write(splits, arguments.output)
+        write(splits, arguments.language, arguments.output)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     print(f"{len(pairs):,} different pairs, {repeated:,} repetitions removed")
     for name, chosen in splits.items():
-        print(f"{arguments.output / name}.{{{','.join(LANGUAGES)}}}: {len(chosen):,} pairs")
+        print(f"{arguments.output / name}.{{en,{arguments.language}}}: {len(chosen):,} pairs")
     return 0
 
 
