@@ -13,6 +13,7 @@ from seq2seq import console
 from seq2seq.checkpoint import RECIPE, list_checkpoints
 from seq2seq.errors import RecipeError
 from seq2seq.recipe import Recipe, differences, load_recipe, save_recipe
+from seq2seq.storage import sync
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -133,14 +134,16 @@ class Log:
         kept = kept[:records]
         aside = self.path.with_suffix(".writing")
         aside.write_bytes(b"".join(line for line, _ in kept))
+        sync(aside)                                                             # a power cut leaves one of both
         os.replace(aside, self.path)
         return [record for _, record in kept]
 
 
-class NoLog:
+class NoLog(Log):
     """The log of a process that leaves logging to another."""
 
-    records = 0
+    def __init__(self) -> None:
+        self.records = 0
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None: ...
 

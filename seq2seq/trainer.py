@@ -259,7 +259,7 @@ class Training:
         if self.progress.step:
             console.say(f"going on after step {self.progress.step:,}")
 
-    def _log_window(self, log: Log | NoLog) -> str:
+    def _log_window(self, log: Log) -> str:
         """Write the means since the last line; the same as a line for the console."""
         window, self.progress.window = self.progress.window, {}
         self.progress.seconds += window["seconds"]
@@ -286,7 +286,7 @@ class Training:
 
     # Validation
 
-    def _validate_if_due(self, log: Log | NoLog) -> bool:
+    def _validate_if_due(self, log: Log) -> bool:
         """Validate the step if it is one to validate and has not been, and save; whether that was so."""
         progress = self.progress
         due = progress.step % self.section.validate_every == 0 or progress.finished(self.recipe)
@@ -296,7 +296,7 @@ class Training:
         self._save(log)
         return True
 
-    def _validate(self, log: Log | NoLog) -> None:
+    def _validate(self, log: Log) -> None:
         began = time.monotonic()
         with self._weights_replaced(self.average or self.weights):
             measured, better = self._measure(log, "validation", f"step {self.progress.step:,}  validation")
@@ -304,7 +304,7 @@ class Training:
         self.progress.stale = 0 if better else self.progress.stale + 1
         self.progress.seconds += time.monotonic() - began
 
-    def _measure(self, log: Log | NoLog, kind: str, title: str) -> tuple[Measured, bool]:
+    def _measure(self, log: Log, kind: str, title: str) -> tuple[Measured, bool]:
         """Measure the model as it is; keep it as the best bundle if it is better than the best."""
         try:
             measured = self.validation.measure(self.model, self._translator(), self.group)
@@ -339,7 +339,7 @@ class Training:
             _copy_all(self.weights, kept)
             self.model.train()
 
-    def _average_checkpoints(self, log: Log | NoLog) -> None:
+    def _average_checkpoints(self, log: Log) -> None:
         """Average checkpoints as the recipe says; the average is kept if it validates better than the best."""
         wanted = self.progress.steps_to_average(self.section.average, self.section.best_metric)
         self.group.wait()                                                       # until the last one is written
@@ -363,7 +363,7 @@ class Training:
                     "validation": {"loss": measured.loss, **to_dict(measured.scores)}, "corpora": self.prepared.counts}
         save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
 
-    def _save(self, log: Log | NoLog) -> None:
+    def _save(self, log: Log) -> None:
         self.progress.judge()                                                   # by all, since all go back together
         if not self.group.first:
             return
