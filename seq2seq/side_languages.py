@@ -74,14 +74,14 @@ class LanguageDetector:
             raise UserError("lingua is not installed, which recognises languages: pip install 'seq2seq[language]'."
                             ) from None
         codes = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
-        # Both forms of Norwegian are no language of their own there.
+        every = codes | {language.iso_code_639_3.name.lower(): language for language in codes.values()}
         self._own: list[Any] = []
         for code in (languages.source, languages.target):
             short = (code or "").lower().replace("_", "-").split("-")[0]
-            short = {"no": "nb"}.get(short, short)
-            if code is not None and short not in codes:
+            short = {"no": "nb", "nor": "nob"}.get(short, short)                # there only both forms have a name
+            if code is not None and short not in every:
                 raise UserError(f"lingua does not know the language '{code}'; it knows {', '.join(sorted(codes))}.")
-            self._own.append(codes.get(short))
+            self._own.append(every.get(short))
         self._detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
 
     def wrong(self, source: str, target: str) -> str | None:

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seq2seq.check import inspect, show
+from seq2seq.check.judging import LEAST_STRETCHES, Judge
 from seq2seq.check.survey import STRETCH, Sample
 from seq2seq.cli import main
 from seq2seq.parallelism import Dictionary
-from seq2seq.recipe import load_recipe
+from seq2seq.recipe import Languages, load_recipe
 from seq2seq.side_languages import is_installed
 
 RECIPE = """\
@@ -134,6 +135,27 @@ def test_a_third_language_is_found_among_the_pairs_that_lingua_is_asked_about(di
     assert re.search(r"target in another language +60 +300 +20.00%", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("count", [613, 2003, 30_011])
+def test_of_a_long_corpus_as_many_pairs_are_recognised_and_from_all_of_it(count, monkeypatch):
+    lines = []
+
+    class Detector:
+        def __init__(self, languages):
+            pass
+
+        def wrong(self, source, target):
+            lines.append(int(source.split()[-1]))
+
+    for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MOST_JUDGED", 1009),
+                        ("RECOGNISED", 13)):
+        monkeypatch.setattr(f"seq2seq.check.judging.{name}", value)
+    pairs = [(line, f"ba do {line}", f"ki mu {line}") for line in range(1, count + 1)]
+    judge = Judge([pairs[:STRETCH]] * LEAST_STRETCHES, Languages(source="de", target="en"))
+    judgement = judge.judge(iter(pairs), count)
+    assert judgement.recognised == len(lines) == 13
+    assert max(after - before for before, after in itertools.pairwise([0, *lines, count])) < 3 * count / 13
+
+
 def test_too_little_text_is_not_judged(directory):
     judgement, report = judged(corpus(23))
     assert judgement.pairs == 0 and judgement.misaligned is None
@@ -194,6 +216,13 @@ def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
     assert report.measured["steps"] == 10
     assert report.measured["tokens_a_second"] > 0 and report.measured["peak_bytes"] > 2**20
     assert {path for path in directory.rglob("*")} - before == {directory / "aside"}
+
+
+def test_weights_that_leave_nothing_of_an_epoch_are_warned_of(directory):
+    write("train", corpus(23))
+    report = inspect(load_recipe("recipe.yaml", ["data.train.0.weight=1.0e-6"]), Path("run"))
+    assert not report.errors and any("hardly ever holds a pair" in warning for warning in report.warnings)
+    assert report.training["steps_per_epoch"] == 1 and report.training["target_tokens"] == 0
 
 
 def test_disk_and_time_are_told_by_arithmetic(directory, monkeypatch, capsys):

@@ -120,3 +120,12 @@ def test_lingua_sees_a_third_language_and_says_what_it_does_not_know():
     assert detector.wrong(GERMAN[0], spanish) == "target"
     with pytest.raises(UserError, match="does not know the language 'tlh'"):
         LanguageDetector(Languages(source="de", target="tlh"))
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
+@pytest.mark.parametrize("short, long", [("de", "deu"), ("zh", "zho-Hant"), ("no", "nor"), ("en-GB", "eng")])
+def test_languages_are_known_by_three_letters_as_by_two(short, long):
+    from seq2seq.recipe import Languages
+
+    by_two, by_three = (LanguageDetector(Languages(source=code, target=code)) for code in (short, long))
+    assert by_two._own == by_three._own != [None, None]

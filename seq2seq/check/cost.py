@@ -89,7 +89,10 @@ def size_training(recipe: Recipe, report: Report) -> None:
         report.errors.append("train: no pair is left after cleaning. Check that data.train names the right files, and "
                              "the limits in data.cleaning.")
         return
-    steps = math.ceil(list(tokens.values())[-1] / section.batch_tokens)
+    if not all(tokens.values()):
+        report.warnings.append("train: with these weights an epoch is empty, or hardly ever holds a pair. Raise "
+                               "data.train.weight.")
+    steps = max(1, math.ceil(list(tokens.values())[-1] / section.batch_tokens))
     report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
                        "max_steps": section.max_steps, "epochs": section.max_steps / steps}
     if not report.model:

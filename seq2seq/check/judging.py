@@ -82,18 +82,18 @@ class Judge:
             return judgement
         every = -(-count // MOST_JUDGED)
         slips = {by: _Best() for by in (1, -1)}
-        recognise_every = max(1, count // RECOGNISED)
+        recognise_every = max(1, count // every // RECOGNISED)                  # of the judged pairs, not of all
         for number, stretch in enumerate(_stretches(pairs)):
             if number % every:
                 continue
-            judgement.pairs += len(stretch)
-            for line, source, target in stretch:
+            for judged, (line, source, target) in enumerate(stretch, start=judgement.pairs + 1):
                 if side := self._sides.wrong(source, target):
                     judgement.wrong_side.setdefault(side, Finding()).add(line)
-                if self._detector and line % recognise_every == 0 and judgement.recognised < RECOGNISED:
+                if self._detector and judged % recognise_every == 0 and judgement.recognised < RECOGNISED:
                     judgement.recognised += 1
                     if side := self._detector.wrong(source, target):
                         judgement.wrong_language.setdefault(side, Finding()).add(line)
+            judgement.pairs += len(stretch)
             if self.can_tell:
                 self._judge_stretch(stretch, judgement, slips)
         if self.can_tell and judgement.pairs:

@@ -85,11 +85,9 @@ class Reader:
         except UserError as error:
             self.report.error = str(error)
         for side in self.spec.sides:
-            characters, lines = self.characters[side], max(self.report.pairs, 1)
-            mean = sum(length * count for length, count in characters.items()) / lines
             tokens = self.tokens[side] if self.tokenizers else self._estimate(side)
-            self.report.sides[side] = report = SideReport(percentiles(characters), percentiles(self.words[side]), mean,
-                                                          tokens)
+            self.report.sides[side] = report = SideReport(percentiles(self.characters[side]),
+                                                          percentiles(self.words[side]), tokens)
             if self.tokenizers and (pieces := sum(self.pieces[side].values())):
                 words = sum(length * count for length, count in self.words[side].items())
                 report.pieces_a_word = pieces / max(words, 1)

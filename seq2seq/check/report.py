@@ -19,7 +19,6 @@ class SideReport:
 
     characters: dict[int, int] = field(default_factory=dict)
     words: dict[int, int] = field(default_factory=dict)
-    mean_characters: float = 0.0
     tokens: int = 0
     """Pieces of all lines, and an end for each."""
     pieces_a_word: float | None = None
