@@ -13,7 +13,6 @@ from functools import cached_property
 from itertools import groupby
 
 import numpy as np
-import sentencepiece
 
 from seq2seq.errors import TokenizerError
 from seq2seq.subword_sampling import SPACE, SubwordSampler
@@ -25,6 +24,7 @@ from seq2seq.vocabulary import (
     UNKNOWN_ID,
     Vocabulary,
     encoded_by,
+    processor_of,
     refuse_surrogates,
 )
 
@@ -44,10 +44,7 @@ class Numbered(Vocabulary):
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
                  where: str = "the tokenizer") -> None:
         """model: of sentencepiece; `where` names it in error messages. Raises TokenizerError if it is damaged."""
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise TokenizerError(f"{where} is not a sentencepiece model, or it is damaged: copy it again.") from error
+        self._processor = processor_of(model, where)
         self._names = sorted(ids, key=lambda piece: ids[piece])
         if [ids[name] for name in self._names] != list(range(len(ids))) or len(ids) <= END_ID:
             raise TokenizerError(f"{where}: the ids of its pieces are not the numbers from 0 to {len(ids) - 1:,}. "

@@ -25,6 +25,7 @@ from seq2seq.vocabulary import (
     UNKNOWN_ID,
     Vocabulary,
     encoded_by,
+    processor_of,
     refuse_surrogates,
 )
 from seq2seq.words import HEADER, Words, positions, train_words
@@ -53,10 +54,7 @@ class Tokenizer(Vocabulary):
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
         """Take the bytes of a sentencepiece model; `where` names them in error messages."""
         self.model = model
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise TokenizerError(f"{where} is not a sentencepiece model, or it is damaged: copy it again.") from error
+        self._processor = processor_of(model, where)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
         if special != (UNKNOWN_ID, START_ID, END_ID):
             raise TokenizerError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
 
 from seq2seq.errors import TokenizerError
 
@@ -98,6 +99,16 @@ class Vocabulary(ABC):
     def fingerprint(self) -> str:
         """sha256 of the model's bytes."""
         return hashlib.sha256(self.model).hexdigest()
+
+
+def processor_of(model: bytes, where: str) -> Any:
+    """A sentencepiece processor. Raises TokenizerError if these are no model's bytes; `where` names them."""
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)                                # its constructor takes b"" for nothing
+    except RuntimeError as error:
+        raise TokenizerError(f"{where} is not a sentencepiece model, or it is damaged: copy it again.") from error
+    return processor
 
 
 def encoded_by(processor: Any, lines: Sequence[str], **options: Any) -> list[Any]:

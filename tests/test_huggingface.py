@@ -1,10 +1,13 @@
 """Models in Hugging Face form, imported and exported, against transformers itself."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from seq2seq.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.checkpoint import load_bundle
@@ -201,6 +204,104 @@ def test_damage_is_named(tmp_path):
     (tmp_path / "theirs" / "model.safetensors").unlink()
     with pytest.raises(FormatError, match="neither model.safetensors nor pytorch_model.bin"):
         import_model(str(tmp_path / "theirs"), tmp_path / "ours")
+
+
+def says(**changes):
+    """A config.json, or another file of JSON, that says something else."""
+    def damage(directory, name="config.json"):
+        path = directory / name
+        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
+    return damage
+
+
+def says_of(name, **changes):
+    return lambda directory: says(**changes)(directory, name)
+
+
+def holds(name, contents):
+    return lambda directory: (directory / name).write_bytes(contents)
+
+
+def weighs(change, *ends):
+    """Weights whose names end so, changed."""
+    def damage(directory):
+        path = directory / "model.safetensors"
+        weights = {name: change(weight).contiguous() if name.endswith(ends) else weight.clone()
+                   for name, weight in load_file(path).items()}
+        path.unlink()
+        save_file(weights, path)
+    return damage
+
+
+def pickles(contents):
+    def damage(directory):
+        (directory / "model.safetensors").unlink()
+        (directory / "pytorch_model.bin").write_bytes(contents)
+    return damage
+
+
+MALFORMED = [
+    (holds("config.json", b"[]"), "config.json holds no object"),
+    (holds("tokenizer_config.json", b"[]"), "tokenizer_config.json holds no object"),
+    (holds("generation_config.json", b"[]"), "generation_config.json holds no object"),
+    (holds("config.json", "{}".encode("utf-16")), "config.json is no JSON"),
+    (holds("config.json", b"[" * 99_999), "config.json is no JSON"),
+    (says(dropout=None), "config.json makes no model here: dropout: expected a number; found nothing"),
+    (says(d_model="22"), "config.json makes no model here: d_model: expected a whole number; found '22'"),
+    (says(d_model=-2), "config.json makes no model here: d_model: expected a number above 0; found -2"),
+    (says(encoder_attention_heads=7, decoder_attention_heads=7), "22. cannot be cut into 7 heads"),
+    (says(encoder_attention_heads=[11], decoder_attention_heads=[11]), "num_heads: expected a whole number"),
+    (says(max_position_embeddings=None), "max_positions: expected a whole number; found nothing"),
+    (says(max_position_embeddings="x"), "max_positions: expected a whole number; found 'x'"),
+    (says(activation_function=["relu"]), r"its activation is \['relu'\]"),
+    (says(decoder_start_token_id=[1]), "vocab.json has no <unk>, or not the ids of the start"),
+    (says(encoder_ffn_dim=10**18, decoder_ffn_dim=10**18), "files are not as those of Marian models are"),
+    (says(encoder_ffn_dim=59, decoder_ffn_dim=59), r"layers.0.fc1.weight has the shape \(53, 22\) and not \(59, 22\)"),
+    (says(encoder_layers=10**12), "encoder_layers: expected a number of at most 1000"),
+    (says_of("tokenizer_config.json", unk_token=5), "tokenizer_config.json says unk_token: 5, which is no piece"),
+    (says_of("tokenizer_config.json", unk_token={"x": 1}), "tokenizer_config.json says unk_token: {\"x\": 1}"),
+    (says_of("tokenizer_config.json", source_lang="a/b"), "tokenizer_config.json says .*languages.source: expected a"),
+    (says_of("generation_config.json", num_beams="x"), 'generation_config.json or config.json says num_beams: "x"'),
+    (says_of("generation_config.json", num_beams=-3), "generation_config.json .*decoding.beam_size: expected a"),
+    (says_of("generation_config.json", max_length="40"), 'config.json says max_length: "40", which is no number'),
+    (says_of("generation_config.json", length_penalty=[1]), r"config.json says length_penalty: \[1\], which is no"),
+    (holds("vocab.json", b'["a"]'), "vocab.json does not number its pieces"),
+    (weighs(lambda weight: weight[:, :5], "final_logits_bias"), r"final_logits_bias has the shape \(1, 5\) and not"),
+    (weighs(lambda weight: weight[:10], "fc1.weight"), r"fc1.weight has the shape \(10, 22\) and not \(53, 22\)"),
+    (weighs(lambda weight: weight[:, :10], "q_proj.weight"), r"q_proj.weight has the shape \(22, 10\) and not"),
+    (weighs(lambda weight: torch.tensor(1.0), "fc1.weight"), r"fc1.weight has the shape \(\) and not"),
+    (weighs(lambda weight: weight[:7], "layer_norm.bias"), r"layer_norm.bias has the shape \(7,\) and not \(22,\)"),
+    (weighs(lambda weight: weight * float("nan"), "fc2.bias"), "fc2.bias holds what is not a number"),
+    (holds("source.spm", b""), "source.spm is not a sentencepiece model"),
+    (holds("target.spm", b"junk" * 50), "target.spm is not a sentencepiece model"),
+    (pickles(b""), "weights in .* cannot be read: EOFError"),
+    (pickles(b"junk"), "weights in .* cannot be read: unpack"),
+]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sound") / "theirs"
+    make(directory)
+    return directory
+
+
+@pytest.mark.parametrize("damage, message", MALFORMED)
+def test_a_malformed_model_is_refused_and_nothing_is_left(damage, message, sound, tmp_path, capsys):
+    shutil.copytree(sound, tmp_path / "theirs")
+    damage(tmp_path / "theirs")
+    assert main(["import", "--from", "huggingface", str(tmp_path / "theirs"), "-o", str(tmp_path / "ours")]) == 2
+    assert re.search(f"theirs cannot be imported: .*{message}", " ".join(capsys.readouterr().err.split()))
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_what_nobody_has_thought_of_is_refused_with_its_reason(sound, tmp_path, monkeypatch):
+    def surprised(*arguments):
+        raise KeyError("anything")
+
+    monkeypatch.setattr("seq2seq.interop.huggingface.section_from", surprised)
+    with pytest.raises(FormatError, match="not as those of Marian models are .'anything'.. Copy all of them again"):
+        import_model(str(sound), tmp_path / "ours")
 
 
 class Harmful:

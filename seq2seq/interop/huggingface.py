@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.checkpoint import RECIPE, save_bundle
-from seq2seq.errors import FormatError, TokenizerError
+from seq2seq.errors import FormatError, RecipeError, TokenizerError
 from seq2seq.interop.marian import BIAS, section_from, weights_from
 from seq2seq.numbering import LANGUAGE, Numbered
 from seq2seq.recipe import ModelSection, parse_recipe
@@ -30,6 +31,8 @@ SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 DOWNLOADED = ["*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL]
+# What reading a file raises that holds anything but what it should.
+UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, OverflowError, struct.error)
 LANGUAGES_IN_NAME = re.compile(r"opus-mt-(?:tc-)?(?:big-|base-|tiny-)?([A-Za-z]{2,8})-([A-Za-z]{2,8})$")
 
 HEADER = """\
@@ -62,14 +65,24 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     """
     folder = local_folder(name)
     try:
-        return _import(folder, name, output, source_language, target_language)
+        imported, weights, text, files = _read(folder, name, source_language, target_language)
     except (FormatError, TokenizerError) as error:
         raise FormatError(f"{name} cannot be imported: {error}") from error
+    except RecipeError as error:
+        reason = re.sub(rf"^{re.escape(str(folder / RECIPE))}:\d+: ", "", str(error), flags=re.MULTILINE)
+        raise FormatError(f"{name} cannot be imported: {CONFIG}, {GENERATION} or {TOKENIZER} says what no recipe can "
+                          f"say: {reason}") from error
+    except UNREADABLE as error:
+        raise FormatError(f"{name} cannot be imported: its files are not as those of Marian models are "
+                          f"({_reason(error)}). Copy all of them again.") from error
+    save_bundle(output, weights, text, files, {"imported_from": name, "parameters": imported.parameters})
+    return imported
 
 
-def _import(folder: Path, name: str, output: Path, source_language: str | None, target_language: str | None
-            ) -> Imported:
-    config, about = _read_json(folder / CONFIG), _read_json(folder / TOKENIZER, missing={})
+def _read(folder: Path, name: str, source_language: str | None, target_language: str | None
+          ) -> tuple[Imported, dict[str, Tensor], str, dict[str, bytes]]:
+    """What there is to say of a model; and of its bundle the weights, the recipe and the files of the tokenizers."""
+    config, about = _read_object(folder / CONFIG), _read_object(folder / TOKENIZER, missing={})
     theirs = _read_weights(folder)
     section = section_from(config, bool(theirs.get(BIAS, torch.zeros(1)).any()))
     tokenizers, ids = _vocabularies(folder, config, about, target_language)
@@ -87,11 +100,10 @@ def _import(folder: Path, name: str, output: Path, source_language: str | None, 
         "decoding": _decoding(folder, config, section),
     }
     text = HEADER.format(name=name) + write_yaml(recipe)
-    parse_recipe(text, output / RECIPE)
+    parse_recipe(text, folder / RECIPE, alone=True)
     parameters = sum(weight.numel() for weight in weights.values())
-    save_bundle(output, weights, text, tokenizers.files(), {"imported_from": name, "parameters": parameters})
     languages = tokenizers.source.languages if isinstance(tokenizers.source, Numbered) else []
-    return Imported(parameters, source, target, languages, token)
+    return Imported(parameters, source, target, languages, token), weights, text, tokenizers.files()
 
 
 def local_folder(name: str) -> Path:
@@ -126,8 +138,15 @@ def _read_json(path: Path, missing: Any = None) -> Any:
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}. A model in Hugging Face form has {CONFIG}, "
                           f"{SAFETENSORS} (or {PICKLED}), {VOCABULARY}, {SOURCE_MODEL} and {TARGET_MODEL}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} is no JSON: {error}. Copy it again.") from error
+
+
+def _read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    found = _read_json(path, missing)
+    if not isinstance(found, dict):
+        raise FormatError(f"{path} holds no object, with names and values. Copy it again.")
+    return found
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
@@ -140,9 +159,14 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             if not isinstance(found, dict) or not all(isinstance(weight, Tensor) for weight in found.values()):
                 raise FormatError(f"{folder / PICKLED} holds something other than weights by name.")
             return found
-    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise FormatError(f"the weights in {folder} cannot be read: {str(error).splitlines()[0]}") from error
+    except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, *UNREADABLE) as error:
+        raise FormatError(f"the weights in {folder} cannot be read: {_reason(error)}") from error
     raise FormatError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}.")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what an error says; some say nothing but their name."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 # Vocabulary
@@ -162,10 +186,11 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], about: Mapping[str, A
             models.append((folder / file).read_bytes())
         except OSError as error:
             raise FormatError(f"{folder / file} cannot be read: {error.strerror}.") from error
-    start = config.get("decoder_start_token_id", config.get("pad_token_id"))
-    end, names = config.get("eos_token_id"), {id: name for name, id in target.items()}
+    start: Any = config.get("decoder_start_token_id", config.get("pad_token_id"))
+    end: Any = config.get("eos_token_id")
+    names = {id: name for name, id in target.items()}
     unknown = _symbol(about, "unk_token", "<unk>")
-    if not isinstance(end, int) or end not in names or start not in names or unknown not in target:
+    if unknown not in target or not all(isinstance(id, int) and id in names for id in (start, end)):
         raise FormatError(f"{files[1]} has no {unknown}, or not the ids of the start and the end of a sentence that "
                           f"config.json names ({start} and {end}).")
     # Sources have no start symbol, but theirs is filled up by one.
@@ -207,7 +232,10 @@ def _vocabulary(model: bytes, ids: Mapping[str, int], language: str | None, wher
 
 def _symbol(about: Mapping[str, Any], key: str, usual: str) -> str:
     found = about.get(key, usual)
-    return str(found["content"] if isinstance(found, dict) else found)
+    piece = found.get("content") if isinstance(found, dict) else found
+    if not isinstance(piece, str):
+        raise FormatError(f"{TOKENIZER} says {key}: {json.dumps(found)}, which is no piece.")
+    return piece
 
 
 def _token_of(language: str | None, source: Mapping[str, int]) -> str | None:
@@ -238,8 +266,11 @@ def _languages(name: str, about: Mapping[str, Any], source: str | None, target: 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:
     """What `generate` would do of its own accord; but a sentence is done, as always here, when the beam has finished
     (`early_stopping=True`)."""
-    said = {**config, **{key: value for key, value in _read_json(folder / GENERATION, missing={}).items()
+    said = {**config, **{key: value for key, value in _read_object(folder / GENERATION, missing={}).items()
                          if value is not None}}
+    for key in ("max_length", "max_new_tokens", "length_penalty", "num_beams", "no_repeat_ngram_size"):
+        if not isinstance(said.get(key), int | float | None):
+            raise FormatError(f"{GENERATION} or {CONFIG} says {key}: {json.dumps(said[key])}, which is no number.")
     # Their length counts the start symbol and </s>.
     longest = max(1, min(said.get("max_length") or section.max_positions, section.max_positions) - 2)
     if said.get("max_new_tokens"):

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from seq2seq.errors import FormatError
+from seq2seq.model import build_model
 from seq2seq.model.embedding import sinusoids
 from seq2seq.recipe import ModelSection
+from seq2seq.recipe.document import Document, Place
+from seq2seq.recipe.messages import explain
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 SHARED, SOURCE, TARGET, OUTPUT, BIAS = (
@@ -85,27 +89,33 @@ def section_from(config: Mapping[str, Any], output_bias: bool) -> ModelSection:
         raise FormatError(f"its config.json says model_type: {kind}. Marian models can be imported (model_type: "
                           "marian), such as those of OPUS-MT.")
     try:
-        sides = {(config[f"{side}_attention_heads"], config[f"{side}_ffn_dim"]) for side in ("encoder", "decoder")}
+        encoder, decoder = ((config[f"{side}_attention_heads"], config[f"{side}_ffn_dim"])
+                            for side in ("encoder", "decoder"))
         sizes = {"d_model": config["d_model"], "encoder_layers": config["encoder_layers"],
                  "decoder_layers": config["decoder_layers"]}
     except KeyError as error:
         raise FormatError(f"its config.json does not say {error.args[0]}. Copy it again.") from error
-    if len(sides) > 1:
+    if encoder != decoder:
         raise FormatError("its encoder and decoder differ in the number of heads or in feed-forward width, which are "
                           "one for both here.")
-    (num_heads, feed_forward), = sides
+    num_heads, feed_forward = encoder
     activation = config.get("activation_function", "gelu")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise FormatError(f"its activation is {activation}; here there are {', '.join(sorted(set(ACTIVATIONS)))}.")
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if config.get(key):
             raise FormatError(f"its config.json says {key}: true, which transformers' own Marian does not know either.")
     shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
-    return ModelSection.model_validate({
+    section = {
         **sizes, "num_heads": num_heads, "feed_forward": feed_forward, "activation": ACTIVATIONS[activation],
-        "dropout": float(config.get("dropout", 0.1)), "max_positions": config.get("max_position_embeddings", 1024),
+        "dropout": config.get("dropout", 0.1), "max_positions": config.get("max_position_embeddings", 1024),
         "tied_embeddings": "none" if not tied else "all" if shared else "decoder",
-        "scale_embedding": bool(config.get("scale_embedding", False)), "output_bias": output_bias})
+        "scale_embedding": bool(config.get("scale_embedding", False)), "output_bias": output_bias}
+    try:
+        return ModelSection.model_validate(section)
+    except ValidationError as error:
+        mistakes = explain(error, Document(section, {(): Place("its config.json makes no model here")}))
+        raise FormatError("; ".join(map(str, mistakes))) from error
 
 
 def weights_from(theirs: Mapping[str, Tensor], section: ModelSection, source_ids: Sequence[int],
@@ -115,8 +125,11 @@ def weights_from(theirs: Mapping[str, Tensor], section: ModelSection, source_ids
     Args:
         source_ids, target_ids: Marian's id of each of ours.
     Raises:
-        FormatError: weights are missing, or are more than the model has, or are of other shapes.
+        FormatError: weights are missing, or are more than the model has, or are of other shapes, or no numbers.
     """
+    for name, tensor in theirs.items():
+        if tensor.isnan().any():
+            raise FormatError(f"its weight {name} holds what is not a number. Copy all its files again.")
     left = {name: tensor.float() for name, tensor in theirs.items()}
     features = alternating_to_halves(section.d_model).argsort()
 
@@ -126,10 +139,7 @@ def weights_from(theirs: Mapping[str, Tensor], section: ModelSection, source_ids
         name = next((name for name in names if name in embeddings), None)
         if name is None:
             raise FormatError(f"its weight {names[0]} is missing. Copy all its files again.")
-        if embeddings[name].shape != (len(ids), section.d_model):
-            raise FormatError(f"its weight {name} has the shape {tuple(embeddings[name].shape)} and not "
-                              f"{(len(ids), section.d_model)}, as vocabulary and config.json say. Copy all its files "
-                              "again.")
+        _require_shape(name, embeddings[name], (len(ids), section.d_model))
         return embeddings[name].index_select(0, torch.tensor(ids)).index_select(1, features)
 
     # Files of other versions have one of these names, or another, or all of them.
@@ -141,23 +151,42 @@ def weights_from(theirs: Mapping[str, Tensor], section: ModelSection, source_ids
     ours = {name: embedding(source_ids if name == "source_embedding" else target_ids, *copies)
             for name, copies in kinds[section.tied_embeddings].items()}
     bias = left.pop(BIAS, None)
-    if section.output_bias and bias is not None:
-        ours["output_bias"] = bias.flatten()[torch.tensor(target_ids)]
-    for weight in weights_of_layers(section):
-        missing = [name for name in weight.theirs if name not in left]
+    if bias is not None:
+        _require_shape(BIAS, bias, (1, len(target_ids)))
+        if section.output_bias:
+            ours["output_bias"] = bias[0, torch.tensor(target_ids)]
+    layers: list[tuple[Weight, list[Tensor]]] = []
+    for layer in weights_of_layers(section):
+        missing = [name for name in layer.theirs if name not in left]
         if missing:
             raise FormatError(f"its weight {missing[0]} is missing. Copy all its files again.")
-        whole = torch.cat([left.pop(name) for name in weight.theirs])
-        ours[weight.ours] = whole if weight.features is None else whole.index_select(weight.features, features)
+        layers.append((layer, [left.pop(name) for name in layer.theirs]))
     for name in POSITIONS:
         positions = left.pop(name, None)
-        expected = sinusoids(section.max_positions, section.d_model)[:, features.argsort()]
-        if positions is not None and not (positions.shape == expected.shape
-                                          and torch.allclose(positions, expected, rtol=0, atol=1e-4)):
-            raise FormatError(f"its positions {name} are not the sinusoids that Marian has.")
+        if positions is not None:
+            _require_shape(name, positions, (section.max_positions, section.d_model))
+            expected = sinusoids(section.max_positions, section.d_model)[:, features.argsort()]
+            if not torch.allclose(positions, expected, rtol=0, atol=1e-4):
+                raise FormatError(f"its positions {name} are not the sinusoids that Marian has.")
     if left:
         raise FormatError(f"it has weights that no Marian model has: {', '.join(sorted(left)[:5])}.")
+    with torch.device("meta"):                                                  # shapes without memory
+        outline = dict(build_model(section, len(source_ids), len(target_ids)).named_parameters())
+    for layer, parts in layers:
+        rows, *columns = outline[layer.ours].shape
+        for name, part in zip(layer.theirs, parts, strict=True):
+            _require_shape(name, part, (rows // len(parts), *columns))
+        whole = torch.cat(parts)
+        ours[layer.ours] = whole if layer.features is None else whole.index_select(layer.features, features)
+    assert {name: tensor.shape for name, tensor in ours.items()} == {
+        name: tensor.shape for name, tensor in outline.items()}
     return ours
+
+
+def _require_shape(name: str, weight: Tensor, shape: tuple[int, ...]) -> None:
+    if weight.shape != shape:
+        raise FormatError(f"its weight {name} has the shape {tuple(weight.shape)} and not {shape}, as vocabulary and "
+                          "config.json say. Copy all its files again.")
 
 
 # To Marian
