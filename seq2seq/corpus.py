@@ -89,6 +89,16 @@ def read_lines(path: str | Path) -> Iterator[str]:
             ) from None
 
 
+def read_texts(path: str | Path) -> list[str]:
+    r"""The lines of a file as a corpus has them: without a byte order mark, and without the `\r` of `\r\n`.
+
+    Raises:
+        CorpusError: as `read_lines`.
+    """
+    lines = [line.removesuffix("\r") for line in read_lines(path)]
+    return [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
+
+
 def byte_lines(path: Path) -> Iterator[bytes]:
     """Lines of a file (or .gz, .zst) as bytes, without their line feed.
 

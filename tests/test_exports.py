@@ -1,7 +1,9 @@
 """Models exported to other libraries do there what they do here, or are not exported."""
 
+import gzip
 import importlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from seq2seq.errors import CheckpointError, FormatError, UserError
 from seq2seq.interop import ctranslate2, transformers
 from seq2seq.interop.ctranslate2 import CTranslate2Translator
 from seq2seq.interop.huggingface import import_model
-from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, require
+from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.model import build_model
 from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.recipe.document import write_yaml
@@ -45,7 +47,7 @@ PRE = {
 }
 
 
-def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3, **model):
+def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3, decoding=None, **model):
     """A model that has half learnt six sentences, with its validation set beside it."""
     directory.mkdir()
     for name, lines in (("valid.de", GERMAN), ("valid.en", GERMAN)):
@@ -58,7 +60,8 @@ def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3,
         "name": "small", "languages": {"source": "de", "target": "en"},
         "data": {"train": [files], "valid": files, "cleaning": {"max_pieces": 67}},
         "tokenizer": {"joint": joint, "vocab_size": 290, "type": kind}, "model": given,
-        "training": {"label_smoothing": 0.0}, "decoding": {"beam_size": beam_size, "length_penalty": 0.7}})
+        "training": {"label_smoothing": 0.0},
+        "decoding": {"beam_size": beam_size, "length_penalty": 0.7} | (decoding or {})})
     recipe = parse_recipe(text, directory / "recipe.yaml")
     tokenizers = train_tokenizers(zip(GERMAN, ENGLISH, strict=True),
                                   TokenizerSection(vocab_size=290 if joint else 280, joint=joint, type=kind), 1)
@@ -187,6 +190,43 @@ def test_what_marian_lacks_is_refused_with_the_reason(model, reason, tmp_path):
         transformers.export_model(make_bundle(tmp_path / "ours", steps=0, **model), tmp_path / "theirs")
 
 
+@pytest.mark.parametrize("decoding, lacking, written", [
+    ({"length_penalty_form": "wu"}, "decoding.length_penalty_form", {"beam_size": 3, "length_penalty": 1.0}),
+    ({"coverage_penalty": 0.2, "forbid": ["dog"]}, "decoding.coverage_penalty and no decoding.forbid",
+     {"beam_size": 3, "length_penalty": 0.7}),
+    ({"sampling": True, "temperature": 0.7, "n_best": 7}, "decoding.sampling",
+     {"beam_size": 3, "length_penalty": 0.7, "n_best": 3}),
+])
+def test_what_its_search_lacks_is_left_out_of_the_exported_recipe(decoding, lacking, written, tmp_path, capsys):
+    path, theirs = make_bundle(tmp_path / "ours", decoding=decoding), tmp_path / "theirs"
+    assert main(["export", str(path), "--to", "ctranslate2", "--output", str(theirs)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"has no {lacking} as the recipe has it" in said
+    assert ("length_penalty is 1 instead" in said) == ("length_penalty_form" in decoding)
+    recipe, before = (parse_recipe((place / "recipe.yaml").read_text(encoding="utf-8"), place / "recipe.yaml")
+                      for place in (theirs, path))
+    assert recipe.decoding.model_dump(exclude_defaults=True) == {
+        key: value for key, value in written.items() if value != type(recipe.decoding).model_fields[key].default}
+    assert recipe.model_dump(exclude={"decoding"}) == before.model_dump(exclude={"decoding"})
+    readme = (theirs / "README.md").read_text(encoding="utf-8")
+    assert lacking in readme and f"length_penalty={written['length_penalty']}" in readme
+    # What the export says to do next.
+    (tmp_path / "in").write_text("ein Hund läuft\n", encoding="utf-8")
+    assert f"seq2seq translate --engine ctranslate2 {theirs}" in said
+    assert main(["translate", "--engine", "ctranslate2", str(theirs), str(tmp_path / "in"), "-o",
+                 str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8").strip()
+
+
+def test_transformers_gets_no_exponent_that_is_of_another_divisor(tmp_path, capsys):
+    path = make_bundle(tmp_path / "ours", decoding={"length_penalty_form": "wu"})
+    transformers.export_model(path, tmp_path / "theirs")
+    generation = json.loads((tmp_path / "theirs" / "generation_config.json").read_text())
+    assert generation.get("length_penalty", 1.0) == 1.0
+    assert "length_penalty is 1 instead" in " ".join(capsys.readouterr().err.split())
+    assert "decoding.length_penalty_form" in (tmp_path / "theirs" / "README.md").read_text(encoding="utf-8")
+
+
 def test_words_go_to_ctranslate2(tmp_path):
     path = make_bundle(tmp_path / "ours", kind="words")
     parity = ctranslate2.export_model(path, tmp_path / "theirs")
@@ -283,6 +323,26 @@ def test_without_a_development_set_there_is_no_export(tmp_path):
         ctranslate2.export_model(path, tmp_path / "theirs", source=tmp_path / "blank")
 
 
+def test_lines_to_compare_on_are_unpacked_and_must_be_text(bundle, tmp_path):
+    contents = "\ufeff" + "".join(f"{line}\r\n" for line in GERMAN)
+    (tmp_path / "dev.gz").write_bytes(gzip.compress(contents.encode()))
+    recipe = parse_recipe((bundle / "recipe.yaml").read_text(), bundle / "recipe.yaml")
+    assert development_lines(recipe, tmp_path / "dev.gz", 5) == GERMAN[:5]
+    (tmp_path / "dev").write_bytes("Hund\nKätzchen\n".encode("latin1"))
+    with pytest.raises(FormatError, match="dev:2: byte 0xe4 at position 2 is not UTF-8"):
+        development_lines(recipe, tmp_path / "dev", 5)
+    assert_the_same(ctranslate2.export_model(bundle, tmp_path / "theirs", source=tmp_path / "dev.gz"))
+
+
+def test_a_directory_that_cannot_be_made_is_named(bundle, tmp_path, capsys):
+    (tmp_path / "file").write_text("precious")
+    for output in (tmp_path / "file" / "x", tmp_path / "file" / "x" / "y"):
+        for format in ("ctranslate2", "huggingface"):
+            assert main(["export", str(bundle), "--to", format, "--output", str(output)]) == 2
+            assert "cannot be made" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "precious"
+
+
 def test_a_missing_library_is_named(bundle, tmp_path, monkeypatch):
     def missing(name):
         raise ImportError(name)
@@ -334,6 +394,29 @@ def test_long_lines_are_translated_in_parts(bundle, exported):
 def test_what_its_search_lacks_is_refused(decoding, key, exported):
     with pytest.raises(UserError, match=f"CTranslate2's search has no {key}"):
         CTranslate2Translator.open(exported).translate(["ein Hund"], **decoding)
+
+
+@pytest.mark.parametrize("device, expected", [("cpu", ("cpu", 0)), ("cuda", ("cuda", 0)), ("cuda:1", ("cuda", 1))])
+def test_the_device_is_the_one_that_was_named(device, expected, exported, monkeypatch):
+    class Stub:
+        def __init__(self, directory, device, device_index, **options):
+            self.device, self.compute_type, self.index = device, "float32", device_index
+
+    monkeypatch.setattr(ctranslate2.library(), "Translator", Stub)
+    opened = CTranslate2Translator.open(exported, device).translator
+    assert (opened.device, opened.index) == expected
+    with pytest.raises(UserError, match="there is no device 'cuda:one'"):
+        CTranslate2Translator.open(exported, "cuda:one")
+
+
+def test_files_of_several_models_are_refused(exported, tmp_path):
+    directory = tmp_path / "mixed"
+    shutil.copytree(exported, directory)
+    vocabulary = directory / "shared_vocabulary.json"
+    pieces = json.loads(vocabulary.read_text(encoding="utf-8"))
+    vocabulary.write_text(json.dumps([*pieces[:-2], pieces[-1], pieces[-2]]), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"shared_vocabulary.json has not the pieces of the tokenizer"):
+        CTranslate2Translator.open(directory)
 
 
 def test_what_is_no_export_is_named(bundle, tmp_path, exported, capsys):

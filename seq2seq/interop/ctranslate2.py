@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,23 @@ from torch import device as torch_device
 from seq2seq.checkpoint import RECIPE, load_bundle, resolve_model_path
 from seq2seq.decoding import Decoding, Found, Part
 from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
-from seq2seq.interop.parity import REPORT, Parity, Tolerance, development_lines, read_exportable, write_gated
+from seq2seq.interop.parity import (
+    REPORT,
+    SEARCHED,
+    Exportable,
+    Parity,
+    Tolerance,
+    development_lines,
+    read_exportable,
+    searching_alike,
+    write_gated,
+)
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.numbering import Numbered
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
+from seq2seq.recipe.document import read_yaml, write_yaml
 from seq2seq.search import Hypothesis
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
 from seq2seq.translator import PairScore, Translator
@@ -29,10 +41,6 @@ QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 MODEL_FILE = "model.bin"
 PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
-# What CTranslate2's search has of ours; anything else in `decoding` must be as if it were not there.
-SEARCHED = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
-            "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", "temperature", "top_k",
-            "top_p", "min_p", "ensemble_mean", "fusion_weight", "safety_net"}
 
 
 def library() -> Any:
@@ -65,16 +73,26 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
     exportable = read_exportable(path, "ctranslate2")
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     lines = development_lines(recipe, source, most)
-    ours = Translator.load(path, "cpu", "fp32")
+    ours = searching_alike(path, exportable)
 
     def write(place: Path) -> None:
         convert(exportable.model, recipe.model, tokenizers, place, quantization)
         tokenizers.save(place)
-        (place / RECIPE).write_text(load_bundle(resolve_model_path(path)).recipe_text, encoding="utf-8", newline="\n")
-        (place / "README.md").write_text(readme(recipe, tokenizers, quantization), encoding="utf-8")
+        text = with_decoding(load_bundle(resolve_model_path(path)).recipe_text, exportable)
+        (place / RECIPE).write_text(text, encoding="utf-8", newline="\n")
+        (place / "README.md").write_text(readme(exportable, quantization), encoding="utf-8")
 
     return write_gated(output, f"the export to ctranslate2 ({quantization})", write, CTranslate2Translator.open, ours,
                        lines, tolerance_of(quantization))
+
+
+def with_decoding(text: str, exportable: Exportable) -> str:
+    """The text of a recipe, written anew where its `decoding` is not exported as it is."""
+    if not exportable.note:
+        return text
+    recipe = read_yaml(text, RECIPE).value
+    decoding = exportable.recipe.decoding.model_dump(exclude_defaults=True, mode="json")
+    return f"# Exported to CTranslate2. {exportable.note}\n{write_yaml(recipe | {'decoding': decoding})}"
 
 
 def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, directory: Path,
@@ -159,7 +177,7 @@ README = """\
 # {name}: {source} to {target}, for CTranslate2
 
 Weights in {quantization}. Exported by seq2seq, which compared it with the model that it was made from: {report} has the
-figures. With seq2seq:
+figures.{note} With seq2seq:
 
     seq2seq translate --engine ctranslate2 DIRECTORY < text.{source} > text.{target}
 
@@ -198,8 +216,9 @@ def decode(pieces):
     return " ".join(piece.removeprefix("\\u2581") for piece in pieces)"""
 
 
-def readme(recipe: Recipe, tokenizers: Tokenizers, quantization: str) -> str:
+def readme(exportable: Exportable, quantization: str) -> str:
     """How to run the exported model."""
+    recipe, tokenizers = exportable.recipe, exportable.tokenizers
     files = list(tokenizers.files())
     imported = isinstance(tokenizers.source, Numbered)
     encode, imports = WITH_WORDS, ""
@@ -212,8 +231,8 @@ def readme(recipe: Recipe, tokenizers: Tokenizers, quantization: str) -> str:
         imports = "\nimport sentencepiece"
     return README.format(
         name=recipe.name, source=recipe.languages.source, target=recipe.languages.target, quantization=quantization,
-        report=REPORT, imports=imports, encode=encode, beam_size=recipe.decoding.beam_size,
-        length_penalty=recipe.decoding.length_penalty)
+        report=REPORT, note=exportable.note and f" {exportable.note}", imports=imports, encode=encode,
+        beam_size=recipe.decoding.beam_size, length_penalty=recipe.decoding.length_penalty)
 
 
 # Translation
@@ -252,7 +271,7 @@ class CTranslate2Translator(Translator):
             device: cpu, cuda, auto. precision: auto is that of the weights, where the processor has it.
             threads: of each worker. workers: batches that are translated side by side.
         Raises:
-            CheckpointError: there is none, or it is damaged.
+            CheckpointError: there is none, or it is damaged, or its files do not belong together.
         """
         package = library()
         missing = [name for name in (MODEL_FILE, RECIPE) if not (directory / name).exists()]
@@ -260,13 +279,18 @@ class CTranslate2Translator(Translator):
             raise CheckpointError(f"{directory} is no model that was exported to CTranslate2: it has no {missing[0]}. "
                                   "Make one: seq2seq export MODEL --to ctranslate2 --output DIR")
         recipe = parse_recipe((directory / RECIPE).read_text(encoding="utf-8"), directory / RECIPE, alone=True)
+        kind, _, index = device.partition(":")
+        if index and not index.isdecimal():
+            raise UserError(f"there is no device '{device}'. Name one such as cpu, cuda or cuda:1.")
         try:
-            loaded = package.Translator(str(directory), device=device.partition(":")[0],
+            loaded = package.Translator(str(directory), device=kind, device_index=int(index or 0),
                                         compute_type=PRECISIONS[precision], inter_threads=workers,
                                         intra_threads=threads or 0)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
-        return CTranslate2Translator(loaded, Tokenizers.load(directory), recipe)
+        tokenizers = Tokenizers.load(directory)
+        _require_same_pieces(directory, tokenizers)
+        return CTranslate2Translator(loaded, tokenizers, recipe)
 
     def search_parts(self, parts: Sequence[Part], asked: Decoding,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[Found]]:
@@ -318,6 +342,20 @@ class CTranslate2Translator(Translator):
         if lacking:
             raise RequestError(f"CTranslate2's search has no {' and no '.join(lacking)} as ours has it. Leave it out, "
                                "or leave out --engine ctranslate2.")
+
+
+def _require_same_pieces(directory: Path, tokenizers: Tokenizers) -> None:
+    """Raises CheckpointError unless CTranslate2 numbers the pieces as the tokenizers do."""
+    for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target)):
+        names = (f"{side}_vocabulary.json", "shared_vocabulary.json")
+        place = next((directory / name for name in names if (directory / name).exists()), directory / names[0])
+        try:
+            found = json.loads(place.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{place} cannot be read: {error}. Export the model again.") from error
+        if found != pieces(tokenizer):
+            raise CheckpointError(f"{place} has not the pieces of the tokenizer beside it: these files are of several "
+                                  "models. Export the model again.")
 
 
 __all__ = ["QUANTIZATIONS", "CTranslate2Translator", "FormatError", "convert", "export_model", "pieces"]

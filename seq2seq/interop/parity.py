@@ -7,6 +7,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,18 +15,24 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from seq2seq.corpus import read_pairs
+from seq2seq import console
+from seq2seq.corpus import read_pairs, read_texts
 from seq2seq.errors import FormatError, UserError
 from seq2seq.model import Model
 from seq2seq.model.inference import for_inference
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe
+from seq2seq.recipe.decoding import SAMPLING_KEYS
 from seq2seq.restoring import read_model
 from seq2seq.tokenizer import Tokenizers
 from seq2seq.translator import PairScore, Translation, Translator
 
 REPORT = "parity.json"
 SHOWN = 5
+# What searches elsewhere have of ours; anything else in `decoding` must be as if it were not there.
+SEARCHED = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
+            "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", *SAMPLING_KEYS,
+            "ensemble_mean", "fusion_weight", "safety_net"}
 
 
 class Exported(Protocol):
@@ -93,7 +100,10 @@ class Exportable:
 
     model: Transformer
     recipe: Recipe
+    """Its `decoding` as other libraries have it."""
     tokenizers: Tokenizers
+    note: str
+    """What of `decoding` they lack, in a sentence; nothing where they lack nothing."""
 
 
 def read_exportable(path: Path, format: str) -> Exportable:
@@ -105,7 +115,36 @@ def read_exportable(path: Path, format: str) -> Exportable:
     model, recipe, tokenizers = read_model(path)
     if reason := what_is_not_elsewhere(recipe.model):
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
-    return Exportable(folded(model), recipe, tokenizers)
+    decoding, note = decoding_elsewhere(recipe.decoding)
+    return Exportable(folded(model), recipe.model_copy(update={"decoding": decoding}), tokenizers, note)
+
+
+def decoding_elsewhere(decoding: DecodingSection) -> tuple[DecodingSection, str]:
+    """What other libraries have of a recipe's `decoding`, and a sentence about what they have not."""
+    given = decoding.model_dump(exclude_defaults=True)
+    lacking = [key for key in given if key not in SEARCHED]
+    if not lacking:
+        return decoding, ""
+    # No power of the length is Wu et al.'s divisor: its exponent means nothing there. Without sampling its keys are
+    # refused, and without candidates a search has no more than its beam.
+    in_vain = {*lacking, *SAMPLING_KEYS, "length_penalty" if "length_penalty_form" in lacking else ""}
+    kept = {key: value for key, value in given.items() if key not in in_vain}
+    if "n_best" in kept:
+        kept["n_best"] = min(kept["n_best"], decoding.beam_size)
+    elsewhere = DecodingSection.model_validate(kept)
+    penalty = f" length_penalty is {elsewhere.length_penalty:g} instead, the exponent of the length itself." if (
+        "length_penalty_form" in lacking) else ""
+    return elsewhere, (f"The search there has no {' and no '.join(f'decoding.{key}' for key in lacking)} as the recipe "
+                       f"has it: the export leaves it out, and translates without.{penalty}")
+
+
+def searching_alike(path: Path, exportable: Exportable) -> Translator:
+    """Our translator of the model, with the `decoding` that is exported; the person is told where that is another."""
+    ours = Translator.load(path, "cpu", "fp32")
+    ours.decoding = exportable.recipe.decoding
+    if exportable.note:
+        console.say(exportable.note)
+    return ours
 
 
 def folded(model: Model) -> Transformer:
@@ -136,10 +175,10 @@ def development_lines(recipe: Recipe, source: Path | None, most: int) -> list[st
     """
     try:
         if source is not None:
-            lines = source.read_text(encoding="utf-8", errors="replace").split("\n")
+            lines = read_texts(source)
         else:
             lines = [pair[1] for pair in islice(read_pairs(recipe, recipe.data.valid), most)]
-    except (UserError, OSError) as error:
+    except UserError as error:
         raise FormatError(f"an export is compared on a development set, which cannot be read: {error} "
                           "Name a file of source lines by --source.") from error
     lines = [line for line in lines if line.strip()][:most]
@@ -203,10 +242,14 @@ def write_gated(output: Path, what: str, write: Callable[[Path], None], load: Ca
     Raises:
         FormatError: it does not do what the model does, or `output` holds something else.
     """
-    if output.exists() and not (output.is_dir() and ((output / REPORT).exists() or not any(output.iterdir()))):
-        raise FormatError(f"{output} exists and is no export. It is left as it is; name a new directory.")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
+    with ExitStack() as stack:
+        try:
+            if output.exists() and not (output.is_dir() and ((output / REPORT).exists() or not any(output.iterdir()))):
+                raise FormatError(f"{output} exists and is no export. It is left as it is; name a new directory.")
+            output.parent.mkdir(parents=True, exist_ok=True)
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent))
+        except OSError as error:
+            raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
         place = Path(directory) / "export"
         place.mkdir()
         write(place)

@@ -19,12 +19,13 @@ from seq2seq.interop.parity import (
     Tolerance,
     development_lines,
     read_exportable,
+    searching_alike,
     write_gated,
 )
 from seq2seq.numbering import Numbered
 from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
-from seq2seq.translator import PairScore, Translation, Translator
+from seq2seq.translator import PairScore, Translation
 
 # The same products in another order.
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)
@@ -35,7 +36,7 @@ README = """\
 # {name}: {source} to {target}
 
 A Marian model for `transformers`. Exported by seq2seq, which compared it with the model that it was made from:
-{report} has the figures. In this directory:
+{report} has the figures.{note} In this directory:
 
 ```python
 from transformers import MarianMTModel, MarianTokenizer
@@ -72,7 +73,7 @@ def export_model(path: Path, output: Path, source: Path | None = None, most: int
         raise FormatError("tokenizer.type: words cannot be exported to huggingface: Marian's tokenizer is "
                           "sentencepiece. Export to ctranslate2.")
     lines = development_lines(exportable.recipe, source, most)
-    ours = Translator.load(path, "cpu", "fp32")
+    ours = searching_alike(path, exportable)
 
     def write(place: Path) -> None:
         write_tokenizer(exportable, place)
@@ -121,7 +122,7 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(about, ensure_ascii=False, indent=2), encoding="utf-8")
     (directory / "README.md").write_text(README.format(
         name=recipe.name, source=recipe.languages.source, target=recipe.languages.target, report=REPORT,
-        token=_token(exportable)), encoding="utf-8")
+        note=exportable.note and f" {exportable.note}", token=_token(exportable)), encoding="utf-8")
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
