@@ -1,12 +1,14 @@
 """How well cleaning finds bad pairs: precision and recall against a person's labels.
 
-    python -m benchmarks.cleaning --data ../shared/data/noisy_en_de
+    python -m benchmarks.cleaning --data noisy_en_de
 
-The folder holds v3.en-de.en, .de and .label (paracrawl/human-evaluations, CC BY-SA 4.0). Bad are the labels L (wrong
-language), A (misaligned) and T (bad tokenisation).
+The directory holds v3.en-de.en, .de and .label, a line for each pair: the English and German pairs of v3.en-de of
+github.com/paracrawl/human-evaluations (CC BY-SA 4.0), and the label that a person gave each. Bad are the labels L
+(wrong language), A (misaligned) and T (bad tokenisation).
 """
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,9 +63,13 @@ def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, ob
 def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/noisy_en_de"), metavar="DIRECTORY")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIRECTORY")
     data = parser.parse_args().data
-    english, german, labels = (list(read_lines(data / f"v3.en-de.{ending}")) for ending in ("en", "de", "label"))
+    try:
+        english, german, labels = (list(read_lines(data / f"v3.en-de.{ending}")) for ending in ("en", "de", "label"))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     print("| rules | dropped | precision | recall |\n|---|---:|---:|---:|")
     for name, rules in RULES.items():
         try:

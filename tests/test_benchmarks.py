@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import cleaning
 from benchmarks.__main__ import benchmark_recipe, main
 from benchmarks.measuring import Contestant, compete, peak_memory
 from seq2seq.errors import RecipeError
@@ -161,3 +162,22 @@ def test_the_script_for_gpus_runs_on_a_cpu(data, tmp_path, monkeypatch):
     assert device.main() == 0
     found = json.loads((tmp_path / "device.json").read_text())
     assert found["training"]["target tokens a second"] > 0 and found["decoding"]["target tokens a second"] > 0
+
+
+def test_the_benchmark_of_cleaning_wants_labelled_pairs(tmp_path, monkeypatch, capsys):
+    texts = {"en": ["a dog", "the small cat sleeps", "house"], "de": ["ein Hund", "die kleine Katze schläft", "Haus"],
+             "label": ["V", "A", "V"]}
+    for ending, lines in texts.items():
+        (tmp_path / f"v3.en-de.{ending}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    monkeypatch.setattr(cleaning, "RULES", {"short": {"max_characters": 11}})
+    for arguments, code, told in (([], 2, "--data"), (["--data", str(tmp_path / "no")], 2, "en-de.en cannot be read"),
+                                  (["--data", str(tmp_path)], 0, "| short | 1 | 1.000 | 1.000 |")):
+        monkeypatch.setattr(sys, "argv", ["cleaning", *arguments])
+        try:
+            cleaning.main()
+        except SystemExit as ended:
+            assert ended.code == code
+        else:
+            assert code == 0
+        captured = capsys.readouterr()
+        assert told in captured.out + captured.err
