@@ -19,7 +19,7 @@ from seq2seq.checkpoint import (
     save_bundle,
     step_of,
 )
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, UserError
 from seq2seq.tokenizer import Tokenizers
 
 # A training with a moving average keeps it in the state under this name; it is the model that is validated.
@@ -36,6 +36,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
         The steps that were averaged.
     Raises:
         CheckpointError: there are no checkpoints, or they are of different runs.
+        UserError: `last` is given, and checkpoints were named one by one.
     """
     checkpoints = sorted({path.resolve() for path in _checkpoints(paths, last)}, key=step_of)
     runs = sorted({path.parent.parent for path in checkpoints})
@@ -96,6 +97,9 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
     for path in paths:
         path = path.resolve()
         if re.fullmatch(r"step-\d+", path.name):
+            if last is not None:
+                raise UserError(f"{path} is a checkpoint; --last chooses among those of a run. Name the run, or leave "
+                                "--last out.")
             yield path
             continue
         found = list_checkpoints(path)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from seq2seq import console
-from seq2seq.corpus import read_lines, read_pairs
+from seq2seq.corpus import read_pairs, read_texts
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.segments import main_language
 
@@ -84,7 +84,7 @@ def score_files(
         CorpusError: as corpus_scores; or a file cannot be read.
     """
     paths = [Path(hypothesis_path), *map(Path, reference_paths)]
-    hypotheses, *references = [_read(path) for path in paths]
+    hypotheses, *references = [read_texts(path) for path in paths]
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
 
 
@@ -274,7 +274,3 @@ def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[st
         # A score against nothing would be a number all the same (BLEU 0, TER 100).
         if not any(line.strip() for line in stream):
             raise CorpusError(f"There is nothing to compare with: {name}: all lines are blank.")
-
-
-def _read(path: Path) -> list[str]:
-    return [line.removesuffix("\r") for line in read_lines(path)]

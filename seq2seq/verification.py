@@ -68,10 +68,13 @@ def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: 
         place: a directory for both, which must not exist.
         advance: called with the number of steps that are done.
     Raises:
-        UserError: the recipe cannot be trained; the message is the training's.
+        UserError: `place` cannot be made; or the recipe cannot be trained, and the message is the training's.
     """
     kills = min(kills, steps - 1)
-    place.mkdir(parents=True)
+    try:
+        place.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"{place} cannot be made: {error.strerror}. Name another --directory.") from error
     save_recipe(shortened(recipe, steps), place / RECIPE)
     whole, parted = place / "whole", place / "parted"
     _watch(place, whole, steps, advance, 0)

@@ -641,6 +641,7 @@ def test_test_sets_that_are_elsewhere_are_said(run, model):
     (["model", "--reference", "r"], "--source and --reference go together"),
     (["model", "--language", "zh"], "a model knows its own"),
     (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),
+    (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is of translations; --text is measured by"),
 ])
 def test_what_cannot_be_evaluated_together_is_refused(run, options, message):
     result = run("evaluate", *options)
@@ -655,6 +656,22 @@ def test_files_that_do_not_match_are_refused_before_translating(run, model, dire
     result = run("evaluate", model, "--source", "a", "--reference", "b")
     assert result.code == 2
     assert "a has 5 lines, b has 3" in result.err
+
+
+@pytest.mark.parametrize("others", [[], ["--baseline", "theirs"]], ids=["alone", "compared"])
+def test_files_are_read_as_corpora_are_whatever_they_are_for(run, directory, others):
+    lines = "".join(f"a dog runs through garden {number}\r\n" for number in range(7))
+    (directory / "theirs").write_text(lines.replace("dog", "cat"), newline="")
+    for ours, reference in (("\ufeff", ""), ("", "\ufeff")):
+        (directory / "ours").write_text(ours + lines, encoding="utf-8", newline="")
+        (directory / "reference").write_text(reference + lines.replace("\r", ""), encoding="utf-8", newline="")
+        result = run("evaluate", "--hypothesis", "ours", "--reference", "reference", "--metric", "bleu", *others)
+        assert result.code == 0 and b"100.0" in result.out
+    for damaged in ("ours", "reference", *others[1:]):
+        for name in ("ours", "reference", "theirs"):
+            (directory / name).write_bytes(b"a dog\nthe k\xe4tzchen\n" if name == damaged else b"a dog\na cat\n")
+        result = run("evaluate", "--hypothesis", "ours", "--reference", "reference", *others)
+        assert result.code == 2 and f"{damaged}:2: byte 0xe4 at position 6 is not UTF-8" in result.err
 
 
 # average
@@ -682,6 +699,9 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
     by_name = [f"runs/tiny/checkpoints/step-{step:08d}" for step in (11, 7, 7)]
     assert run("average", *by_name, "-o", "same").code == 0
     assert (directory / "same/model.safetensors").read_bytes() == (directory / "mean/model.safetensors").read_bytes()
+    refused = run("average", *by_name, "--last", 1, "-o", "newest")
+    assert refused.code == 2 and "step-00000011 is a checkpoint; --last chooses among those of a run" in refused.err
+    assert not (directory / "newest").exists()
 
 
 def test_checkpoints_of_different_runs_are_not_averaged(run, directory, recipe, tokenizers):

@@ -65,6 +65,13 @@ def test_what_stops_the_training_is_told(folder, monkeypatch):
         verification.verify_resume(load_recipe("recipe.yaml"), folder / "place", 4, 1, lambda done: None)
 
 
+def test_a_directory_that_cannot_be_made_is_named(folder, capsys):
+    (folder / "file").write_text("precious")
+    assert main(["verify-resume", "recipe.yaml", "--directory", "file/x"]) == 2
+    assert "file/x cannot be made: Not a directory" in capsys.readouterr().err
+    assert (folder / "file").read_text() == "precious"
+
+
 def test_only_the_clock_may_differ(tmp_path):
     for name, seconds, loss in (("one", 1.0, 5.0), ("two", 2.0, 5.0), ("three", 2.0, 5.1)):
         (tmp_path / name / "best").mkdir(parents=True)

@@ -11,9 +11,10 @@ import typer
 
 from seq2seq import console
 from seq2seq.commands.common import load_translator, print_json, scores_as_text
+from seq2seq.corpus import read_texts
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
-from seq2seq.textio import not_parallel, reading
+from seq2seq.textio import not_parallel
 
 if TYPE_CHECKING:
     from seq2seq.evaluation import Score
@@ -75,6 +76,9 @@ def evaluate(
         raise UserError("--paired and --samples are for the comparison of two systems. Name the other by --baseline.")
     if baseline is not None and (text is not None or metric and Metric.exact in metric):
         raise UserError("--baseline compares translations by bleu, chrf and ter. Leave out --text and --metric exact.")
+    if text is not None and metric:
+        raise UserError(f"--metric {metric[0].value} is of translations; --text is measured by its perplexity. Leave "
+                        "one of both out.")
     from seq2seq import evaluation
 
     chosen = tuple(dict.fromkeys(each.value for each in metric)) if metric else None
@@ -89,14 +93,14 @@ def evaluate(
         return
     assert model is not None, "otherwise there is a hypothesis"
     if text is not None:
-        lines = _read_lines(text)
+        lines = read_texts(text)
         translator = load_translator(model, device, precision, threads)
         if not translator.languages.monolingual:
             raise UserError(f"--text is for a language model; {model} translates. Give --source and --reference.")
         print_scores(evaluation.perplexities(translator, [("", line) for line in lines]), format)
         return
     if source is not None:
-        texts, *streams = [_read_lines(path) for path in (source, *references)]
+        texts, *streams = [read_texts(path) for path in (source, *references)]
         for path, stream in zip(references, streams, strict=True):              # before the work, not after it
             if len(stream) != len(texts):
                 raise not_parallel(str(source), len(texts), str(path), len(stream))
@@ -138,9 +142,9 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
     from seq2seq.significance import compare, comparison_to_dict, format_comparison
 
     assert system is not None, "otherwise there is nothing to compare"
-    streams = [_read_lines(path) for path in references]
+    streams = [read_texts(path) for path in references]
     names = [str(system), str(baseline), *map(str, references)]
-    tests: dict[str, tuple[list[str], list[list[str]]]] = {"": (_read_lines(source) if source else [], streams)}
+    tests: dict[str, tuple[list[str], list[list[str]]]] = {"": (read_texts(source) if source else [], streams)}
     if not references:
         recipe = _recipe_with_tests(resolve_model_path(system))
         tests = {}
@@ -156,7 +160,7 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
         if not path.is_dir():
             if not references:
                 raise UserError(f"{path} is a file of translations; name what they are compared with by --reference.")
-            files[path] = _read_lines(path)
+            files[path] = read_texts(path)
     if source is not None:
         for path, stream in [*zip(references, streams, strict=True), *files.items()]:
             if len(stream) != len(tests[""][0]):
@@ -221,11 +225,6 @@ def _refuse_unless_one_way(model: Path | None, source: Path | None, hypothesis: 
         raise UserError("--source and --reference go together; leave out both for the recipe's test sets.")
     if model is not None and language is not None:
         raise UserError("--language is for --hypothesis; a model knows its own.")
-
-
-def _read_lines(path: Path) -> list[str]:
-    with reading(path) as lines:
-        return [line.text for line in lines]
 
 
 def print_scores(scores: dict[str, Score], format: TextOrJson) -> None:
