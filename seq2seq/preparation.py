@@ -253,6 +253,8 @@ def _open(recipe: Recipe, directory: Path) -> Prepared:
         corpora = np.memmap(directory / "corpora", dtype=np.int64, mode="r")
         sizes = np.bincount(corpora, minlength=len(recipe.data.train))
         seen = times_seen(sizes, [spec.weight for spec in recipe.data.train], recipe.data.temperature)[corpora]
+        if seen.sum() < 1:
+            raise CorpusError(f"data.train: with these weights an epoch has {seen.sum():.2g} pairs. Raise a weight.")
     return Prepared(directory, EncodedCorpus(sides[0], sides[1], seen, lines), described["counts"],
                     described["fingerprint"])
 

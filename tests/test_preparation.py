@@ -296,3 +296,10 @@ def test_other_languages_are_prepared_anew_for_they_say_which_side_of_a_memory_i
     turned = recipe.model_copy(update={"languages": Languages(source="en", target="de")})
     directories = {prepare(each, tokenizers, tmp_path / "prepared", threads=1).directory for each in (recipe, turned)}
     assert len(directories) == 2
+
+
+def test_weights_that_leave_no_pair_to_an_epoch_are_refused(recipe, tokenizers, tmp_path):
+    first = recipe.data.train[0].model_copy(update={"weight": 1e-6})
+    hardly = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (first,)})})
+    with pytest.raises(CorpusError, match="an epoch has 5.3e-05 pairs. Raise a weight"):
+        prepare(hardly, tokenizers, tmp_path / "prepared", threads=1)
