@@ -128,21 +128,25 @@ def test_in_fp32_samples_are_the_same_in_batches_of_any_size(translator):
         assert [[one.text for one in each] for each in found] == [[one.text for one in each] for each in expected]
 
 
-def test_workers_go_on_after_a_request_that_cannot_be_had(places, exact):
-    impossible = Request(GERMAN[0], required=("dog",))
+@pytest.fixture(scope="module")
+def pool(places):
     with TranslatorPool(places[0], workers=2, device="cpu", precision="fp32") as pool:
-        for _ in range(2):
-            with pytest.raises(RequestError, match="line 1: "):
-                list(pool.translate_stream([impossible, *GERMAN[1:]], forbid=["dog"]))
-        found = list(pool.translate_stream(GERMAN))
+        yield pool
+
+
+def test_workers_go_on_after_a_request_that_cannot_be_had(pool, exact):
+    impossible = Request(GERMAN[0], required=("dog",))
+    for _ in range(2):
+        with pytest.raises(RequestError, match="line 1: "):
+            list(pool.translate_stream([impossible, *GERMAN[1:]], forbid=["dog"]))
+    found = list(pool.translate_stream(GERMAN))
     assert [one.text for one, *_ in found] == [one.text for one, *_ in exact.translate(GERMAN)]
 
 
-def test_workers_draw_what_one_translator_draws(places, translator):
+def test_workers_draw_what_one_translator_draws(pool, translator):
     requests = [Request(line, prefix="the" if number % 2 else "") for number, line in enumerate(LINES * 2)]
     expected = list(translator.translate_stream(requests, sampling=True, n_best=2))
-    with TranslatorPool(places[0], 2, "cpu", "fp32") as pool:
-        found = list(pool.translate_stream(requests, 7, sampling=True, n_best=2))
+    found = list(pool.translate_stream(requests, 7, sampling=True, n_best=2))
     assert [[one.text for one in each] for each in found] == [[one.text for one in each] for each in expected]
 
 

@@ -1,5 +1,6 @@
 """Models exported to other libraries do there what they do here, or are not exported."""
 
+import functools
 import gzip
 import importlib
 import json
@@ -87,14 +88,26 @@ def bundle(tmp_path_factory):
     return make_bundle(tmp_path_factory.mktemp("bundle") / "ours")
 
 
+@pytest.fixture(scope="module")
+def bundle_of(tmp_path_factory):
+    """A trained bundle of each kind, made once."""
+    place = tmp_path_factory.mktemp("kinds")
+
+    @functools.cache
+    def make(kind):
+        return make_bundle(place / kind.replace(" ", "_"), **(POST | PRE)[kind])
+
+    return make
+
+
 def assert_the_same(parity):
     assert parity.same == parity.lines == len(GERMAN)
     assert parity.worst_score < 1e-4
 
 
 @pytest.mark.parametrize("kind", [*POST, *PRE], ids=lambda kind: kind.replace(" ", "_"))
-def test_ctranslate2_translates_and_scores_alike(kind, tmp_path):
-    path = make_bundle(tmp_path / "ours", **(POST | PRE)[kind])
+def test_ctranslate2_translates_and_scores_alike(kind, bundle_of, tmp_path):
+    path = bundle_of(kind)
     assert_the_same(ctranslate2.export_model(path, tmp_path / "theirs"))
     ours, theirs = Translator.load(path, "cpu", "fp32"), CTranslate2Translator.open(tmp_path / "theirs")
     compared = 0
@@ -109,8 +122,8 @@ def test_ctranslate2_translates_and_scores_alike(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", POST, ids=lambda kind: kind.replace(" ", "_"))
-def test_transformers_translates_and_scores_alike(kind, tmp_path):
-    path = make_bundle(tmp_path / "ours", **POST[kind])
+def test_transformers_translates_and_scores_alike(kind, bundle_of, tmp_path):
+    path = bundle_of(kind)
     assert_the_same(transformers.export_model(path, tmp_path / "theirs"))
     if "score" in POST[kind]:                                                   # folded: another way to say the same
         return
@@ -158,7 +171,9 @@ def sure(tmp_path_factory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("quantization", [name for name in ctranslate2.QUANTIZATIONS if name != "float32"])
+@pytest.mark.parametrize("quantization", [
+    name if name in ("int8", "float16") else pytest.param(name, marks=pytest.mark.slow)
+    for name in ctranslate2.QUANTIZATIONS if name != "float32"])
 def test_ctranslate2_keeps_weights_in_fewer_bits(quantization, sure, tmp_path):
     parity = ctranslate2.export_model(sure / "ours", tmp_path / "theirs", quantization)
     assert parity.mean_score < 0.02

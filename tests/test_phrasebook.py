@@ -114,6 +114,7 @@ def test_the_grammar_builds(kind, english, chinese):
     assert built(kind, english).chinese == chinese
 
 
+@pytest.mark.slow
 def test_the_files_do_not_depend_on_the_hash_seed(tmp_path, splits):
     subprocess.run([sys.executable, str(SCRIPT), str(tmp_path), "--alignments"], check=True, capture_output=True,
                    env={"PYTHONHASHSEED": "7"})
