@@ -242,6 +242,22 @@ def test_transformers_gets_no_exponent_that_is_of_another_divisor(tmp_path, caps
     assert "decoding.length_penalty_form" in (tmp_path / "theirs" / "README.md").read_text(encoding="utf-8")
 
 
+def test_transformers_searches_as_the_recipe_says(tmp_path):
+    # Longer than the translations are; what the longest length cuts off differs, for there </s> is free.
+    decoding = {"min_length": 11, "max_length": 29, "no_repeat_ngram": 1, "safety_net": False}
+    path = make_bundle(tmp_path / "ours", decoding=decoding)
+    transformers.export_model(path, tmp_path / "theirs")
+    package = transformers.library()
+    tokenizer = package.MarianTokenizer.from_pretrained(tmp_path / "theirs")
+    model = package.MarianMTModel.from_pretrained(tmp_path / "theirs")
+    ours = Translator.load(path, "cpu", "fp32").translate(GERMAN)
+    for line, (best, *_) in zip(GERMAN, ours, strict=True):
+        (output,) = model.generate(**tokenizer([line], return_tensors="pt"))
+        assert tokenizer.decode(output, skip_special_tokens=True) == best.text
+        assert 11 <= best.tokens - 1 < 29
+    assert model.generation_config.max_length == 31
+
+
 def test_words_go_to_ctranslate2(tmp_path):
     path = make_bundle(tmp_path / "ours", kind="words")
     parity = ctranslate2.export_model(path, tmp_path / "theirs")

@@ -97,12 +97,15 @@ def write_model(exportable: Exportable, directory: Path) -> None:
     tensors = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers()])
     lost = [name for name in missing if name not in POSITIONS and id(tensors[name]) not in named]
     assert not lost and not surplus, (lost, surplus)
-    beam = recipe.decoding.beam_size
+    decoding = recipe.decoding
+    # Their lengths count the start symbol, the longest one </s> too.
+    longest = min(recipe.model.max_positions, LONGEST, (decoding.max_length or LONGEST) + 2)
     model.generation_config = package.GenerationConfig(
-        num_beams=beam, max_length=min(recipe.model.max_positions, LONGEST), eos_token_id=END_ID,
-        forced_eos_token_id=END_ID, pad_token_id=START_ID, decoder_start_token_id=START_ID,
+        num_beams=decoding.beam_size, max_length=longest, min_length=decoding.min_length + 1,
+        no_repeat_ngram_size=decoding.no_repeat_ngram, eos_token_id=END_ID, forced_eos_token_id=END_ID,
+        pad_token_id=START_ID, decoder_start_token_id=START_ID,
         bad_words_ids=[[index] for index in tokenizers.target.control_ids],
-        **({"early_stopping": True, "length_penalty": recipe.decoding.length_penalty} if beam > 1 else {}))
+        **({"early_stopping": True, "length_penalty": decoding.length_penalty} if decoding.beam_size > 1 else {}))
     model.save_pretrained(directory)
 
 
@@ -146,13 +149,15 @@ class MarianTranslator:
 
     @torch.no_grad()
     def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
-        """See `Translator.translate`: beam search with beam_size, length_penalty and max_length."""
+        """See `Translator.translate`: beam search with beam_size, length_penalty, lengths and no_repeat_ngram."""
         beam = decoding["beam_size"]
         options = {"early_stopping": True, "length_penalty": decoding["length_penalty"]} if beam > 1 else {}
         found: list[list[Translation]] = [[] for _ in lines]
         for places in _batches(lines):
             output = self.model.generate(**self._encoded([lines[place] for place in places]), num_beams=beam,
-                                         do_sample=False, max_length=decoding["max_length"] + 2, **options)
+                                         do_sample=False, max_length=decoding["max_length"] + 2,
+                                         min_length=decoding["min_length"] + 1,
+                                         no_repeat_ngram_size=decoding["no_repeat_ngram"], **options)
             texts = self.tokenizer.batch_decode(output, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for place, text in zip(places, texts, strict=True):
                 found[place] = [Translation(text.strip(), 0.0, 0.0, 0)]
