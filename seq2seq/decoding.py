@@ -143,7 +143,7 @@ class Decoding:
         elif options.diverse_groups > 1:
             hooks = {"selection": Diverse(options.diverse_strength), "groups": options.diverse_groups}
         return {"beam_size": self.beam_size, "n_best": self.candidates, "normaliser": self.normaliser,
-                "banned": self.tokenizer.control_ids, "constraints": constraints, **hooks}
+                "patience": options.patience, "banned": self.tokenizer.control_ids, "constraints": constraints, **hooks}
 
     def limits(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
         """The longest translation of each part, `</s>` included.

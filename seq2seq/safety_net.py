@@ -27,8 +27,8 @@ RETRIES: dict[str, dict[str, Any]] = {
 }
 """By fault, what the second search does differently; numbers and addresses are required there. Where nothing is named,
 it only gives more to choose from."""
-WIDEST = 5
-"""Hypotheses of the second search, if the first one has no wider beam."""
+WIDEST, MOST_PATIENT = 5, 2.0
+"""Hypotheses of the second search, and how many times as many are to end, unless the first one has more."""
 MOST_REQUIRED = 5
 """Addresses and numbers that are required together. A line that has lost more is a table, and a beam shared out among
 so many phrases finds nothing, slowly."""
@@ -79,7 +79,8 @@ def _differing(options: DecodingSection, found: Sequence[str]) -> tuple[tuple[st
 def _second(options: DecodingSection, differing: dict[str, Any]) -> DecodingSection:
     beam = max(WIDEST, options.beam_size)
     return DecodingSection.model_validate({**options.model_dump(), "diverse_groups": 1, "beam_size": beam,
-                                           "n_best": beam, **differing})
+                                           "n_best": beam, "patience": max(MOST_PATIENT, options.patience),
+                                           **differing})
 
 
 def _requiring(part: Part, translation: str, second: Decoding) -> Part:

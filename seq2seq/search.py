@@ -146,8 +146,8 @@ def search(
     model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
     max_lengths: Sequence[int], normaliser: LengthNormaliser, banned: Sequence[int] = (), n_best: int = 1,
     score_functions: Sequence[ScoreFunction] = (), constraints: Sequence[ScoreFunction] = (),
-    selection: Selection | None = None, groups: int = 1, bonus: Callable[[Any], Tensor] | None = None,
-    normalised: bool = False,
+    selection: Selection | None = None, groups: int = 1, patience: float = 1.0,
+    bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False,
 ) -> list[list[Hypothesis]]:
     """The best targets of each sentence.
 
@@ -161,6 +161,8 @@ def search(
         constraints: applied afterwards, so that what they leave keeps its probability, as with `banned`.
         selection: the continuations that are considered; if not given, the most probable.
         groups: parts of the beam, of equal size, that are searched each on its own.
+        patience: a group is done when so many times its size have ended (Kasai et al. 2022, arXiv:2204.05424, equation
+            2); a greedy one when its one has.
         bonus: what is added to the score of a hypothesis that ends, (rows,), from the state after its last step.
         normalised: the model's logits are used as they are, because they are not to sum to 1.
     Returns:
@@ -175,6 +177,7 @@ def search(
     if beam_size % groups:
         raise ValueError(f"a beam of {beam_size} cannot be cut into {groups} groups of equal size")
     device, size = source.device, beam_size // groups
+    enough = size if size == 1 else max(size, round(size * patience))
     forbidden = torch.tensor(list(banned), dtype=torch.int64, device=device)
     frontier = _Frontier.begin(np.array(max_lengths, np.int64), groups)
     finished: list[list[Hypothesis]] = [[] for _ in frontier.numbers]
@@ -200,7 +203,7 @@ def search(
         candidates = _Candidates(*(part.cpu().numpy() for part in considered))
         bonuses = None if bonus is None else bonus(state).view(past.shape).cpu().numpy()
         _finish(frontier, candidates, size, normaliser, bonuses, finished)
-        frontier, rows = _go_on(frontier, candidates, size, finished)
+        frontier, rows = _go_on(frontier, candidates, size, enough, finished)
         if len(rows) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
             state = state.select(torch.from_numpy(rows).to(device))
     by_line = [list(chain(*finished[first : first + groups])) for first in range(0, len(finished), groups)]
@@ -288,9 +291,10 @@ def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser:
                        log_probability / normaliser(length) + bonus, bonus))
 
 
-def _go_on(frontier: _Frontier, candidates: _Candidates, size: int,
+def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
            finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
-    """The first `size` candidates of each group that do not end, in their order, of the sentences that stay.
+    """The first `size` candidates of each group that do not end, in their order, of the sentences that stay: of which
+    not `enough` have finished.
 
     Returns:
         The next frontier, and (sentences, beam), the row that each hypothesis of a sentence continues.
@@ -304,7 +308,7 @@ def _go_on(frontier: _Frontier, candidates: _Candidates, size: int,
 
     totals = np.where(first(leaving), -np.inf, first(candidates.totals)).astype(candidates.totals.dtype)
     # A total that is not a number counts as hopeless too.
-    done = np.array([len(finished[number]) >= size for number in frontier.numbers]) | ~(totals[:, 0] > -np.inf)
+    done = np.array([len(finished[number]) >= enough for number in frontier.numbers]) | ~(totals[:, 0] > -np.inf)
     # Sentences that are done leave when a round number remains: leaving copies what the others hold, and each new size
     # of the batch wants new kernels.
     searched = ~done.reshape(-1, frontier.of_sentence).all(1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from lookup import VOCAB_SIZE, WORDS, Table, every_translation, translate
 
+import seq2seq.search
 from seq2seq.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.search import power_normaliser, search, wu_normaliser
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
@@ -230,3 +231,38 @@ def test_score_functions_act_one_after_another():
 def test_a_beam_cannot_give_more_hypotheses_than_it_holds(beam_size, n_best):
     with pytest.raises(ValueError, match=f"a beam of {beam_size} cannot give {n_best} hypotheses"):
         translate(Table(), [1], beam_size=beam_size, n_best=n_best)
+
+
+class Sure(Table):
+    """Says 3 4 3 4 3 4 </s> with probability 0.99 a word, and </s> instead nearly as often as anything else."""
+
+    def logits(self, sentence, prefix):
+        row = np.full(self.vocab_size, -9.0)
+        row[END_ID] = -7.0
+        row[END_ID if len(prefix) >= 6 else (3, 4)[len(prefix) % 2]] = 0.0
+        return row
+
+
+def test_with_patience_what_ends_early_does_not_end_the_search():
+    ((hasty, *_),) = translate(Sure(), [0], beam_size=3, max_length=11, alpha=1.0)
+    ((patient, *others),) = translate(Sure(), [0], beam_size=3, max_length=11, alpha=1.0, patience=3.0, n_best=3)
+    assert len(hasty.tokens) < 6 and patient.tokens == [3, 4, 3, 4, 3, 4]
+    assert patient.score > hasty.score and len(others) == 2
+
+
+@pytest.mark.parametrize("patience", [1.0, 1.7, 3.0])
+def test_patience_decides_how_many_are_to_end_and_nothing_else(patience, monkeypatch):
+    finished = []
+    step = seq2seq.search._go_on
+    monkeypatch.setattr("seq2seq.search._go_on", lambda frontier, candidates, size, enough, found: finished.append(
+        (enough, list(map(len, found)))) or step(frontier, candidates, size, enough, found))
+    translate(Table(), [2, 3, 5], beam_size=5, max_length=40, patience=patience)
+    enough = {each for each, _ in finished}
+    assert enough == {round(5 * patience)}
+    # All went on until so many had ended, and no further: a step adds at most as many as the beam has.
+    assert all(round(5 * patience) <= count < round(5 * patience) + 5 for count in finished[-1][1])
+
+
+def test_a_greedy_search_has_no_patience():
+    plain, patient = (translate(Table(), [2, 3, 5], beam_size=1, max_length=13, patience=each) for each in (1.0, 5.0))
+    assert plain == patient

@@ -100,6 +100,9 @@ def translate(
     beam_size: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Hypotheses kept for each sentence; 1 is greedy and fastest.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    patience: Annotated[float | None, typer.Option(
+        metavar="X", help="Search on until X times the beam's hypotheses have ended, for models that are very sure.",
+        show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     length_penalty: Annotated[float | None, typer.Option(
         metavar="X", min=0, help="Above the recipe's for longer translations, below for shorter.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
@@ -174,7 +177,7 @@ def translate(
     finished; --resume goes on from there, or from the last block before a crash.
     """
     options: dict[str, Any] = {
-        "n_best": n_best, "beam_size": beam_size,
+        "n_best": n_best, "beam_size": beam_size, "patience": patience,
         "length_penalty": length_penalty, "coverage_penalty": coverage_penalty, "min_length": min_length,
         "max_length": max_length, "diverse_groups": diverse_groups, "diverse_strength": diverse_strength, "mbr": mbr,
         "safety_net": safety_net, "forbid": tuple(forbid) if forbid else None, "no_repeat_ngram": no_repeat_ngram,

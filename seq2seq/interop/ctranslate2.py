@@ -40,6 +40,7 @@ from seq2seq.translator import PairScore, Translator
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 MODEL_FILE = "model.bin"
+SEARCHED_HERE = SEARCHED | {"patience"}
 PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 
 
@@ -70,7 +71,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
         FormatError: CTranslate2 has no such model, or the exported one does not do what ours does.
     """
     library()
-    exportable = read_exportable(path, "ctranslate2")
+    exportable = read_exportable(path, "ctranslate2", SEARCHED_HERE)
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     lines = development_lines(recipe, source, most)
     ours = searching_alike(path, exportable)
@@ -306,6 +307,7 @@ class CTranslate2Translator(Translator):
             indices = np.flatnonzero(lengths == length)
             results = self.translator.translate_batch(
                 [sources[index] for index in indices], beam_size=options.beam_size, num_hypotheses=options.n_best,
+                patience=options.patience if options.beam_size > 1 else 1,
                 length_penalty=options.length_penalty, min_decoding_length=options.min_length,
                 max_decoding_length=max(limits[index] for index in indices),
                 no_repeat_ngram_size=options.no_repeat_ngram, max_batch_size=options.batch_tokens,
@@ -336,7 +338,7 @@ class CTranslate2Translator(Translator):
         return Hypothesis([self.ids[piece] for piece in hypothesis], score * divisor, score)
 
     def _refuse_what_it_lacks(self, parts: Sequence[Part], options: DecodingSection) -> None:
-        lacking = [key for key, value in options.model_dump().items() if key not in SEARCHED
+        lacking = [key for key, value in options.model_dump().items() if key not in SEARCHED_HERE
                    and value != DecodingSection.model_fields[key].default]
         lacking += ["prefix"] * any(part.prefix for part in parts) + ["require"] * any(part.required for part in parts)
         if lacking:

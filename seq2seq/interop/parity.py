@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -106,23 +106,24 @@ class Exportable:
     """What of `decoding` they lack, in a sentence; nothing where they lack nothing."""
 
 
-def read_exportable(path: Path, format: str) -> Exportable:
+def read_exportable(path: Path, format: str, searched: Set[str] = SEARCHED) -> Exportable:
     """The model of a bundle or run, with scores that are dot products folded into the projections.
 
+    searched: keys of `decoding` that the search there has.
     Raises:
         FormatError: `format` has no such models.
     """
     model, recipe, tokenizers = read_model(path)
     if reason := what_is_not_elsewhere(recipe.model):
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
-    decoding, note = decoding_elsewhere(recipe.decoding)
+    decoding, note = decoding_elsewhere(recipe.decoding, searched)
     return Exportable(folded(model), recipe.model_copy(update={"decoding": decoding}), tokenizers, note)
 
 
-def decoding_elsewhere(decoding: DecodingSection) -> tuple[DecodingSection, str]:
+def decoding_elsewhere(decoding: DecodingSection, searched: Set[str]) -> tuple[DecodingSection, str]:
     """What other libraries have of a recipe's `decoding`, and a sentence about what they have not."""
     given = decoding.model_dump(exclude_defaults=True)
-    lacking = [key for key in given if key not in SEARCHED]
+    lacking = [key for key in given if key not in searched]
     if not lacking:
         return decoding, ""
     # No power of the length is Wu et al.'s divisor: its exponent means nothing there. Without sampling its keys are

@@ -23,6 +23,9 @@ class DecodingSection(Section):
 
     beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """Hypotheses kept for each sentence; 1 is greedy search. Of no use with `sampling`."""
+    patience: Annotated[float, Field(ge=1, le=100)] = 1.0
+    """A sentence is done when this times `beam_size` hypotheses have ended (Kasai et al. 2022). Raise it for a model
+    that is very sure of its words: what ends early, however improbable, can be enough before the best has ended."""
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Exponent of the length that a hypothesis' log-probability is divided by. 0 prefers short ones."""
     length_penalty_form: Literal["power", "wu"] = "power"
