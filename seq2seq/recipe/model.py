@@ -50,7 +50,8 @@ class ModelSection(Section):
     """In an `rnn`, show the decoder what it made of the last step (Luong et al. 2015)."""
     copy: bool = False  # type: ignore[assignment]
     """Mix words of the vocabulary with pieces copied from the source, by a learned gate (See et al. 2017): for names
-    and numbers that training has not seen. Needs `tokenizer.joint` and no label smoothing."""
+    and numbers that training has not seen. Needs `tokenizer.joint` and no label smoothing. So sure a model is best
+    searched with `decoding.patience: 2`, or greedily."""
     feed_forward: PositiveInt = 2048
     """Width inside the feed-forward sublayers."""
     dropout: Share = 0.1
