@@ -1,6 +1,8 @@
+import math
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -179,6 +181,25 @@ def test_levels_are_those_of_int8_layers(compiled_library):
     assert ((levels.float() - 128) * scale[:, None] - rows).abs().max() <= scale.max() / 2 + 1e-6
 
 
+def test_a_row_with_what_is_no_number_is_no_number(compiled_library):
+    rows = torch.randn(3, 37)
+    rows[1, 5] = math.nan
+    rows[2, 7] = math.inf
+    _, scale = Kernels(compiled_library, torch.float32).quantise(rows)
+    assert scale.flatten().isnan().tolist() == [False, True, True]
+
+
+def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batch, compile_model):
+    model = make_model(torch.float32, activation="silu")
+    with torch.no_grad():
+        for layer in [*model.encoder, *model.decoder]:
+            layer.feed_forward.inner.bias[3] = -120.0
+    model = for_inference(model, "fp32")
+    compiled, plain = (logits_of_steps(each, make_batch(), 2) for each in (compile_model(model), model))
+    for ours, theirs in zip(compiled, plain, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-4)
+
+
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 def test_products_of_levels_are_those_of_int8_layers(compiled_library):
     layer, rows, kernels = Int8Linear(torch.randn(29, 17), torch.randn(29)), torch.randn(5, 17), Kernels(
@@ -196,6 +217,29 @@ def test_what_is_compiled_is_kept(compiled_library, monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda command, **options: calls.append(command) or real(command, **options))
     assert library(directory) == compiled_library and [command[1:] for command in calls] == [["--version"]]
     assert [path.name for path in directory.iterdir()] == [compiled_library.name]
+
+
+def test_a_library_that_cannot_be_loaded_is_compiled_again(compiled_library, tmp_path):
+    place = tmp_path / compiled_library.name
+    place.write_bytes(b"")
+    assert library(tmp_path) == place and place.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("text", [b"\x7fELF rubbish", b"#!/bin/sh\nprintf '\\351: error' >&2; exit 1\n"])
+def test_a_compiler_that_cannot_be_run_or_read_is_told(tmp_path, monkeypatch, text):
+    broken = tmp_path / "c++"
+    broken.write_bytes(text)
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(CompilationError, match="cannot be run|cannot compile the kernels"):
+        library(tmp_path / "cache")
+
+
+def test_without_a_home_it_says_so(compiled_library, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(CompilationError, match="set XDG_CACHE_HOME"):
+        library()
 
 
 def test_without_a_compiler_it_says_so(tmp_path, monkeypatch):

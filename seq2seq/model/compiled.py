@@ -129,7 +129,7 @@ class CompiledTransformer:
     @staticmethod
     def serves(model: Transformer) -> bool:
         """Whether `model` is on a CPU, its attention is the usual one, and it copies nothing."""
-        return (model.window is None and model.copying is None and not model.output_weight.is_cuda
+        return (model.window is None and model.copying is None and model.output_weight.device.type == "cpu"
                 and model.output_weight.dtype in NAMES
                 and all(isinstance(layer, FlatDecoderLayer) for layer in model.decoder))
 

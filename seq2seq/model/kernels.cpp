@@ -133,14 +133,31 @@ void attend(const Query* query, long query_stride, const Number* keys_values, lo
     sized(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size);
 }
 
+uint32_t bits_of(float number) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
 // Rows in levels: 127 of them reach the largest element of a row. Level 0 is stored as 128.
 template <class Number>
 void quantise(const Number* numbers, uint8_t* levels, float* scale, long rows, long size) {
 #pragma omp parallel for if (rows > MANY_ROWS)
     for (long row = 0; row < rows; ++row) {
         const Number* own = numbers + row * size;
-        float largest = 1e-12f;
-        for (long i = 0; i < size; ++i) largest = std::max(largest, std::fabs(float(own[i])));
+        // The bits of what is not negative are in the order of the numbers, and those that are none come last: compared
+        // as numbers, they would be lost with -ffast-math.
+        const float least = 1e-12f;
+        uint32_t largest_bits = bits_of(least);
+        for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(float(own[i])) & 0x7fffffff);
+        if (largest_bits >= 0x7f800000) {                                       // infinite, or no number
+            const uint32_t no_number = 0x7fc00000;
+            std::memcpy(&scale[row], &no_number, sizeof no_number);
+            std::memset(levels + row * size, 128, size);
+            continue;
+        }
+        float largest;
+        std::memcpy(&largest, &largest_bits, sizeof largest);
         scale[row] = largest / 127;
         for (long i = 0; i < size; ++i)
             levels[row * size + i] = uint8_t(int32_t(std::nearbyint(float(own[i]) / scale[row])) + 128);
@@ -199,12 +216,15 @@ void product(const Linear& linear, const float* input, float* result, long rows)
         }
 }
 
+// Beyond it exp is infinite, and what divides by that with -ffast-math may make a NaN of it.
+constexpr float LARGEST_EXPONENT = 80;
+
 void activate(float* numbers, long count, long activation) {
     for (long i = 0; i < count; ++i) {
         const float x = numbers[i];
         numbers[i] = activation == RELU   ? std::max(x, 0.0f)
                      : activation == GELU ? x * 0.5f * (1 + std::erf(x * float(M_SQRT1_2)))
-                                          : x / (1 + std::exp(-x));
+                                          : x / (1 + std::exp(std::min(-x, LARGEST_EXPONENT)));
     }
 }
 

@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,18 @@ def library(directory: Path | None = None) -> Path:
     """The compiled kernels, from `directory` (the user's cache) or compiled into it now.
 
     Raises:
-        CompilationError: there is no compiler, or it fails.
+        CompilationError: there is no compiler, or it fails, or what it makes cannot be kept or loaded.
     """
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
-    cache = directory or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq"
     # What a library depends on: the source, how it is compiled, and the processor that it is compiled for.
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    made_of = (SOURCE.read_text(encoding="utf-8"), *FLAGS, *WIDE, version, platform.machine(), *sorted(cpu_flags()))
+    made_of = (SOURCE.read_text(encoding="utf-8"), *FLAGS, *WIDE, _run(compiler, "--version"), platform.machine(),
+               *sorted(cpu_flags()))
+    cache = directory or _cache()
     compiled = cache / f"kernels-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}.so"
-    if compiled.exists():
+    with suppress(OSError):                                                     # not there, or not to be loaded
+        ctypes.CDLL(str(compiled))
         return compiled
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -53,14 +55,34 @@ def library(directory: Path | None = None) -> Path:
             # In two steps: linked with -ffast-math, a library changes how the whole process rounds tiny numbers.
             for arguments in (("-c", str(SOURCE), "-o", "kernels.o", *FLAGS, *WIDE),
                               ("-shared", "-fopenmp", "kernels.o", "-o", "kernels.so")):
-                subprocess.run([compiler, *arguments], cwd=temporary, capture_output=True, text=True, check=True)
-            os.replace(Path(temporary) / "kernels.so", compiled)
+                _run(compiler, *arguments, directory=temporary)
+            made = Path(temporary) / "kernels.so"
+            ctypes.CDLL(str(made))
+            with made.open("rb") as file:
+                os.fsync(file.fileno())                                         # a file cut short would end the process
+            os.replace(made, compiled)
+    except OSError as error:
+        raise CompilationError(f"the kernels cannot be kept in {cache} and loaded from there: {error}") from error
+    return compiled
+
+
+def _run(compiler: str, *arguments: str, directory: str | None = None) -> str:
+    """What the compiler prints, in English."""
+    try:
+        return subprocess.run([compiler, *arguments], cwd=directory, capture_output=True, text=True, errors="replace",
+                              env={**os.environ, "LC_ALL": "C"}, check=True).stdout
     except subprocess.CalledProcessError as error:
         complaint = next((line for line in error.stderr.splitlines() if "error" in line), error.stderr.strip())
         raise CompilationError(f"{compiler} cannot compile the kernels: {complaint}") from error
     except OSError as error:
-        raise CompilationError(f"the kernels cannot be kept in {cache}: {error}") from error
-    return compiled
+        raise CompilationError(f"{compiler} cannot be run: {error.strerror}") from error
+
+
+def _cache() -> Path:
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq"
+    except RuntimeError as error:
+        raise CompilationError("there is no home directory to keep the kernels in; set XDG_CACHE_HOME") from error
 
 
 class Norm(ctypes.Structure):
