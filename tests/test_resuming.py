@@ -85,7 +85,8 @@ def left(directory: Path) -> list[str]:
 
 @pytest.mark.parametrize("options", [
     ("in",), ("in.gz", "--format", "jsonl"), ("in", "--sampling", "--format", "jsonl", "--n-best", 2),
-    ("in", "--prefix", "prefixes"), ("in", "--format", "jsonl", "--workers", 2),
+    ("in", "--prefix", "prefixes"),
+    pytest.param(("in", "--format", "jsonl", "--workers", 2), marks=pytest.mark.slow),
 ], ids=str)
 def test_what_was_interrupted_is_finished_to_the_byte(directory, interrupted, options):
     alone = options[: options.index("--workers")] if "--workers" in options else options    # they take long to start

@@ -27,6 +27,7 @@ def write_counters(checkpoint, step=4, seconds=1.0, candidate=0):
     (checkpoint / "metadata.json").write_text(json.dumps({"info": {"progress": progress}}))
 
 
+@pytest.mark.slow
 def test_a_training_is_proven_to_resume_and_nothing_is_left_behind(folder, capsys):
     before = sorted(path.name for path in folder.iterdir())
     assert main(["verify-resume", "recipe.yaml", "--steps", "60", "--kills", "2"]) == 0
