@@ -177,8 +177,8 @@ def test_no_pair_left_is_an_error(directory):
     assert any("no pair is left" in error for error in checked("data.cleaning.max_characters=1").errors)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine that would emulate bf16")
 def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("seq2seq.machine.cpu_flags", set)
     report = checked("training.precision=bf16")
     assert any("training.precision: precision bf16" in error for error in report.errors)
