@@ -37,10 +37,6 @@ class Text:
     words: tuple[Word, ...] = ()
 
 
-DRAWN: dict[str, Any] = {"sampling": True, "n_best": 1, "mbr": 0, "diverse_groups": 1, "require": ()}
-"""Keys of `decoding` for texts that are drawn, one for each sample, whatever the recipe searches for."""
-
-
 def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, max_length: int | None = None,
              block_prompts: int = BLOCK_PROMPTS, **decoding: Any) -> Iterator[list[Text]]:
     """For each beginning, in order, texts that go on from it: with decoding's `sampling`, `samples` of them, else the

@@ -21,7 +21,7 @@ from seq2seq.corpus import Counts, read_corpus
 from seq2seq.decoding import Request
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, DecodingSection, Recipe
-from seq2seq.recipe.decoding import SAMPLING_KEYS
+from seq2seq.recipe.decoding import DRAWN, SAMPLING_KEYS
 from seq2seq.storage import read_metadata, sync
 from seq2seq.translator import Translator
 
@@ -116,10 +116,9 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
 
 def _options(own: DecodingSection, samples: bool) -> dict[str, Any]:
     """What differs from the model's own `decoding`, so that one translation is drawn, or searched for."""
-    of_search = {"diverse_groups": 1, "require": ()}
-    of_samples = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}
     if samples:
-        return {"n_best": 1, "sampling": True, "mbr": 0, **of_search}
+        return DRAWN
+    of_samples = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}
     return {"n_best": 1, **({"sampling": False, "mbr": 0, **of_samples} if own.sampling else {})}
 
 

@@ -31,10 +31,9 @@ from seq2seq.checkpoint import (
     step_of,
     update_bundle_metadata,
 )
-from seq2seq.corpus import read_pairs
 from seq2seq.divergence import Diverged, can_go_back, diverged, go_back, require_sane
-from seq2seq.errors import CheckpointError, CorpusError
-from seq2seq.evaluation import Score, check_expected, evaluate_tests, require_metrics, to_dict
+from seq2seq.errors import CheckpointError
+from seq2seq.evaluation import Score, check_expected, evaluate_tests, to_dict
 from seq2seq.gradients import StepGradients, gradient_of
 from seq2seq.locking import lock_run
 from seq2seq.loss import perplexity
@@ -51,7 +50,7 @@ from seq2seq.run import Log, NoLog, admit, move_aside
 from seq2seq.stopping import Stopped, stopping_by_signal
 from seq2seq.synthetic import with_synthetic_text
 from seq2seq.translator import Translator
-from seq2seq.validation import Measured, Validation
+from seq2seq.validation import Measured, Validation, require_held_out
 
 
 def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[str, Score]]:
@@ -72,7 +71,7 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
                 with lock_run(run):
                     console.say(f"the old run is now {move_aside(recipe, run)}")
             stack.enter_context(lock_run(run))
-        _read_what_is_needed_late(recipe)
+        require_held_out(recipe)
         if group.first:
             admit(recipe, run)
         group.wait()
@@ -420,17 +419,6 @@ class Training:
         for warning in check_expected(scores, self.recipe.expected):
             console.warn(warning)
         return scores
-
-
-def _read_what_is_needed_late(recipe: Recipe) -> None:
-    """Raises at once what would otherwise stop a training at its first validation, or at its end."""
-    held_out = {"data.valid": recipe.data.valid, **{f"data.test.{name}": spec
-                                                    for name, spec in recipe.data.test.items()}}
-    for key, spec in held_out.items():
-        if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
-            raise CorpusError(f"{key} ({spec.label}) has no line with text to measure by. Name another corpus, or "
-                              "leave it out.")
-    require_metrics(recipe.measures, recipe.languages.target)
 
 
 def _make_deterministic(device: torch.device) -> None:

@@ -11,8 +11,8 @@ import torch
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.corpus import read_pairs
-from seq2seq.errors import RecipeError
-from seq2seq.evaluation import Score, score_pairs
+from seq2seq.errors import CorpusError, RecipeError
+from seq2seq.evaluation import Score, require_metrics, score_pairs
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.processes import Group, SharedTranslator
@@ -83,3 +83,18 @@ class Validation:
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATED]
         shared = SharedTranslator(translator, group)
         return Measured(total / tokens, score_pairs(shared, self.pairs[:section.valid_sentences], metrics))
+
+
+def require_held_out(recipe: Recipe) -> None:
+    """Raises at once what would stop a training at its first validation, or at its end.
+
+    Raises:
+        CorpusError: a validation or test set cannot be read to its end, or has no text.
+        UserError: what it is to be measured by is not installed.
+    """
+    sets = {"data.valid": recipe.data.valid, **{f"data.test.{name}": spec for name, spec in recipe.data.test.items()}}
+    for key, spec in sets.items():
+        if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
+            raise CorpusError(f"{key} ({spec.label}) has no line with text to measure by. Name another corpus, or "
+                              "leave it out.")
+    require_metrics(recipe.measures, recipe.languages.target)

@@ -82,13 +82,14 @@ def generate(
     with _prompts(prompt, input) as lines, writing(output) as written:
         translator = load_translator(model, device, precision, threads)
         from seq2seq import generation
+        from seq2seq.recipe.decoding import DRAWN
 
-        decoding_with(translator, {**decoding, **generation.DRAWN})
+        decoding_with(translator, {**decoding, **DRAWN})
         console.say(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
                 at_once = 1 if lines.live else generation.BLOCK_PROMPTS
-                return generation.generate(translator, prompts, samples, max_length, at_once, **generation.DRAWN,
+                return generation.generate(translator, prompts, samples, max_length, at_once, **DRAWN,
                                            **(GREEDY if greedy else decoding))
 
             for line, texts in through(lines, generated):

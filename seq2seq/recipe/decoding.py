@@ -16,6 +16,8 @@ from seq2seq.recipe.section import Section
 
 Phrases = Annotated[tuple[str, ...], Field(strict=False)]
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
+DRAWN: dict[str, Any] = {"sampling": True, "n_best": 1, "mbr": 0, "diverse_groups": 1, "require": ()}
+"""Keys with which one translation is drawn, whatever is searched for otherwise."""
 
 
 class DecodingSection(Section):
