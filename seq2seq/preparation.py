@@ -50,8 +50,7 @@ class Prepared:
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """The pairs of a training corpus without those that cleaning drops; counts receives both."""
-    # The tag is no part of the text that is judged: an empty source would not be empty with it.
-    pairs = read_pairs(recipe, spec.model_copy(update={"tag": None}), counts)
+    pairs = read_pairs(recipe, spec.untagged, counts)
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides), recipe.languages):
         yield number, spec.tagged(source), target
 

@@ -214,3 +214,10 @@ def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
     show(checked())
     assert "Nothing is wrong." in out.getvalue()
     assert "Cleaning drops nothing from train." in out.getvalue()
+
+
+def test_a_tag_is_no_part_of_the_lines_that_are_looked_at(directory):
+    plain, tagged = (checked("data.train=[{source: train.de, target: train.en" + tag + "}]").corpora[0]
+                     for tag in ("", ", tag: <2en>"))
+    assert tagged.findings == plain.findings and tagged.findings["empty"].count == 2
+    assert tagged.counts.dropped == plain.counts.dropped

@@ -41,7 +41,7 @@ class Reader:
     def survey(self, sample: Sample | None) -> None:
         """Look at all lines as they are. Sets the report's error if they cannot be read."""
         try:
-            pairs = read_pairs(self.recipe, self.spec)
+            pairs = read_pairs(self.recipe, self.spec.untagged)
             survey(sample.watch(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
             self.report.error = str(error)
@@ -50,7 +50,7 @@ class Reader:
     def judge(self, judge: Judge, count: int) -> None:
         """Judge whether its lines translate each other."""
         with contextlib.suppress(UserError):                                    # `survey` has reported it
-            self.report.judgement = judge.judge(read_pairs(self.recipe, self.spec), count)
+            self.report.judgement = judge.judge(read_pairs(self.recipe, self.spec.untagged), count)
 
     def read_held_out(self) -> list[str]:
         """Validation or test pairs, as training takes them: all. Returns their sources, or texts."""

@@ -136,6 +136,11 @@ class Corpus(Section):
         return f"{self.tag} {source}" if self.tag else source
 
     @property
+    def untagged(self) -> "Corpus":
+        """The same text as it lies, for whoever judges it: an empty source would not be empty with a tag."""
+        return self.model_copy(update={"tag": None})
+
+    @property
     def in_recipes_languages(self) -> bool:
         """Whether it is a translation memory that does not say which of its languages are meant."""
         return self.table_format == ".tmx" and self.source is None and self.text is None
