@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seq2seq.continuations import most_probable
 from seq2seq.sampling import draw, narrowed, uniforms
-from seq2seq.search import Hypotheses, most_probable
+from seq2seq.search import Hypotheses
 from seq2seq.tokenizer import END_ID
 
 

@@ -12,22 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from seq2seq.continuations import Chooser, ban, continuations, log_sum_exp, most_probable, on_host
 from seq2seq.model.interface import Stepwise
 from seq2seq.tokenizer import END_ID, START_ID
-
-# The vocabulary is searched in blocks of so many words.
-BLOCK = 64
-# Logits that are normalised together: 2 MB, which stay in a core's cache from one pass over them to the next.
-CACHED_ELEMENTS = 500_000
 
 
 @dataclass(frozen=True)
@@ -127,18 +122,22 @@ class _Frontier:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """The continuations that each group considers, in the order in which they may survive, each (groups, candidates).
+    """The continuations that each group considers, in the order in which they may survive; see `Continuations`.
 
-    totals: log p. beams: which hypothesis of its group each continues. ids: with what.
+    ends: (groups, candidates) bool, which end their hypothesis. stays: which go on, and are not hopeless.
     """
 
     totals: np.ndarray
     beams: np.ndarray
     ids: np.ndarray
+    ends: np.ndarray
+    stays: np.ndarray
 
-    @property
-    def ends(self) -> np.ndarray:
-        return self.ids == END_ID
+    @staticmethod
+    def of(totals: np.ndarray, beams: np.ndarray, ids: np.ndarray) -> _Candidates:
+        ends = ids == END_ID
+        # A total that is not a number is hopeless, too.
+        return _Candidates(totals, beams, ids, ends, ~ends & (totals > -np.inf))
 
 
 @torch.inference_mode()
@@ -147,7 +146,7 @@ def search(
     max_lengths: Sequence[int], normaliser: LengthNormaliser, banned: Sequence[int] = (), n_best: int = 1,
     score_functions: Sequence[ScoreFunction] = (), constraints: Sequence[ScoreFunction] = (),
     selection: Selection | None = None, groups: int = 1, patience: float = 1.0,
-    bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False,
+    bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False, choose: Chooser = continuations,
 ) -> list[list[Hypothesis]]:
     """The best targets of each sentence.
 
@@ -165,6 +164,7 @@ def search(
             2); a greedy one when its one has.
         bonus: what is added to the score of a hypothesis that ends, (rows,), from the state after its last step.
         normalised: the model's logits are used as they are, because they are not to sum to 1.
+        choose: what finds the most probable continuations.
     Returns:
         For each sentence its hypotheses, best first.
     Raises:
@@ -189,19 +189,21 @@ def search(
         for function in score_functions:
             logits = function(frontier.hypotheses(device), logits)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        past = torch.from_numpy(frontier.totals).to(device)
-        if not normalised:
-            past = past - _log_sum_exp(logits).view(past.shape)
-        for function in constraints:
-            logits = function(frontier.hypotheses(device), logits)
-        _ban(logits, forbidden, frontier)
-        if selection is None:
-            considered = _best(logits, past, 2 * size)
+        must_end = frontier.limits <= frontier.tokens.shape[2] + 1
+        if selection is None and not constraints:
+            candidates = _Candidates.of(*choose(logits, frontier.totals, forbidden, must_end, 2 * size, normalised))
         else:
-            found = selection(frontier.hypotheses(device), logits, past.view(-1, groups, past.shape[1]), 2 * size)
-            considered = found[0].flatten(0, 1), found[1].flatten(0, 1), found[2].flatten(0, 1)
-        candidates = _Candidates(*(part.cpu().numpy() for part in considered))
-        bonuses = None if bonus is None else bonus(state).view(past.shape).cpu().numpy()
+            past = torch.from_numpy(frontier.totals).to(device)
+            if not normalised:
+                past = past - log_sum_exp(logits).view(past.shape)
+            for function in constraints:
+                logits = function(frontier.hypotheses(device), logits)
+            ban(logits, forbidden, must_end)
+            of_group = past.view(-1, groups, past.shape[1])
+            found = most_probable(logits, of_group, 2 * size) if selection is None \
+                else selection(frontier.hypotheses(device), logits, of_group, 2 * size)
+            candidates = _Candidates.of(*on_host(tuple(part.flatten(0, 1) for part in found)))
+        bonuses = None if bonus is None else bonus(state).view(frontier.totals.shape).cpu().numpy()
         _finish(frontier, candidates, size, normaliser, bonuses, finished)
         frontier, rows = _go_on(frontier, candidates, size, enough, finished)
         if len(rows) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
@@ -216,70 +218,14 @@ def search(
     return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:n_best] for hypotheses in by_line]
 
 
-def _ban(logits: Tensor, forbidden: Tensor, frontier: _Frontier) -> None:
-    """Overwrite the logits, (rows, vocab_size), of what may not follow: the words `forbidden`, and all but `</s>` where
-    a target has no room for more."""
-    _, beam, length = frontier.tokens.shape
-    ending = logits[:, END_ID].clone()
-    logits.index_fill_(1, forbidden, -math.inf)
-    must_end = frontier.limits <= length + 1
-    if must_end.any():
-        rows = torch.from_numpy(must_end.repeat(beam)).to(logits.device)
-        logits.masked_fill_(rows[:, None], -math.inf)
-    logits[:, END_ID] = ending
-
-
-def most_probable(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` best continuations of each group, as a `Selection` returns them."""
-    sentences, groups, _ = past.shape
-    totals, beams, ids = (part.view(sentences, groups, -1) for part in _best(logits, past.flatten(0, 1), count))
-    return totals, beams, ids
-
-
-def _best(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` best of past + logits for each sentence; logits: (rows, vocab_size), past: (sentences, beam).
-
-    Returns:
-        The sums, the rows of their sentences that they continue, and their words, each (sentences, count).
-
-    They stand in those blocks of the vocabulary whose maxima are best, so that only a pass for the maxima, a vectorised
-    one, sees everything.
-    """
-    (sentences, beam), vocab_size = past.shape, logits.shape[1]
-    if padding := -vocab_size % BLOCK:
-        logits = F.pad(logits, (0, padding), value=-math.inf)
-    blocks = logits.view(len(logits), -1, BLOCK)
-    per_row = blocks.shape[1]
-    maxima = (blocks.amax(2).view(sentences, beam, per_row) + past[:, :, None]).flatten(1)
-    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (sentences, blocks), of all its rows
-    beams = chosen // per_row
-    rows = beams + beam * torch.arange(sentences, device=logits.device)[:, None]
-    totals = blocks[rows, chosen % per_row] + past.gather(1, beams)[:, :, None]
-    best, places = totals.flatten(1).topk(min(count, totals[0].numel()), dim=1)
-    block = places // BLOCK
-    ids = (chosen % per_row).gather(1, block) * BLOCK + places % BLOCK
-    # Where fewer continuations are possible than asked for, the padding fills up.
-    return best, beams.gather(1, block), ids.clamp_(max=vocab_size - 1)
-
-
-def _log_sum_exp(logits: Tensor) -> Tensor:
-    """log of the sum of exp(logits) of each row, (rows,)."""
-    if logits.is_cuda:
-        return logits.logsumexp(1)
-    # Without the usual pass for the maximum, a few rows at a time, which the processor's cache holds.
-    size = max(1, CACHED_ELEMENTS // logits.shape[1])
-    parts = logits.split(size) if len(logits) > size else (logits,)
-    sums = torch.cat([part.exp().sum(1) for part in parts]).log_()
-    # Logits beyond 88 overflow in fp32, far below 0 they vanish.
-    return sums if bool(sums.isfinite().all()) else logits.logsumexp(1)
-
-
 def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser: LengthNormaliser,
             bonuses: np.ndarray | None, finished: list[list[Hypothesis]]) -> None:
     """Add the hypotheses that end among the first `size` candidates of their group to `finished`.
 
     bonuses: (groups, beam), what is added to the score of the targets that end now.
     """
+    if not candidates.ends[:, :size].any():
+        return
     ending = candidates.ends & (candidates.totals > -math.inf) & ~frontier.done[:, None]
     length = frontier.tokens.shape[2] + 1
     for group, rank in np.argwhere(ending[:, :size]).tolist():
@@ -299,16 +245,20 @@ def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
     Returns:
         The next frontier, and (sentences, beam), the row that each hypothesis of a sentence continues.
     """
-    leaving = candidates.ends | (candidates.totals == -math.inf)
+    beam, groups = frontier.tokens.shape[1], np.arange(len(frontier.numbers))[:, None]
+    if candidates.stays[:, :size].all() and not frontier.done.any():            # nothing has ended: most steps
+        parents = candidates.beams[:, :size]
+        tokens = np.concatenate([frontier.tokens[groups, parents], candidates.ids[:, :size, None]], 2)
+        after = replace(frontier, tokens=tokens, totals=candidates.totals[:, :size])
+        return after, (groups * beam + parents).reshape(-1, frontier.of_sentence * parents.shape[1])
+    leaving = ~candidates.stays
     places = leaving.argsort(axis=1, kind="stable")[:, :size]
-    groups = np.arange(len(leaving))[:, None]
 
     def first(values: np.ndarray) -> np.ndarray:
         return values[groups, places]                                           # a third of `take_along_axis`'s time
 
     totals = np.where(first(leaving), -np.inf, first(candidates.totals)).astype(candidates.totals.dtype)
-    # A total that is not a number counts as hopeless too.
-    done = np.array([len(finished[number]) >= enough for number in frontier.numbers]) | ~(totals[:, 0] > -np.inf)
+    done = np.array([len(finished[number]) >= enough for number in frontier.numbers]) | (totals[:, 0] == -np.inf)
     # Sentences that are done leave when a round number remains: leaving copies what the others hold, and each new size
     # of the batch wants new kernels.
     searched = ~done.reshape(-1, frontier.of_sentence).all(1)
@@ -318,7 +268,7 @@ def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
     tokens = np.concatenate([frontier.tokens[kept[:, None], parents], first(candidates.ids)[kept][:, :, None]], 2)
     after = _Frontier(frontier.numbers[kept], tokens, totals[kept], frontier.limits[kept], done[kept],
                       frontier.of_sentence)
-    rows = kept[:, None] * frontier.tokens.shape[1] + parents
+    rows = kept[:, None] * beam + parents
     return after, rows.reshape(-1, frontier.of_sentence * rows.shape[1])
 
 

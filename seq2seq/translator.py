@@ -15,6 +15,7 @@ import torch
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.confidence import Word, log_probabilities, words_of
+from seq2seq.continuations import Chooser, continuations
 from seq2seq.decoding import Decoding, Found, Part, Request
 from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
 from seq2seq.faults import FAULTS
@@ -85,6 +86,7 @@ class Translator:
         self.max_pieces, self.device = max_pieces, device
         self.ensemble: tuple[Seq2Seq, ...] = ()
         self.language_model: Seq2Seq | None = None
+        self.choose: Chooser = continuations
 
     @staticmethod
     def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
@@ -126,6 +128,7 @@ class Translator:
             _require_one_vocabulary(path, tokenizers.target, fusion, speaking.tokenizers.target)
             loaded.language_model = speaking.model
         if compile and kernels_ready():
+            loaded.choose = Kernels(library(), torch.float32).choose
             for each in (loaded, *others):
                 each.model = _compiled(each.model)
         loaded.ensemble = tuple(other.model for other in others)
@@ -261,7 +264,7 @@ class Translator:
             limits = asked.limits(together, lengths, searched.max_positions)
             try:
                 candidates = search(searched, source, source_offsets, int(lengths.max()), max_lengths=limits,
-                                    **asked.search_options(together), **hooks)
+                                    choose=self.choose, **asked.search_options(together), **hooks)
             except NoHypothesis as error:
                 raise RequestError(f"line {together[error.lines[0]].line + 1}: no translation meets all that is asked "
                                    "of it. What it is to begin with or to hold contradicts what is forbidden, or "

@@ -4,21 +4,24 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from seq2seq import translator as translator_module
+from seq2seq.continuations import continuations
 from seq2seq.model.caches import TransformerState
 from seq2seq.model.compiled import FEW_ROWS, FEW_TOKENS, CompiledState, CompiledTransformer
 from seq2seq.model.inference import Int8Linear, for_inference
-from seq2seq.model.kernels import CompilationError, Kernels, Norm, Pointers, library
+from seq2seq.model.kernels import TOKENS_TOGETHER, CompilationError, Kernels, Norm, Pointers, library, linear_of_levels
 from seq2seq.search import power_normaliser, search
 
 # Not the sizes of a sentence alone: with more rows and tokens, the products are others.
 BEAMS = (1, 3, FEW_ROWS + 1)
 CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
            {"output_bias": True}, {"tied_embeddings": "none"}, {"num_heads": 7}, {"scale_embedding": False}]
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +77,7 @@ def test_compiled_steps_are_those_of_the_model(make_model, make_batch, compile_m
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @pytest.mark.parametrize("beam", BEAMS)
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+@needs_onednn
 def test_in_each_precision_the_kernels_are_as_near_to_the_exact_logits(make_model, make_batch, compile_model, precision,
                                                                       beam):
     exact = make_model(torch.float32, d_model=64, feed_forward=128)
@@ -163,30 +166,101 @@ def test_sum_and_norm_are_torchs(compiled_library, dtype):
     torch.testing.assert_close(normed, F.layer_norm(total.float(), (17,), gain, shift).to(dtype), rtol=1e-2, atol=1e-5)
 
 
-@pytest.mark.parametrize("head_size", [7, 64])
+@pytest.mark.parametrize("head_size", [7, 32, 64])
 def test_a_row_attends_to_its_own_keys_alone(compiled_library, head_size):
     heads, features = 3, 3 * head_size
     query, keys_values = torch.randn(5, features), torch.randn(13, 2 * features)
     past = torch.randint(0, 13, (5, 11), dtype=torch.int32)
-    found = Kernels(compiled_library, torch.float32).attend(query, keys_values, heads, past=past)
+    found = Kernels(compiled_library, torch.float32).attend(query, keys_values, heads, past=past.numpy())
     keys, values = (part[past].view(5, 11, heads, head_size).transpose(1, 2) for part in keys_values.chunk(2, 1))
     expected = F.scaled_dot_product_attention(query.view(5, heads, 1, head_size), keys, values).flatten(1)
     torch.testing.assert_close(found, expected)
 
 
-def test_levels_are_those_of_int8_layers(compiled_library):
-    rows = torch.randn(5, 17)
-    levels, scale = Kernels(compiled_library, torch.float32).quantise(rows)
-    assert levels.amax() <= 255 and levels.amin() >= 1
-    assert ((levels.float() - 128) * scale[:, None] - rows).abs().max() <= scale.max() / 2 + 1e-6
+@pytest.fixture
+def multiply(compiled_library):
+    """layer, rows -> their product by the kernels."""
+    def product(layer, rows):
+        pointers = Pointers()
+        return Kernels(compiled_library, rows.dtype).product(linear_of_levels(pointers, layer), rows)
+
+    return product
 
 
-def test_a_row_with_what_is_no_number_is_no_number(compiled_library):
-    rows = torch.randn(3, 37)
-    rows[1, 5] = math.nan
-    rows[2, 7] = math.inf
-    _, scale = Kernels(compiled_library, torch.float32).quantise(rows)
-    assert scale.flatten().isnan().tolist() == [False, True, True]
+@needs_onednn
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 64, 64), (5, 17, 29), (7, 256, 193), (211, 12, 70)])
+def test_products_of_levels_are_those_of_int8_layers(multiply, dtype, rows, inputs, outputs):
+    layer, hidden = Int8Linear(torch.randn(outputs, inputs), torch.randn(outputs)), torch.randn(rows, inputs).to(dtype)
+    found, expected = multiply(layer, hidden), layer(hidden.float())
+    # Halves are rounded to another level now and then.
+    assert (found - expected).abs().max() < 0.02 * inputs ** 0.5 and relative_error(found, expected) < 2e-3
+
+
+@needs_onednn
+def test_a_row_with_what_is_no_number_gives_none_and_spoils_no_other(multiply):
+    layer, rows = Int8Linear(torch.randn(70, 37), None), torch.randn(3, 37)
+    whole = multiply(layer, rows)
+    rows[1, 5], rows[2, 7] = math.nan, math.inf
+    found = multiply(layer, rows)
+    assert torch.equal(found[0], whole[0]) and found[1:].isnan().all()
+
+
+@needs_onednn
+def test_sizes_beyond_what_is_done_together_give_the_same(make_model, make_batch, compile_model):
+    model = for_inference(make_model(torch.float32, d_model=64, feed_forward=128, max_positions=31), "int8")
+    lengths = tuple(range(1, 29)) * 4
+    assert sum(lengths) > 10 * TOKENS_TOGETHER and 3 * len(lengths) > 300
+    batch = make_batch(lengths, lengths)
+    found, expected = (torch.cat(logits_of_steps(each, batch, 3)) for each in (compile_model(model), model))
+    assert relative_error(found, expected) < 0.02
+
+
+@needs_onednn
+def test_weights_that_are_no_numbers_are_noticed(make_model, make_batch, compile_model):
+    model = make_model(torch.float32, d_model=64)
+    with torch.no_grad():
+        model.decoder[0].feed_forward.inner.weight[3, 5] = math.nan
+    compiled, batch = compile_model(for_inference(model, "int8")), make_batch()
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        search(compiled, batch.source, batch.source_offsets, batch.longest_source, beam_size=3, max_lengths=[7] * 4,
+               normaliser=power_normaliser(1.0), choose=compiled.kernels.choose)
+
+
+# The choice of continuations
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("vocab_size", [64, 100, 1000])
+@pytest.mark.parametrize("beam", [1, 3, 5])
+def test_the_kernels_choose_what_search_chooses(compiled_library, vocab_size, beam, normalised):
+    generator = torch.Generator().manual_seed(3)
+    logits = 5 * torch.randn(17 * beam, vocab_size, generator=generator)
+    totals = -torch.rand(17, 2 * beam, generator=generator).numpy()[:, :beam]   # not in one piece, as in search
+    totals[5, beam - 1] = -math.inf
+    must_end = np.arange(17) % 3 == 1
+    rules = torch.tensor([0, 1, 7, 33]), must_end, 2 * beam, normalised
+    found = Kernels(compiled_library, torch.float32).choose(logits.clone(), totals, *rules)
+    expected = continuations(logits.clone(), totals, *rules)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
+    possible = expected[0] > -math.inf
+    assert (possible[must_end].sum(1) == beam).all() and possible[~must_end].all() == (beam > 1)
+    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+        assert (ours[possible] == theirs[possible]).all()
+
+
+def test_of_fewer_continuations_than_asked_for_the_rest_is_hopeless(compiled_library):
+    totals, beams, ids = Kernels(compiled_library, torch.float32).choose(
+        torch.zeros(2, 5), np.zeros((1, 2), np.float32), torch.tensor([0, 1]), np.array([False]), 11, False)
+    assert totals[0] == pytest.approx([-math.log(5)] * 6 + [-math.inf] * 5)
+    assert sorted(zip(beams[0, :6], ids[0, :6], strict=True)) == [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]
+
+
+def test_logits_that_are_no_numbers_leave_nothing_to_choose(compiled_library):
+    logits = torch.full((1, 70), math.nan)
+    totals, _, _ = Kernels(compiled_library, torch.float32).choose(logits, np.zeros((1, 1), np.float32),
+                                                                   torch.tensor([0]), np.array([False]), 2, False)
+    assert not (totals > -math.inf).any()
 
 
 def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batch, compile_model):
@@ -198,14 +272,6 @@ def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batc
     compiled, plain = (logits_of_steps(each, make_batch(), 2) for each in (compile_model(model), model))
     for ours, theirs in zip(compiled, plain, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-4)
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
-def test_products_of_levels_are_those_of_int8_layers(compiled_library):
-    layer, rows, kernels = Int8Linear(torch.randn(29, 17), torch.randn(29)), torch.randn(5, 17), Kernels(
-        compiled_library, torch.float32)
-    levels, scale = kernels.quantise(rows)
-    torch.testing.assert_close(kernels.rescale(layer.product(levels), scale, layer.bias), layer(rows))
 
 
 # Compiling

@@ -12,12 +12,12 @@ PACKAGE = Path(seq2seq.__file__).parent
 READING_ORDER = [
     "errors", "console", "stopping", "unpacking", "recipe", "subword_sampling", "vocabulary", "words", "numbering",
     "tokenizer", "tmx", "corpus", "quality", "side_languages", "cleaning", "textio", "resuming", "batching",
-    "machine", "model", "loss", "gradients", "optim", "sampling", "search", "constraints", "candidate_selection",
-    "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding", "safety_net", "storage",
-    "preparation", "locking", "checkpoint", "averaging", "restoring", "translator", "synthetic", "generation",
-    "rescoring", "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance",
-    "validation", "progress", "divergence", "run", "verification", "trainer", "parallelism", "check", "interop",
-    "options", "commands", "cli", "__main__",
+    "machine", "continuations", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
+    "candidate_selection", "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding",
+    "safety_net", "storage", "preparation", "locking", "checkpoint", "averaging", "restoring", "translator",
+    "synthetic", "generation", "rescoring", "alignment", "inspection", "views", "workers", "processes", "evaluation",
+    "significance", "validation", "progress", "divergence", "run", "verification", "trainer", "parallelism", "check",
+    "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "dropout", "embedding", "attention", "copying", "joined", "caches", "transformer",
@@ -92,7 +92,7 @@ def test_models_are_read_from_packing_to_build_model(name):
 
 
 def test_search_knows_a_model_by_its_interface_alone():
-    known = {parts[:2] for parts in own_modules(MODULES["search",])}
+    known = {parts[:2] for parts in own_modules(MODULES["search",]) if parts[0] != "continuations"}
     assert known == {("model",), ("model", "interface"), ("tokenizer",), ("tokenizer", "END_ID"),
                      ("tokenizer", "START_ID")} - {("model",)}
 

@@ -7,6 +7,7 @@ just the keys that it may see, so there are no masks and no padding, and a cache
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -21,7 +22,7 @@ from seq2seq.model.flat import FlatDecoderLayer
 from seq2seq.model.inference import Int8Linear, PackedLinear
 from seq2seq.model.interface import Logits, State
 from seq2seq.model.kernels import ACTIVATIONS as KERNEL_ACTIVATIONS
-from seq2seq.model.kernels import NAMES, Kernels, Layer, Linear, Norm, Pointers, Stack
+from seq2seq.model.kernels import NAMES, Kernels, Layer, Linear, Norm, Pointers, Stack, linear_of_levels
 from seq2seq.model.transformer import ACTIVATIONS, DecoderLayer, EncoderLayer, Residual, Transformer
 from seq2seq.tokenizer import END_ID
 
@@ -29,8 +30,8 @@ Function = Callable[[Tensor], Tensor]
 Sublayer = Callable[[Tensor, Any], Tensor]
 """(rows, d_model), and what says which keys a row sees -> (rows, d_model)."""
 
-# So many rows, those of one sentence, go through a step in one call: what it spares is more than what oneDNN's
-# products gain.
+# So many rows, those of one sentence, go through a step in one call where products are oneDNN's: what it spares is more
+# than what those gain.
 FEW_ROWS = 6
 # And so many tokens, likewise, through the encoder.
 FEW_TOKENS = 64
@@ -54,24 +55,24 @@ class CompiledState:
 
     position: of the next token. taken: rows of the cache that belong to this state.
     past: (rows, position) int32, the rows of the cache that each hypothesis consists of.
-    memory: of each layer (source_tokens, 2 * d_model), keys and values of the source.
+    memory: of each layer (source_tokens, 2 * d_model), keys and values of the source; and where they are.
     first, count: (rows,) int32, which tokens of the source are each row's.
     """
 
     position: int
     taken: int
     cache: _Cache
-    past: Tensor
+    past: np.ndarray
     memory: tuple[Tensor, ...]
-    first: Tensor
-    count: Tensor
+    memory_places: ctypes.Array[Any]
+    first: np.ndarray
+    count: np.ndarray
     attention: None = None
 
     def select(self, rows: Tensor) -> CompiledState:
         """See `interface.State.select`."""
-        flat = rows.flatten()
-        return replace(self, past=self.past.index_select(0, flat), first=self.first.index_select(0, flat),
-                       count=self.count.index_select(0, flat))
+        flat = rows.numpy().ravel()
+        return replace(self, past=self.past[flat], first=self.first[flat], count=self.count[flat])
 
     def extended(self, rows: int) -> CompiledState:
         """The state with a row of the cache more for each of its rows, which no other state writes."""
@@ -82,29 +83,34 @@ class CompiledState:
             larger[:, : self.taken] = cache.keys_values[:, : self.taken]
             cache = _Cache(larger)
         cache.taken = self.taken + rows
-        new = torch.arange(self.taken, cache.taken, dtype=torch.int32)[:, None]
-        return replace(self, position=self.position + 1, taken=cache.taken, cache=cache,
-                       past=torch.cat([self.past, new], 1))
+        past = np.empty((rows, self.position + 1), np.int32)
+        past[:, :-1] = self.past
+        past[:, -1] = np.arange(self.taken, cache.taken)
+        return replace(self, position=self.position + 1, taken=cache.taken, cache=cache, past=past)
 
 
 @dataclass(frozen=True)
 class _Seen:
     """Of each row, the first that it sees and how many, both (rows,) int32."""
 
-    first: Tensor
-    count: Tensor
+    first: np.ndarray
+    count: np.ndarray
 
 
 class CompiledTransformer:
     """`model`, as `inference.for_inference` made it for a CPU, with compiled start and step.
 
-    The step of few rows is one kernel; of more, the products are those of `model`, and what lies between is compiled.
+    In int8, a step is one kernel, and so it is for few rows in other precisions; for more, the products are those of
+    `model`, and what lies between is compiled.
     Where attention is to be kept, and for the scores of whole sentences, it is `model` itself.
     """
 
     def __init__(self, model: Transformer, kernels: Kernels) -> None:
         self.model, self.kernels, self.max_positions = model, kernels, model.max_positions
         self.pointers = Pointers()
+        # Products of bytes need nobody else's.
+        everything = kernels.multiplies_bytes and isinstance(model.decoder[0].feed_forward.inner, Int8Linear)
+        self.few_rows, self.few_tokens = (sys.maxsize, sys.maxsize) if everything else (FEW_ROWS, FEW_TOKENS)
         encoder, decoder = cast(list[EncoderLayer], model.encoder), cast(list[DecoderLayer], model.decoder)
         encoder_norms = self._norms([part for layer in encoder for part in (
             layer.self_residual, layer.feed_forward_residual)], model.encoder_norm)
@@ -123,8 +129,6 @@ class CompiledTransformer:
         self.memory_products, self.vocabulary = [self._product(layer) for layer in memory], self._product(vocabulary)
         self.whole_encoder = self._whole(encoder, *encoder_norms, memory)
         self.whole_decoder = self._whole(decoder, *decoder_norms, [vocabulary])
-        
-
 
     @staticmethod
     def serves(model: Transformer) -> bool:
@@ -142,23 +146,24 @@ class CompiledTransformer:
         """See `interface.Seq2Seq.start`."""
         if keep_attention or longest_source > self.max_positions:
             return self.model.start(source, source_offsets, longest_source, keep_attention)
+        model, tokens, offsets = self.model, len(source), source_offsets.numpy()
+        first, count = offsets[:-1], np.diff(offsets)
+        whole = tokens <= self.few_tokens
         # Tokens that round their number see themselves alone.
-        model, tokens, missing = self.model, len(source), -len(source) % ROUND_TOKENS
-        first, count = source_offsets.numpy()[:-1], np.diff(source_offsets.numpy())
-        alone = np.arange(tokens, tokens + missing, dtype=np.int32)
-        of_token = _Seen(torch.from_numpy(np.concatenate([first.repeat(count), alone])),
-                         torch.from_numpy(np.concatenate([count.repeat(count), np.ones_like(alone)])))
-        positions = torch.arange(tokens + missing) - of_token.first
-        embedded = model.source_embedding[F.pad(source, (0, missing), value=END_ID)]
+        alone = np.arange(tokens, tokens if whole else tokens + -tokens % ROUND_TOKENS, dtype=np.int32)
+        seen = _Seen(np.concatenate([first.repeat(count), alone]), np.concatenate([count.repeat(count),
+                                                                                   np.ones_like(alone)]))
+        positions = torch.from_numpy(np.arange(tokens + len(alone)) - seen.first)
+        embedded = model.source_embedding[F.pad(source, (0, len(alone)), value=END_ID)]
         embedded = embedded.mul_(model.scale).add_(model.source_positions[positions])
-        if len(embedded) <= FEW_TOKENS:
-            memory = tuple(self.kernels.encode(self.whole_encoder, embedded.float(), of_token.first, of_token.count))
+        if whole:
+            memory = tuple(self.kernels.encode(self.whole_encoder, embedded.float(), seen.first, seen.count, offsets))
         else:
-            encoded = self.encoder(embedded, of_token)
+            encoded = self.encoder(embedded, seen)
             memory = tuple(product(encoded) for product in self.memory_products)
+        places = (ctypes.c_void_p * len(memory))(*(part.data_ptr() for part in memory))
         cache = _Cache(embedded.new_empty(len(memory), STEPS_OF_ROOM * len(first), 2 * model.d_model))
-        return CompiledState(0, 0, cache, torch.empty(len(first), 0, dtype=torch.int32), memory,
-                             torch.from_numpy(first), torch.from_numpy(count))
+        return CompiledState(0, 0, cache, np.empty((len(first), 0), np.int32), memory, places, first, count)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -167,12 +172,13 @@ class CompiledTransformer:
             return self.model.step(last_tokens, state)
         model, rows = self.model, last_tokens.shape[0]
         after = state.extended(rows)
-        hidden = model.target_embedding[last_tokens].mul_(model.scale).add_(model.target_positions[state.position])
-        if rows > FEW_ROWS:
+        embedding, position = model.target_embedding, model.target_positions[state.position]
+        if rows > self.few_rows:
+            hidden = embedding[last_tokens].mul_(model.scale).add_(position)
             return self.vocabulary(self.decoder(hidden, after)), after
-        memory = (ctypes.c_void_p * len(after.memory))(*(part.data_ptr() for part in after.memory))
-        return self.kernels.step(self.whole_decoder, hidden.float(), after.cache.keys_values, state.taken, after.past,
-                                 memory, after.first, after.count), after
+        return self.kernels.step(self.whole_decoder, embedding, position, model.scale, last_tokens,
+                                 after.cache.keys_values, state.taken, after.past, after.memory_places, after.first,
+                                 after.count), after
 
     def _self_attention(self, layer: EncoderLayer) -> Sublayer:
         own = layer.self_attention
@@ -213,16 +219,11 @@ class CompiledTransformer:
         return lambda hidden, _: outer(activation(inner(hidden)))
 
     def _product(self, layer: nn.Module) -> Function:
-        """What `layer` computes; of int8 all but the product itself is compiled."""
-        if not isinstance(layer, Int8Linear):
+        """What `layer` computes."""
+        if not isinstance(layer, Int8Linear) or not self.kernels.multiplies_bytes:
             return cast(Function, layer.forward)
-        bias = None if layer.bias is None else layer.bias.float()
-
-        def product(rows: Tensor) -> Tensor:
-            levels, scale = self.kernels.quantise(rows)
-            return self.kernels.rescale(layer.product(levels), scale, bias)
-
-        return product
+        linear = self._linear(layer)
+        return lambda rows: self.kernels.product(linear, rows)
 
     def _stack(self, sublayers: list[Sublayer], first: Norm | None, norms: list[Norm]) -> Sublayer:
         """The sublayers with the residual connections and norms around them; see `transformer.Residual`."""
@@ -267,13 +268,15 @@ class CompiledTransformer:
 
     def _linear(self, layer: nn.Module) -> Linear:
         of = self.pointers.of
-        if isinstance(layer, nn.Linear):
-            return Linear(of(layer.weight), None, None, None, of(layer.bias), layer.in_features, layer.out_features)
-        assert isinstance(layer, PackedLinear | Int8Linear)
-        outputs, inputs = layer.levels.shape
-        sums = layer.levels.sum(1) if isinstance(layer, Int8Linear) else None
-        return Linear(None, of(layer.levels, torch.int8), of(layer.scale), of(sums, torch.int32), of(layer.bias),
-                      inputs, outputs)
+        if isinstance(layer, Int8Linear):
+            return linear_of_levels(self.pointers, layer)
+        if isinstance(layer, PackedLinear):
+            outputs, inputs = layer.levels.shape
+            return Linear(levels=of(layer.levels, torch.int8), scale=of(layer.scale), bias=of(layer.bias),
+                          inputs=inputs, outputs=outputs)
+        assert isinstance(layer, nn.Linear)
+        return Linear(weight=of(layer.weight), bias=of(layer.bias), inputs=layer.in_features,
+                      outputs=layer.out_features)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

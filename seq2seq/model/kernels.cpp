@@ -1,13 +1,25 @@
-// Encoder and decoder step for the few rows of a sentence, and for many what lies between the matrix products.
+// A Transformer's encoder and decoder step in one call each; the choice of the best continuations; and for what is
+// multiplied elsewhere, what lies between the products.
 //
-// Plain loops that the compiler vectorises for the processor at hand; `kernels.py` compiles and calls them. `Number` is
-// float or BFloat16, what is kept of a sentence; sums are float.
+// Plain loops that the compiler vectorises for the processor at hand, and vectors where it would not; `kernels.py`
+// compiles and calls them. `Number` is float or BFloat16, what is kept of a sentence; sums are float.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <type_traits>
 #include <vector>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace {
 
 struct BFloat16 {
     uint16_t bits;
@@ -32,13 +44,14 @@ struct Norm {
     float epsilon;
 };
 
-// (inputs) -> (outputs): weights (outputs, inputs) in fp32; or as levels in int8 with the step of each output in
-// `scale`, and inputs as they are; or, where `sums` has the sum of each output's levels, with inputs in int8 too.
+// (inputs) -> (outputs). The weights are one of three: `weight`, (outputs, inputs) in fp32; `levels`, the same in int8
+// with the step of each output in `scale`, for inputs as they are; or `panels` with that scale, for inputs in int8 too,
+// see `panel_sums`. offset: what the zero of the inputs' levels adds to each output's sum.
 struct Linear {
     const float* weight;
-    const int8_t* levels;
+    const int8_t *levels, *panels;
     const float* scale;
-    const int32_t* sums;
+    const int32_t* offset;
     const float* bias;
     long inputs, outputs;
 };
@@ -64,6 +77,38 @@ enum Activation { RELU, GELU, SILU };
 
 // Rows below which threads are not worth waking.
 constexpr long MANY_ROWS = 32;
+// Rows that go through all layers together: what they hold stays in a core's cache.
+constexpr long TOGETHER = 96;
+
+// Stands for log 0: -ffast-math leaves nothing to rely on of infinity.
+constexpr float LEAST = -1e38f;
+// `</s>`, as in tokenizer.py.
+constexpr int64_t END = 2;
+
+// Numbers of unknown value.
+template <class T>
+std::unique_ptr<T[]> room_for(long count) {
+    return std::unique_ptr<T[]>(new T[count]);
+}
+
+// exp, in a form that vectorises: 2^whole * 2^rest, the latter by its Taylor series; off by 2e-7 of it at most. Beyond
+// +-87 what it is there.
+inline float exponential(float x) {
+    const float LOG2_E = 1.44269504f, LN_2_HIGH = 0.693359375f, LN_2_LOW = -2.12194440e-4f;
+    x = std::min(std::max(x, -87.0f), 87.0f);
+    const float whole = std::nearbyint(x * LOG2_E);
+    const float rest = (x - whole * LN_2_HIGH) - whole * LN_2_LOW;
+    float power = 1 / 720.0f;
+    power = power * rest + 1 / 120.0f;
+    power = power * rest + 1 / 24.0f;
+    power = power * rest + 1 / 6.0f;
+    power = power * rest + 0.5f;
+    power = power * rest * rest + rest + 1;
+    const int32_t bits = (int32_t(whole) + 127) << 23;
+    float two_to_whole;
+    std::memcpy(&two_to_whole, &bits, sizeof two_to_whole);
+    return power * two_to_whole;
+}
 
 // sum = hidden + output, and its layer norm; `sum` may be `hidden`.
 template <class Number>
@@ -85,42 +130,89 @@ void add_and_norm(const Number* hidden, const Number* output, const Norm& norm, 
     }
 }
 
+// Sixteen numbers at once; where the processor's vectors are shorter, the compiler takes several.
+typedef float Wide __attribute__((vector_size(64)));
+constexpr long WIDTH = 16;
+
+inline Wide load(const float* from) {
+    Wide numbers;
+    std::memcpy(&numbers, from, sizeof numbers);
+    return numbers;
+}
+
+inline Wide load(const BFloat16* from) {
+    typedef uint16_t Halves __attribute__((vector_size(32)));
+    typedef uint32_t Words __attribute__((vector_size(64)));
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    const Words words = __builtin_convertvector(halves, Words) << 16;
+    Wide numbers;
+    std::memcpy(&numbers, &words, sizeof numbers);
+    return numbers;
+}
+
+inline float sum_of(Wide numbers) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)numbers);
+#else
+    float sum = 0;
+    for (long i = 0; i < WIDTH; ++i) sum += numbers[i];
+    return sum;
+#endif
+}
+
 // Attention of each row over keys of its own: key number n stands in row past[row * longest + n] of `keys_values`, or,
 // where there is no such table, in row first[row] + n; of these a row has count[row], or `longest`. A row of keys_values
-// begins with the key of all heads, followed by the value. SIZE: of a head, where the compiler may know it, else 0.
-template <long SIZE, class Query, class Number>
+// begins with the key of all heads, followed by the value. VECTORS: of a head, where the compiler may know it, else 0.
+template <long VECTORS, class Query, class Number>
 void attend_sized(const Query* query, long query_stride, const Number* keys_values, long stride, const int32_t* past,
                   const int32_t* first, const int32_t* count, long longest, Query* result, long rows, long heads,
-                  long head_size) {
-    const long size = SIZE ? SIZE : head_size, features = heads * size;
-#pragma omp parallel for if (rows > MANY_ROWS)
-    for (long row = 0; row < rows; ++row) {
-        const long keys = past ? longest : count[row];
-        std::vector<float> weights(keys), asked(size), sum(size);
-        std::vector<const Number*> places(keys);
-        for (long n = 0; n < keys; ++n)
-            places[n] = keys_values + stride * (past ? past[row * longest + n] : first[row] + n);
-        for (long head = 0; head < heads; ++head) {
-            const Query* own = query + row * query_stride + head * size;
-            for (long i = 0; i < size; ++i) asked[i] = float(own[i]) / std::sqrt(float(size));
-            float largest = -INFINITY, total = 0;
-            for (long n = 0; n < keys; ++n) {
-                const Number* key = places[n] + head * size;
-                float score = 0;
-                for (long i = 0; i < size; ++i) score += asked[i] * float(key[i]);
-                weights[n] = score;
-                largest = std::max(largest, score);
+                  long size) {
+    const long features = heads * size;
+    const float factor = 1 / std::sqrt(float(size));
+#pragma omp parallel if (rows > MANY_ROWS)
+    {
+        std::vector<float> weights, plain(size);
+        std::vector<const Number*> places;
+#pragma omp for
+        for (long row = 0; row < rows; ++row) {
+            const long keys = past ? longest : count[row];
+            weights.resize(keys);
+            places.resize(keys);
+            for (long n = 0; n < keys; ++n)
+                places[n] = keys_values + stride * (past ? past[row * longest + n] : first[row] + n);
+            for (long head = 0; head < heads; ++head) {
+                const Query* own = query + row * query_stride + head * size;
+                Query* found = result + row * features + head * size;
+                float largest = -INFINITY, total = 0;
+                Wide asked[VECTORS + 1], sum[VECTORS + 1] = {};
+                for (long v = 0; v < VECTORS; ++v) asked[v] = load(own + v * WIDTH) * factor;
+                for (long n = 0; n < keys; ++n) {
+                    const Number* key = places[n] + head * size;
+                    float score = 0;
+                    if (VECTORS) {
+                        Wide products = asked[0] * load(key);
+                        for (long v = 1; v < VECTORS; ++v) products += asked[v] * load(key + v * WIDTH);
+                        score = sum_of(products);
+                    } else {
+                        for (long i = 0; i < size; ++i) score += factor * float(own[i]) * float(key[i]);
+                    }
+                    weights[n] = score;
+                    largest = std::max(largest, score);
+                }
+                for (long n = 0; n < keys; ++n) {
+                    weights[n] = exponential(weights[n] - largest);
+                    total += weights[n];
+                }
+                if (!VECTORS) std::fill(plain.begin(), plain.end(), 0.0f);
+                for (long n = 0; n < keys; ++n) {
+                    const Number* value = places[n] + features + head * size;
+                    for (long v = 0; v < VECTORS; ++v) sum[v] += weights[n] * load(value + v * WIDTH);
+                    if (!VECTORS)
+                        for (long i = 0; i < size; ++i) plain[i] += weights[n] * float(value[i]);
+                }
+                for (long i = 0; i < size; ++i) found[i] = (VECTORS ? sum[i / WIDTH][i % WIDTH] : plain[i]) / total;
             }
-            for (long n = 0; n < keys; ++n) {
-                weights[n] = std::exp(weights[n] - largest);
-                total += weights[n];
-            }
-            std::fill(sum.begin(), sum.end(), 0.0f);
-            for (long n = 0; n < keys; ++n) {
-                const Number* value = places[n] + features + head * size;
-                for (long i = 0; i < size; ++i) sum[i] += weights[n] * float(value[i]);
-            }
-            for (long i = 0; i < size; ++i) result[row * features + head * size + i] = sum[i] / total;
         }
     }
 }
@@ -129,194 +221,374 @@ template <class Query, class Number>
 void attend(const Query* query, long query_stride, const Number* keys_values, long stride, const int32_t* past,
             const int32_t* first, const int32_t* count, long longest, Query* result, long rows, long heads,
             long head_size) {
-    auto sized = head_size == 64 ? attend_sized<64, Query, Number> : attend_sized<0, Query, Number>;
+    auto sized = head_size == 32   ? attend_sized<2, Query, Number>
+                 : head_size == 64 ? attend_sized<4, Query, Number>
+                                   : attend_sized<0, Query, Number>;
     sized(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size);
 }
 
-uint32_t bits_of(float number) {
+inline uint32_t bits_of(float number) {
     uint32_t bits;
     std::memcpy(&bits, &number, sizeof bits);
     return bits;
 }
 
-// Rows in levels: 127 of them reach the largest element of a row. Level 0 is stored as 128.
+constexpr uint32_t INFINITE = 0x7f800000, NO_NUMBER = 0x7fc00000;
+
+// The levels of inputs are stored unsigned, as products of bytes want them: this one is 0.
+constexpr long ZERO_LEVEL = 128;
+
+// Rows in levels, each of `stride` bytes: 127 of them reach the largest element of a row.
 template <class Number>
-void quantise(const Number* numbers, uint8_t* levels, float* scale, long rows, long size) {
-#pragma omp parallel for if (rows > MANY_ROWS)
+void quantise(const Number* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
     for (long row = 0; row < rows; ++row) {
         const Number* own = numbers + row * size;
+        uint8_t* levels_of_row = levels + row * stride;
         // The bits of what is not negative are in the order of the numbers, and those that are none come last: compared
         // as numbers, they would be lost with -ffast-math.
-        const float least = 1e-12f;
-        uint32_t largest_bits = bits_of(least);
+        uint32_t largest_bits = bits_of(1e-12f);
         for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(float(own[i])) & 0x7fffffff);
-        if (largest_bits >= 0x7f800000) {                                       // infinite, or no number
-            const uint32_t no_number = 0x7fc00000;
-            std::memcpy(&scale[row], &no_number, sizeof no_number);
-            std::memset(levels + row * size, 128, size);
+        if (largest_bits >= INFINITE) {
+            std::memcpy(&scale[row], &NO_NUMBER, sizeof NO_NUMBER);
+            std::memset(levels_of_row, ZERO_LEVEL, stride);
             continue;
         }
         float largest;
         std::memcpy(&largest, &largest_bits, sizeof largest);
         scale[row] = largest / 127;
+        const float levels_of_one = 127 / largest;
         for (long i = 0; i < size; ++i)
-            levels[row * size + i] = uint8_t(int32_t(std::nearbyint(float(own[i]) / scale[row])) + 128);
+            levels_of_row[i] = uint8_t(int32_t(std::nearbyint(float(own[i]) * levels_of_one)) + int32_t(ZERO_LEVEL));
+        std::memset(levels_of_row + size, ZERO_LEVEL, stride - size);
+    }
+}
+
+// Weights in int8 for inputs in int8 lie in panels of PANEL outputs; in a panel stands, for each GROUP of inputs, what
+// belongs to the first output, to the second, …. Sizes are filled up with zeros.
+constexpr long PANEL = 64, GROUP = 4;
+// Rows that are multiplied with a panel together: their sums fill the processor's registers.
+constexpr long TILE = 6;
+
+// What ROWS rows of levels give with a panel, (ROWS, PANEL).
+template <long ROWS>
+void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
+#if defined(__AVX512VNNI__)
+    // Unrolled, the sums are registers; else the compiler stores each of them each time.
+    constexpr long VECTORS = PANEL / WIDTH;
+    __m512i totals[ROWS][VECTORS], weights[VECTORS];
+#pragma GCC unroll 6
+    for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+        for (long v = 0; v < VECTORS; ++v) totals[row][v] = _mm512_setzero_si512();
+    for (long i = 0; i < stride; i += GROUP, panel += GROUP * PANEL) {
+#pragma GCC unroll 4
+        for (long v = 0; v < VECTORS; ++v) weights[v] = _mm512_loadu_si512(panel + v * 64);
+#pragma GCC unroll 6
+        for (long row = 0; row < ROWS; ++row) {
+            int32_t group;
+            std::memcpy(&group, levels + row * stride + i, sizeof group);
+            const __m512i same = _mm512_set1_epi32(group);
+#pragma GCC unroll 4
+            for (long v = 0; v < VECTORS; ++v) totals[row][v] = _mm512_dpbusd_epi32(totals[row][v], same, weights[v]);
+        }
+    }
+#pragma GCC unroll 6
+    for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+        for (long v = 0; v < VECTORS; ++v) _mm512_storeu_si512(sums + row * PANEL + v * WIDTH, totals[row][v]);
+#else
+    std::fill_n(sums, ROWS * PANEL, 0);
+    for (long i = 0; i < stride; i += GROUP, panel += GROUP * PANEL)
+        for (long row = 0; row < ROWS; ++row) {
+            const uint8_t* group = levels + row * stride + i;
+            for (long output = 0; output < PANEL; ++output)
+                for (long part = 0; part < GROUP; ++part)
+                    sums[row * PANEL + output] += int32_t(group[part]) * panel[output * GROUP + part];
+        }
+#endif
+}
+
+// A product of rows in levels, with their scale; a panel stays in the first cache while all rows pass.
+void product_of_levels(const Linear& linear, const uint8_t* levels, long stride, const float* input_scale, float* result,
+                       long rows) {
+    static constexpr decltype(&panel_sums<1>) of_rows[TILE] = {panel_sums<1>, panel_sums<2>, panel_sums<3>,
+                                                              panel_sums<4>, panel_sums<5>, panel_sums<6>};
+    alignas(64) int32_t sums[TILE * PANEL];
+    for (long begin = 0; begin < linear.outputs; begin += PANEL) {
+        const long outputs = std::min(PANEL, linear.outputs - begin);
+        for (long row = 0; row < rows; row += TILE) {
+            const long tile = std::min(TILE, rows - row);
+            of_rows[tile - 1](levels + row * stride, stride, linear.panels + begin * stride, sums);
+            for (long part = 0; part < tile; ++part) {
+                float* found = result + (row + part) * linear.outputs + begin;
+                const float scale_of_row = input_scale[row + part];
+                for (long i = 0; i < outputs; ++i)
+                    found[i] = float(sums[part * PANEL + i] - linear.offset[begin + i]) * scale_of_row
+                               * linear.scale[begin + i];
+                if (linear.bias)
+                    for (long i = 0; i < outputs; ++i) found[i] += linear.bias[begin + i];
+            }
+        }
     }
 }
 
 // Sums of `ROWS` rows with each output's weights, which are read once: (rows, outputs). Four outputs side by side keep
 // the adders busy.
-template <long ROWS, class Sum, class Input, class Weight>
-void sums_of(const Input* __restrict input, const Weight* __restrict weight, Sum* __restrict result, long inputs,
+template <long ROWS, class Weight>
+void sums_of(const float* __restrict input, const Weight* __restrict weight, float* __restrict result, long inputs,
              long outputs) {
     constexpr long SIDE_BY_SIDE = 4;
     for (long first = 0; first < outputs; first += SIDE_BY_SIDE) {
         const Weight* own[SIDE_BY_SIDE];                                        // the last one again beyond the end
         for (long part = 0; part < SIDE_BY_SIDE; ++part) own[part] = weight + std::min(first + part, outputs - 1) * inputs;
-        Sum sums[SIDE_BY_SIDE][ROWS] = {};
+        float sums[SIDE_BY_SIDE][ROWS] = {};
         for (long i = 0; i < inputs; ++i)
             for (long part = 0; part < SIDE_BY_SIDE; ++part)
-                for (long row = 0; row < ROWS; ++row) sums[part][row] += Sum(own[part][i]) * Sum(input[row * inputs + i]);
+                for (long row = 0; row < ROWS; ++row) sums[part][row] += float(own[part][i]) * input[row * inputs + i];
         for (long part = 0; part < std::min(SIDE_BY_SIDE, outputs - first); ++part)
             for (long row = 0; row < ROWS; ++row) result[row * outputs + first + part] = sums[part][row];
     }
 }
 
-template <class Sum, class Input, class Weight>
-void all_sums(const Input* input, const Weight* weight, Sum* result, long rows, long inputs, long outputs) {
+template <class Weight>
+void all_sums(const float* input, const Weight* weight, float* result, long rows, long inputs, long outputs) {
     for (long row = 0; row < rows;) {
         const long left = rows - row, size = left >= 5 ? 5 : left >= 2 ? 2 : 1;
-        auto sized = size == 5   ? sums_of<5, Sum, Input, Weight>
-                     : size == 2 ? sums_of<2, Sum, Input, Weight>
-                                 : sums_of<1, Sum, Input, Weight>;
+        auto sized = size == 5 ? sums_of<5, Weight> : size == 2 ? sums_of<2, Weight> : sums_of<1, Weight>;
         sized(input + row * inputs, weight, result + row * outputs, inputs, outputs);
         row += size;
     }
 }
 
-void product(const Linear& linear, const float* input, float* result, long rows) {
-    const long inputs = linear.inputs, outputs = linear.outputs;
-    std::vector<int32_t> exact(linear.sums ? rows * outputs : 0);
-    std::vector<float> input_scale(rows, 1);
-    if (linear.sums) {
-        std::vector<uint8_t> levels(rows * inputs);
-        quantise(input, levels.data(), input_scale.data(), rows, inputs);
-        all_sums(levels.data(), linear.levels, exact.data(), rows, inputs, outputs);
-    } else if (linear.levels) {
-        all_sums(input, linear.levels, result, rows, inputs, outputs);
-    } else {
-        all_sums(input, linear.weight, result, rows, inputs, outputs);
+template <class Input>
+void product(const Linear& linear, const Input* input, float* result, long rows) {
+    if (linear.panels) {
+        const long stride = (linear.inputs + GROUP - 1) / GROUP * GROUP;
+        const auto levels = room_for<uint8_t>(rows * stride);
+        const auto scale = room_for<float>(rows);
+        quantise(input, levels.get(), scale.get(), rows, linear.inputs, stride);
+        return product_of_levels(linear, levels.get(), stride, scale.get(), result, rows);
     }
-    for (long row = 0; row < rows; ++row)
-        for (long i = 0; i < outputs; ++i) {
-            float& number = result[row * outputs + i];
-            if (linear.sums) number = float(exact[row * outputs + i] - 128 * linear.sums[i]);
-            if (linear.levels) number *= input_scale[row] * linear.scale[i];
-            if (linear.bias) number += linear.bias[i];
-        }
+    if constexpr (std::is_same_v<Input, float>) {
+        if (linear.levels)
+            all_sums(input, linear.levels, result, rows, linear.inputs, linear.outputs);
+        else
+            all_sums(input, linear.weight, result, rows, linear.inputs, linear.outputs);
+        for (long row = 0; row < rows; ++row)
+            for (long i = 0; i < linear.outputs; ++i) {
+                float& number = result[row * linear.outputs + i];
+                if (linear.levels) number *= linear.scale[i];
+                if (linear.bias) number += linear.bias[i];
+            }
+    }
 }
-
-// Beyond it exp is infinite, and what divides by that with -ffast-math may make a NaN of it.
-constexpr float LARGEST_EXPONENT = 80;
 
 void activate(float* numbers, long count, long activation) {
-    for (long i = 0; i < count; ++i) {
-        const float x = numbers[i];
-        numbers[i] = activation == RELU   ? std::max(x, 0.0f)
-                     : activation == GELU ? x * 0.5f * (1 + std::erf(x * float(M_SQRT1_2)))
-                                          : x / (1 + std::exp(std::min(-x, LARGEST_EXPONENT)));
-    }
+    if (activation == RELU)
+        for (long i = 0; i < count; ++i) numbers[i] = std::max(numbers[i], 0.0f);
+    else if (activation == GELU)
+        for (long i = 0; i < count; ++i) numbers[i] *= 0.5f * (1 + std::erf(numbers[i] * float(M_SQRT1_2)));
+    else
+        for (long i = 0; i < count; ++i) numbers[i] /= 1 + exponential(-numbers[i]);
 }
 
-// The rows on their way through the sublayers of a stack: what is added to, what a sublayer reads and what it gives.
+// Some rows on their way through the sublayers of a stack: what is added to, what a sublayer reads and what it gives.
 struct Rows {
     const Stack& stack;
     const long rows, d_model, head_size;
-    std::vector<float> hidden, entering, output, projected, attended;
+    std::unique_ptr<float[]> hidden, entering, output, projected, attended;
 
-    Rows(const Stack& stack, const float* embedded, long rows)
+    Rows(const Stack& stack, long rows)
         : stack(stack), rows(rows), d_model(stack.d_model), head_size(d_model / stack.heads),
-          hidden(embedded, embedded + rows * d_model), entering(hidden), output(rows * d_model),
-          projected(rows * std::max(3 * d_model, stack.feed_forward)), attended(rows * d_model) {
-        if (stack.pre_norm) leave(stack.first);                                 // nothing is added yet
+          hidden(room_for<float>(rows * d_model)), entering(room_for<float>(rows * d_model)),
+          output(room_for<float>(rows * d_model)),
+          projected(room_for<float>(rows * std::max(3 * d_model, stack.feed_forward))),
+          attended(room_for<float>(rows * d_model)) {}
+
+    // When `hidden` is filled.
+    void begin() {
+        std::copy_n(hidden.get(), rows * d_model, entering.get());
+        std::fill_n(output.get(), rows * d_model, 0.0f);                        // nothing is added yet
+        if (stack.pre_norm) leave(stack.first);
     }
 
-    void project(const Linear& linear) { product(linear, entering.data(), projected.data(), rows); }
+    void project(const Linear& linear) { product(linear, entering.get(), projected.get(), rows); }
 
     void leave(const Norm& norm) {
-        add_and_norm(hidden.data(), output.data(), norm, hidden.data(), entering.data(), rows, d_model);
-        if (!stack.pre_norm) hidden = entering;
+        add_and_norm(hidden.get(), output.get(), norm, hidden.get(), entering.get(), rows, d_model);
+        if (!stack.pre_norm) std::copy_n(entering.get(), rows * d_model, hidden.get());
     }
 
     template <class Number>
     void attend_and_leave(long query_stride, const Number* keys_values, long stride, const int32_t* past,
                           const int32_t* first, const int32_t* count, long length, const Linear& out, const Norm& norm) {
-        attend(projected.data(), query_stride, keys_values, stride, past, first, count, length, attended.data(), rows,
+        attend(projected.get(), query_stride, keys_values, stride, past, first, count, length, attended.get(), rows,
                stack.heads, head_size);
-        product(out, attended.data(), output.data(), rows);
+        product(out, attended.get(), output.get(), rows);
         leave(norm);
     }
 
     void feed_forward(const Layer& layer) {
         project(layer.inner);
-        activate(projected.data(), rows * stack.feed_forward, stack.activation);
-        product(layer.outer, projected.data(), output.data(), rows);
+        activate(projected.get(), rows * stack.feed_forward, stack.activation);
+        product(layer.outer, projected.get(), output.get(), rows);
         leave(layer.norms[2]);
     }
 };
 
-// Keys and values of the source for each decoder layer, (layers, tokens, 2 * d_model), from embedded tokens. Each token
-// sees count of them from `first` on.
+// Keys and values of the source for each decoder layer, (layers, all_tokens, 2 * d_model), from the embedded tokens that
+// begin at `begin` and are whole sentences. Each token sees count of them from `first` on.
 template <class Number>
 void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, Number* memory,
-            long tokens) {
-    Rows rows(encoder, embedded, tokens);
+            long begin, long tokens, long all_tokens) {
+    Rows rows(encoder, tokens);
     const long d_model = rows.d_model;
+    std::copy_n(embedded + begin * d_model, tokens * d_model, rows.hidden.get());
+    rows.begin();
+    std::vector<int32_t> first_here(tokens);
+    for (long token = 0; token < tokens; ++token) first_here[token] = first[begin + token] - int32_t(begin);
     for (long number = 0; number < encoder.number_of_layers; ++number) {
         const Layer& layer = encoder.layers[number];
         rows.project(layer.query_key_value);
-        rows.attend_and_leave<float>(3 * d_model, rows.projected.data() + d_model, 3 * d_model, nullptr, first, count,
-                                     0, layer.output, layer.norms[0]);
+        rows.attend_and_leave<float>(3 * d_model, rows.projected.get() + d_model, 3 * d_model, nullptr,
+                                     first_here.data(), count + begin, 0, layer.output, layer.norms[0]);
         rows.feed_forward(layer);
     }
     for (long number = 0; number < encoder.number_of_last; ++number) {
         rows.project(encoder.last[number]);
-        std::copy_n(rows.projected.data(), tokens * 2 * d_model, memory + number * tokens * 2 * d_model);
+        std::copy_n(rows.projected.get(), tokens * 2 * d_model, memory + (number * all_tokens + begin) * 2 * d_model);
     }
 }
 
-// The logits of a position. Keys and values of layer l begin at cache + l * layer_stride and are written into the rows
-// from `taken` on; `past`, `first` and `count` as in `attend`.
+// What a step is about, of all its rows; see `step` in kernels.py.
 template <class Number>
-void step(const Stack& decoder, const float* embedded, Number* cache, long layer_stride, long taken, const int32_t* past,
-          long length, const Number* const* memory, const int32_t* first, const int32_t* count, float* logits,
-          long number_of_rows) {
-    Rows rows(decoder, embedded, number_of_rows);
+struct Position {
+    const Number *embedding, *position;
+    float embedding_scale;
+    const int64_t* tokens;
+    Number* cache;
+    long layer_stride, taken;
+    const int32_t* past;
+    long length;
+    const Number* const* memory;
+    const int32_t *first, *count;
+    float* logits;
+};
+
+// The logits of some rows.
+template <class Number>
+void step(const Stack& decoder, const Position<Number>& at, long begin, long number_of_rows) {
+    Rows rows(decoder, number_of_rows);
     const long d_model = rows.d_model;
+    for (long row = 0; row < number_of_rows; ++row) {
+        const Number* embedded = at.embedding + at.tokens[begin + row] * d_model;
+        for (long i = 0; i < d_model; ++i)
+            rows.hidden[row * d_model + i] = float(embedded[i]) * at.embedding_scale + float(at.position[i]);
+    }
+    rows.begin();
     for (long number = 0; number < decoder.number_of_layers; ++number) {
         const Layer& layer = decoder.layers[number];
-        Number* own = cache + number * layer_stride;
+        Number* own = at.cache + number * at.layer_stride;
         rows.project(layer.query_key_value);
         for (long row = 0; row < number_of_rows; ++row)
-            std::copy_n(rows.projected.data() + (3 * row + 1) * d_model, 2 * d_model, own + (taken + row) * 2 * d_model);
-        rows.attend_and_leave<Number>(3 * d_model, own, 2 * d_model, past, nullptr, nullptr, length, layer.output,
-                                      layer.norms[0]);
+            std::copy_n(rows.projected.get() + (3 * row + 1) * d_model, 2 * d_model,
+                        own + (at.taken + begin + row) * 2 * d_model);
+        rows.attend_and_leave<Number>(3 * d_model, own, 2 * d_model, at.past + begin * at.length, nullptr, nullptr,
+                                      at.length, layer.output, layer.norms[0]);
         rows.project(layer.query);
-        rows.attend_and_leave<Number>(d_model, memory[number], 2 * d_model, nullptr, first, count, 0,
-                                      layer.source_output, layer.norms[1]);
+        rows.attend_and_leave<Number>(d_model, at.memory[number], 2 * d_model, nullptr, at.first + begin,
+                                      at.count + begin, 0, layer.source_output, layer.norms[1]);
         rows.feed_forward(layer);
     }
-    product(*decoder.last, rows.entering.data(), logits, number_of_rows);
+    product(*decoder.last, rows.entering.get(), at.logits + begin * decoder.last->outputs, number_of_rows);
 }
 
-// Products with levels, (rows, outputs), brought back to scale.
-extern "C" void rescale(float* products, const float* input_scale, const float* bias, long rows, long outputs) {
-#pragma omp parallel for if (rows > MANY_ROWS)
-    for (long row = 0; row < rows; ++row)
-        for (long i = 0; i < outputs; ++i) {
-            float& number = products[row * outputs + i];
-            number = number * input_scale[row] + (bias ? bias[i] : 0);
+// work(begin, count) for parts of `rows`, as many as there are threads or more.
+template <class Work>
+void in_parts(long rows, Work work) {
+    long threads = 1;
+#if defined(_OPENMP)
+    threads = omp_get_max_threads();
+#endif
+    const long even = (rows + threads - 1) / threads, size = std::clamp((even + TILE - 1) / TILE * TILE, TILE, TOGETHER);
+#pragma omp parallel for schedule(dynamic) if (rows > MANY_ROWS)
+    for (long begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
+}
+
+// log of the sum of exp of the logits.
+float log_sum_exp(const float* logits, long count) {
+    float largest = LEAST, sum = 0;
+    for (long i = 0; i < count; ++i) largest = std::max(largest, logits[i]);
+    for (long i = 0; i < count; ++i) sum += exponential(logits[i] - largest);
+    return largest + std::log(sum);
+}
+
+// The best continuations of a group so far, best first. What is not above LEAST is none.
+struct Best {
+    float* totals;
+    int64_t *beams, *ids;
+    const long count;
+
+    Best(float* totals, int64_t* beams, int64_t* ids, long count) : totals(totals), beams(beams), ids(ids), count(count) {
+        std::fill_n(totals, count, LEAST);
+        std::fill_n(beams, count, 0);
+        std::fill_n(ids, count, 0);
+    }
+
+    void consider(float total, long beam, long id) {
+        long place = count - 1;
+        if (!(total > totals[place])) return;
+        for (; place > 0 && totals[place - 1] < total; --place) {
+            totals[place] = totals[place - 1];
+            beams[place] = beams[place - 1];
+            ids[place] = ids[place - 1];
         }
+        totals[place] = total;
+        beams[place] = beam;
+        ids[place] = id;
+    }
+};
+
+// The `count` best continuations of a group of hypotheses, whose logits (beam, words) are overwritten where nothing may
+// follow. Those that there are not have a total of LEAST.
+void choose(float* logits, const float* totals, long beam, long words, const int64_t* forbidden, long number_forbidden,
+            bool must_end, bool normalised, Best best) {
+    constexpr long BLOCK = 64;
+    for (long row = 0; row < beam; ++row, logits += words) {
+        const float past = normalised ? totals[row] : totals[row] - log_sum_exp(logits, words);
+        if (must_end) {
+            best.consider(past + logits[END], row, END);
+            continue;
+        }
+        for (long i = 0; i < number_forbidden; ++i) logits[forbidden[i]] = 2 * LEAST;
+        for (long begin = 0; begin < words; begin += BLOCK) {
+            const long end = std::min(begin + BLOCK, words);
+            float largest = LEAST;
+            for (long i = begin; i < end; ++i) largest = std::max(largest, logits[i]);
+            if (!(past + largest > best.totals[best.count - 1])) continue;
+            for (long i = begin; i < end; ++i) best.consider(past + logits[i], row, i);
+        }
+    }
+}
+
+}  // namespace
+
+extern "C" void choose(float* logits, const float* totals, long groups, long beam, long words, const int64_t* forbidden,
+                       long number_forbidden, const bool* must_end, bool normalised, float* best_totals, int64_t* beams,
+                       int64_t* ids, long count) {
+#pragma omp parallel for if (groups * beam > MANY_ROWS)
+    for (long group = 0; group < groups; ++group)
+        choose(logits + group * beam * words, totals + group * beam, beam, words, forbidden, number_forbidden,
+               must_end[group], normalised,
+               Best(best_totals + group * count, beams + group * count, ids + group * count, count));
+}
+
+extern "C" int multiplies_bytes() {
+#if defined(__AVX512VNNI__)
+    return 1;
+#else
+    return 0;
+#endif
 }
 
 #define FOR_NUMBERS(NAME, Number)                                                                                      \
@@ -329,17 +601,26 @@ extern "C" void rescale(float* products, const float* input_scale, const float* 
                                   Number* result, long rows, long heads, long head_size) {                             \
         attend(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size); \
     }                                                                                                                  \
-    extern "C" void quantise_##NAME(const Number* numbers, uint8_t* levels, float* scale, long rows, long size) {      \
-        quantise(numbers, levels, scale, rows, size);                                                                  \
+    extern "C" void product_##NAME(const Linear* linear, const Number* input, float* result, long rows) {              \
+        in_parts(rows, [&](long begin, long count) {                                                                   \
+            product(*linear, input + begin * linear->inputs, result + begin * linear->outputs, count);                 \
+        });                                                                                                            \
     }                                                                                                                  \
     extern "C" void encode_##NAME(const Stack* encoder, const float* embedded, const int32_t* first,                   \
-                                  const int32_t* count, Number* memory, long tokens) {                                 \
-        encode(*encoder, embedded, first, count, memory, tokens);                                                      \
+                                  const int32_t* count, Number* memory, const int64_t* ends, long parts) {             \
+        _Pragma("omp parallel for schedule(dynamic) if (parts > 1)")                                                   \
+        for (long part = 0; part < parts; ++part) {                                                                    \
+            const long begin = part ? ends[part - 1] : 0;                                                              \
+            encode(*encoder, embedded, first, count, memory, begin, ends[part] - begin, ends[parts - 1]);              \
+        }                                                                                                              \
     }                                                                                                                  \
-    extern "C" void step_##NAME(const Stack* decoder, const float* embedded, Number* cache, long layer_stride,         \
-                                long taken, const int32_t* past, long length, const Number* const* memory,             \
-                                const int32_t* first, const int32_t* count, float* logits, long rows) {                \
-        step(*decoder, embedded, cache, layer_stride, taken, past, length, memory, first, count, logits, rows);        \
+    extern "C" void step_##NAME(const Stack* decoder, const Number* embedding, const Number* position, float scale,    \
+                                const int64_t* tokens, Number* cache, long layer_stride, long taken,                   \
+                                const int32_t* past, long length, const Number* const* memory, const int32_t* first,   \
+                                const int32_t* count, float* logits, long rows) {                                      \
+        const Position<Number> at = {embedding, position, scale,  tokens, cache, layer_stride, taken,                  \
+                                     past,      length,   memory, first,  count, logits};                              \
+        in_parts(rows, [&](long begin, long number) { step(*decoder, at, begin, number); });                           \
     }
 
 FOR_NUMBERS(fp32, float)

@@ -13,10 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from seq2seq.continuations import Continuations, continuations
 from seq2seq.machine import cpu_flags
+from seq2seq.model.inference import UNSIGNED_ZERO, Int8Linear
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC")
@@ -26,6 +30,10 @@ POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 # In the order of `Activation` in the source.
 ACTIVATIONS = ("relu", "gelu", "silu")
+# As in the source.
+PANEL, GROUP, LEAST = 64, 4, np.float32(-1e38)
+# About so many tokens, of whole sentences, go through an encoder together: what they hold stays in a core's cache.
+TOKENS_TOGETHER = 96
 
 
 class CompilationError(Exception):
@@ -92,10 +100,10 @@ class Norm(ctypes.Structure):
 
 
 class Linear(ctypes.Structure):
-    """A product with `weight` in fp32, with `levels` in int8, or, where there are `sums` too, of levels with levels."""
+    """A product with `weight` in fp32; with `levels` in int8; or with `panels` of them, and inputs in int8 too."""
 
-    _fields_ = (("weight", POINTER), ("levels", POINTER), ("scale", POINTER), ("sums", POINTER), ("bias", POINTER),
-                ("inputs", SIZE), ("outputs", SIZE))
+    _fields_ = (("weight", POINTER), ("levels", POINTER), ("panels", POINTER), ("scale", POINTER), ("offset", POINTER),
+                ("bias", POINTER), ("inputs", SIZE), ("outputs", SIZE))
 
 
 class Layer(ctypes.Structure):
@@ -128,6 +136,15 @@ class Pointers:
         return self.kept[-1].data_ptr()
 
 
+def linear_of_levels(pointers: Pointers, layer: Int8Linear) -> Linear:
+    """The layer for inputs in int8, its weights in the order of `panel_sums` in the source."""
+    outputs, inputs = layer.levels.shape
+    filled = F.pad(layer.levels, (0, -inputs % GROUP, 0, -outputs % PANEL))
+    panels = filled.view(-1, PANEL, filled.shape[1] // GROUP, GROUP).transpose(1, 2)
+    return Linear(panels=pointers.of(panels, torch.int8), scale=pointers.of(layer.scale), bias=pointers.of(layer.bias),
+                  offset=pointers.of(UNSIGNED_ZERO * layer.levels.sum(1), torch.int32), inputs=inputs, outputs=outputs)
+
+
 class Kernels:
     """The operations, on tensors of one type, fp32 or bf16. Tensors are contiguous unless said otherwise."""
 
@@ -142,12 +159,15 @@ class Kernels:
                                    POINTER, SIZE, SIZE)
         self._attend = typed(functions[f"attend_{name}"], POINTER, SIZE, POINTER, SIZE, *(POINTER,) * 3, SIZE, POINTER,
                              SIZE, SIZE, SIZE)
-        self._quantise = typed(functions[f"quantise_{name}"], *(POINTER,) * 3, SIZE, SIZE)
-        self._rescale = typed(functions["rescale"], *(POINTER,) * 3, SIZE, SIZE)
-        self._encode = typed(functions[f"encode_{name}"], ctypes.POINTER(Stack), *(POINTER,) * 4, SIZE)
-        self._step = typed(functions[f"step_{name}"], ctypes.POINTER(Stack), POINTER, POINTER, SIZE, SIZE, POINTER,
-                           SIZE, *(POINTER,) * 4, SIZE)
+        self._product = typed(functions[f"product_{name}"], ctypes.POINTER(Linear), POINTER, POINTER, SIZE)
+        self._encode = typed(functions[f"encode_{name}"], ctypes.POINTER(Stack), *(POINTER,) * 5, SIZE)
+        self._step = typed(functions[f"step_{name}"], ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER,
+                           POINTER, SIZE, SIZE, POINTER, SIZE, *(POINTER,) * 4, SIZE)
+        self._choose = typed(functions.choose, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
+                             *(POINTER,) * 3, SIZE)
         self.dtype = dtype
+        # Whether products of bytes are faster here than oneDNN's.
+        self.multiplies_bytes = bool(functions.multiplies_bytes())
 
     def add_and_norm(self, hidden: Tensor, output: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
         """hidden + output, and its layer norm; all (rows, size)."""
@@ -156,8 +176,8 @@ class Kernels:
                            *hidden.shape)
         return total, normed
 
-    def attend(self, query: Tensor, keys_values: Tensor, heads: int, *, past: Tensor | None = None,
-               first: Tensor | None = None, count: Tensor | None = None) -> Tensor:
+    def attend(self, query: Tensor, keys_values: Tensor, heads: int, *, past: np.ndarray | None = None,
+               first: np.ndarray | None = None, count: np.ndarray | None = None) -> Tensor:
         """softmax(Q K^T / sqrt(D)) V of each row, over keys of its own.
 
         Args:
@@ -174,43 +194,64 @@ class Kernels:
                      heads, d_model // heads)
         return attended
 
-    def quantise(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Each row in levels as `Int8Linear` makes them, (rows, size) uint8, and the step of each, (rows,)."""
-        levels, scale = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(rows.shape[0])
-        self._quantise(rows.data_ptr(), levels.data_ptr(), scale.data_ptr(), *rows.shape)
-        return levels, scale
+    def product(self, linear: Linear, rows: Tensor) -> Tensor:
+        """Rows (rows, inputs) times a weight in `panels`: (rows, outputs) fp32."""
+        found = torch.empty(rows.shape[0], linear.outputs)
+        self._product(linear, rows.data_ptr(), found.data_ptr(), rows.shape[0])
+        return found
 
-    def rescale(self, products: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-        """Products of such levels, (rows, outputs) fp32, times their step and with the bias, in place."""
-        self._rescale(products.data_ptr(), scale.data_ptr(), _where(bias), *products.shape)
-        return products
+    def encode(self, encoder: Stack, embedded: Tensor, first: np.ndarray, count: np.ndarray,
+               offsets: np.ndarray) -> Tensor:
+        """Embedded tokens, (tokens, d_model) fp32 -> the memory, (decoder_layers, tokens, 2 * d_model).
 
-    def encode(self, encoder: Stack, embedded: Tensor, first: Tensor, count: Tensor) -> Tensor:
-        """Few embedded tokens, (tokens, d_model) fp32 -> the memory, (decoder_layers, tokens, 2 * d_model).
-
-        first, count: as `attend` takes them.
+        first, count: as `attend` takes them. offsets: (sentences + 1,), where each sentence begins.
         """
         tokens, d_model = embedded.shape
+        # Whole sentences that go through all layers together.
+        parts = offsets[1:] // TOKENS_TOGETHER
+        ends = offsets[1:][np.append(parts[1:] != parts[:-1], True)].astype(np.int64)
         memory = embedded.new_empty(encoder.number_of_last, tokens, 2 * d_model, dtype=self.dtype)
-        self._encode(encoder, embedded.data_ptr(), first.data_ptr(), count.data_ptr(), memory.data_ptr(), tokens)
+        self._encode(encoder, embedded.data_ptr(), _where(first), _where(count), memory.data_ptr(), _where(ends),
+                     len(ends))
         return memory
 
-    def step(self, decoder: Stack, embedded: Tensor, cache: Tensor, taken: int, past: Tensor,
-             memory: ctypes.Array[Any], first: Tensor, count: Tensor) -> Tensor:
-        """The logits of a position of few rows, (rows, vocab_size).
+    def step(self, decoder: Stack, embedding: Tensor, position: Tensor, scale: float, tokens: Tensor, cache: Tensor,
+             taken: int, past: np.ndarray, memory: ctypes.Array[Any], first: np.ndarray, count: np.ndarray) -> Tensor:
+        """The logits of a position, (rows, vocab_size).
 
         Args:
-            embedded: (rows, d_model) fp32.
+            embedding: (vocab_size, d_model), of words, with which the position's, (d_model,), is added times `scale`.
+            tokens: (rows,) int64, the last ones.
             cache: (layers, room, 2 * d_model), where the position is written from row `taken` on.
             past, first, count: as `attend` takes them, for the past and for the source.
             memory: of each layer where the keys and values of the source are.
         """
-        rows = embedded.shape[0]
-        logits = embedded.new_empty(rows, decoder.last[0].outputs)
-        self._step(decoder, embedded.data_ptr(), cache.data_ptr(), cache.stride(0), taken, past.data_ptr(),
-                   past.shape[1], memory, first.data_ptr(), count.data_ptr(), logits.data_ptr(), rows)
+        rows = len(tokens)
+        logits = torch.empty(rows, decoder.last[0].outputs)
+        self._step(decoder, embedding.data_ptr(), position.data_ptr(), scale, tokens.data_ptr(), cache.data_ptr(),
+                   cache.stride(0), taken, _where(past), past.shape[1], memory, _where(first), _where(count),
+                   logits.data_ptr(), rows)
         return logits
 
+    def choose(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray, count: int,
+               normalised: bool) -> Continuations:
+        """See `continuations.continuations`."""
+        if logits.dtype != torch.float32 or totals.dtype != np.float32:
+            return continuations(logits, totals, forbidden, must_end, count, normalised)
+        (groups, beam), logits, totals = totals.shape, logits.contiguous(), np.ascontiguousarray(totals)
+        found = np.empty((groups, count), np.float32)
+        beams, ids = np.empty((2, groups, count), np.int64)
+        self._choose(logits.data_ptr(), _where(totals), groups, beam, logits.shape[1],
+                     forbidden.data_ptr(), len(forbidden), _where(must_end), normalised, _where(found), _where(beams),
+                     _where(ids), count)
+        found[found <= LEAST] = -np.inf
+        return found, beams, ids
 
-def _where(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+
+def _where(array: np.ndarray | None) -> int | None:
+    """The address of an array, which the caller keeps."""
+    if array is None:
+        return None
+    assert array.flags.c_contiguous
+    address: int = array.__array_interface__["data"][0]                         # a fifth of `ctypes.data`'s time
+    return address

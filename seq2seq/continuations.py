@@ -1,0 +1,145 @@
+"""The most probable continuations of hypotheses: what a step of search computes from the logits.
+
+Everything that passes over whole rows of the vocabulary is PyTorch's; what is left is a few hundred numbers, which on a
+CPU are NumPy's, whose operations start several times faster.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seq2seq.tokenizer import END_ID
+
+# The vocabulary is searched in blocks of so many words.
+BLOCK = 64
+# Logits that are normalised together: 2 MB, which stay in a core's cache from one pass over them to the next.
+CACHED_ELEMENTS = 500_000
+
+Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""totals, beams, ids, each (groups, candidates), best first: log p of each continuation, which hypothesis of its group
+it continues, and with what word. Where fewer are possible than asked for, log p of the others is -inf."""
+
+
+class Chooser(Protocol):
+    """What finds the best continuations: `continuations`, or something faster that gives the same."""
+
+    def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray, count: int,
+                 normalised: bool) -> Continuations:
+        """See `continuations`."""
+
+
+def continuations(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray, count: int,
+                  normalised: bool) -> Continuations:
+    """The `count` best continuations of each group of hypotheses.
+
+    Args:
+        logits: (rows, vocab_size), of each hypothesis, one group's behind another's; they are overwritten.
+        totals: (groups, beam), log p of each hypothesis.
+        forbidden: ids that nothing continues with. They keep their share of probability, so that log p stays the
+            model's.
+        must_end: (groups,) bool, whose hypotheses have room for `</s>` alone.
+        normalised: the logits are log p already.
+    """
+    past = torch.from_numpy(totals).to(logits.device)
+    if not normalised:
+        past = past - log_sum_exp(logits).view(past.shape)
+    ban(logits, forbidden, must_end)
+    return on_host(best(logits, past, count)) if logits.is_cuda else _best_on_host(logits, past.numpy(), count)
+
+
+def on_host(found: tuple[Tensor, ...]) -> Continuations:
+    """Continuations as arrays."""
+    totals, beams, ids = (part.cpu().numpy() for part in found)
+    return totals, beams, ids
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """log of the sum of exp(logits) of each row, (rows,)."""
+    if logits.is_cuda:
+        return logits.logsumexp(1)
+    # Without the usual pass for the maximum, a few rows at a time, which the processor's cache holds.
+    size = max(1, CACHED_ELEMENTS // logits.shape[1])
+    sums = logits.exp().sum(1) if len(logits) <= size else torch.cat([part.exp().sum(1) for part in logits.split(size)])
+    # Logits beyond 88 overflow in fp32, far below 0 they vanish. A sum of such sums shows it.
+    logs = sums.log_()
+    return logs if math.isfinite(float(logs.sum())) else logits.logsumexp(1)
+
+
+def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray) -> None:
+    """Overwrite the logits, (rows, vocab_size), of what may not follow: the words `forbidden`, and all but `</s>` where
+    there is no room for more; must_end: (groups,) bool."""
+    ending = logits[:, END_ID].clone()
+    logits.index_fill_(1, forbidden, -math.inf)
+    if must_end.any():
+        rows = torch.from_numpy(must_end.repeat(len(logits) // len(must_end))).to(logits.device)
+        logits.masked_fill_(rows[:, None], -math.inf)
+    logits[:, END_ID] = ending
+
+
+def most_probable(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` best continuations of each group as tensors: `best` for past (sentences, groups, beam of a group)."""
+    sentences, groups, _ = past.shape
+    totals, beams, ids = (part.view(sentences, groups, -1) for part in best(logits, past.flatten(0, 1), count))
+    return totals, beams, ids
+
+
+# Both find them in those blocks of the vocabulary whose maxima are best, so that only a pass for the maxima, a
+# vectorised one, sees everything.
+
+
+def best(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` best of past + logits for each group; logits: (rows, vocab_size), past: (groups, beam).
+
+    Returns:
+        Tensors as `Continuations`.
+    """
+    (groups, beam), vocab_size = past.shape, logits.shape[1]
+    blocks = _blocks(logits)
+    per_row = blocks.shape[1]
+    maxima = (blocks.amax(2).view(groups, beam, per_row) + past[:, :, None]).flatten(1)
+    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (groups, blocks), of all its rows
+    beams = chosen // per_row
+    rows = beams + beam * torch.arange(groups, device=logits.device)[:, None]
+    totals = blocks[rows, chosen % per_row] + past.gather(1, beams)[:, :, None]
+    found, places = totals.flatten(1).topk(min(count, totals[0].numel()), dim=1)
+    block = places // BLOCK
+    ids = (chosen % per_row).gather(1, block) * BLOCK + places % BLOCK
+    # Where fewer continuations are possible than asked for, the padding fills up.
+    return found, beams.gather(1, block), ids.clamp_(max=vocab_size - 1)
+
+
+def _best_on_host(logits: Tensor, past: np.ndarray, count: int) -> Continuations:
+    """The same in NumPy."""
+    (groups, beam), vocab_size, blocks = past.shape, logits.shape[1], _blocks(logits)
+    per_row, group = blocks.shape[1], np.arange(groups)[:, None]
+    maxima = (blocks.amax(2).numpy().reshape(groups, beam, per_row) + past[:, :, None]).reshape(groups, -1)
+    chosen = _largest(maxima, count)
+    beams, blocks_of_row = chosen // per_row, chosen % per_row
+    totals = blocks.numpy()[beams + beam * group, blocks_of_row] + past[group, beams][:, :, None]
+    flat = totals.reshape(groups, -1)
+    places = _largest(flat, count)
+    found = flat[group, places]
+    order = (-found).argsort(axis=1, kind="stable")
+    places, found = places[group, order], found[group, order]
+    block = places // BLOCK
+    ids = blocks_of_row[group, block] * BLOCK + places % BLOCK
+    return found, beams[group, block], np.minimum(ids, vocab_size - 1)
+
+
+def _blocks(logits: Tensor) -> Tensor:
+    """(rows, blocks, BLOCK), the last one filled up with -inf."""
+    if padding := -logits.shape[1] % BLOCK:
+        logits = F.pad(logits, (0, padding), value=-math.inf)
+    return logits.view(len(logits), -1, BLOCK)
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """The places of the `count` largest of each row, in any order: (rows, count), or all if there are fewer."""
+    count = min(count, values.shape[1])
+    return values.argpartition(-count, axis=1)[:, -count:]
