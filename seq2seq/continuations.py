@@ -29,28 +29,28 @@ it continues, and with what word. Where fewer are possible than asked for, log p
 class Chooser(Protocol):
     """What finds the best continuations: `continuations`, or something faster that gives the same."""
 
-    def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray, count: int,
+    def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
                  normalised: bool) -> Continuations:
         """See `continuations`."""
 
 
-def continuations(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray, count: int,
+def continuations(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
                   normalised: bool) -> Continuations:
     """The `count` best continuations of each group of hypotheses.
 
     Args:
         logits: (rows, vocab_size), of each hypothesis, one group's behind another's; they are overwritten.
         totals: (groups, beam), log p of each hypothesis.
-        forbidden: ids that nothing continues with. They keep their share of probability, so that log p stays the
-            model's.
-        must_end: (groups,) bool, whose hypotheses have room for `</s>` alone.
+        forbidden: ids that nothing continues with, `</s>` not among them. They keep their share of probability, so
+            that log p stays the model's.
+        must_end: (groups,) bool, whose hypotheses have room for `</s>` alone; None: nobody's.
         normalised: the logits are log p already.
     """
-    past = torch.from_numpy(totals).to(logits.device)
-    if not normalised:
-        past = past - log_sum_exp(logits).view(past.shape)
+    past = totals if normalised else totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape)
     ban(logits, forbidden, must_end)
-    return on_host(best(logits, past, count)) if logits.is_cuda else _best_on_host(logits, past.numpy(), count)
+    if logits.is_cuda:
+        return on_host(best(logits, torch.from_numpy(past).to(logits.device), count))
+    return _best_on_host(logits, past, count)
 
 
 def on_host(found: tuple[Tensor, ...]) -> Continuations:
@@ -66,20 +66,19 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     # Without the usual pass for the maximum, a few rows at a time, which the processor's cache holds.
     size = max(1, CACHED_ELEMENTS // logits.shape[1])
     sums = logits.exp().sum(1) if len(logits) <= size else torch.cat([part.exp().sum(1) for part in logits.split(size)])
-    # Logits beyond 88 overflow in fp32, far below 0 they vanish. A sum of such sums shows it.
+    # Logits beyond 88 overflow in fp32, far below 0 they vanish.
     logs = sums.log_()
-    return logs if math.isfinite(float(logs.sum())) else logits.logsumexp(1)
+    return logs if np.isfinite(logs.numpy()).all() else logits.logsumexp(1)
 
 
-def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray) -> None:
-    """Overwrite the logits, (rows, vocab_size), of what may not follow: the words `forbidden`, and all but `</s>` where
-    there is no room for more; must_end: (groups,) bool."""
-    ending = logits[:, END_ID].clone()
+def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
+    """Overwrite the logits, (rows, vocab_size), of what may not follow; see `continuations`."""
     logits.index_fill_(1, forbidden, -math.inf)
-    if must_end.any():
+    if must_end is not None:
+        ending = logits[:, END_ID].clone()
         rows = torch.from_numpy(must_end.repeat(len(logits) // len(must_end))).to(logits.device)
         logits.masked_fill_(rows[:, None], -math.inf)
-    logits[:, END_ID] = ending
+        logits[:, END_ID] = ending
 
 
 def most_probable(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

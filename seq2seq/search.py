@@ -178,9 +178,10 @@ def search(
         raise ValueError(f"a beam of {beam_size} cannot be cut into {groups} groups of equal size")
     device, size = source.device, beam_size // groups
     enough = size if size == 1 else max(size, round(size * patience))
-    forbidden = torch.tensor(list(banned), dtype=torch.int64, device=device)
+    forbidden = torch.tensor([word for word in banned if word != END_ID], dtype=torch.int64, device=device)
     frontier = _Frontier.begin(np.array(max_lengths, np.int64), groups)
     finished: list[list[Hypothesis]] = [[] for _ in frontier.numbers]
+    shortest_limit = min(max_lengths, default=0)
     state = model.start(source, source_offsets, longest_source)
     if groups > 1:
         state = state.select(torch.arange(len(max_lengths), device=device)[:, None].expand(-1, groups))
@@ -189,7 +190,8 @@ def search(
         for function in score_functions:
             logits = function(frontier.hypotheses(device), logits)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        must_end = frontier.limits <= frontier.tokens.shape[2] + 1
+        length = frontier.tokens.shape[2] + 1
+        must_end = frontier.limits <= length if length >= shortest_limit else None
         if selection is None and not constraints:
             candidates = _Candidates.of(*choose(logits, frontier.totals, forbidden, must_end, 2 * size, normalised))
         else:

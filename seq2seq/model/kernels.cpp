@@ -579,7 +579,7 @@ extern "C" void choose(float* logits, const float* totals, long groups, long bea
 #pragma omp parallel for if (groups * beam > MANY_ROWS)
     for (long group = 0; group < groups; ++group)
         choose(logits + group * beam * words, totals + group * beam, beam, words, forbidden, number_forbidden,
-               must_end[group], normalised,
+               must_end && must_end[group], normalised,
                Best(best_totals + group * count, beams + group * count, ids + group * count, count));
 }
 

@@ -233,7 +233,7 @@ class Kernels:
                    logits.data_ptr(), rows)
         return logits
 
-    def choose(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray, count: int,
+    def choose(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
                normalised: bool) -> Continuations:
         """See `continuations.continuations`."""
         if logits.dtype != torch.float32 or totals.dtype != np.float32:

@@ -260,7 +260,8 @@ class Transformer(nn.Module):
         self._check_length(state.position + 1)
         before = state.with_room()
         after = before.extended()
-        hidden = self.target_embedding[last_tokens] * self.scale + self.target_positions[before.position]
+        embedded = self.target_embedding.index_select(0, last_tokens)
+        hidden = embedded.mul_(self.scale).add_(self.target_positions[before.position])
         target_bias = after.target_bias(self.num_heads, self.window)
         for layer, cache in zip(self.decoder, after.caches, strict=True):
             hidden, asking = cast(DecoderLayer, layer).step(hidden, cache, before.slots, target_bias,
