@@ -8,6 +8,7 @@ operations, and so the results, are those of `transformer.DecoderLayer.step`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
@@ -22,8 +23,8 @@ Function = Callable[[Tensor], Tensor]
 
 def _norm(norm: nn.LayerNorm) -> Function:
     """The norm without the calls around it, which take as long as itself."""
-    shape, gain, shift, epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps
-    return lambda hidden: torch.layer_norm(hidden, shape, gain, shift, epsilon)
+    return partial(torch.layer_norm, normalized_shape=norm.normalized_shape, weight=norm.weight, bias=norm.bias,
+                   eps=norm.eps)
 
 
 class FlatDecoderLayer(DecoderLayer):
