@@ -61,9 +61,9 @@ Workers = Annotated[int, typer.Option(
     metavar="N", min=1, help="Processes that translate side by side, with one thread each unless --threads says "
     "otherwise: faster than one process with many threads. Each holds the model.", rich_help_panel=MACHINE)]
 Compile = Annotated[bool, typer.Option(
-    "--compile", help="Translate with kernels compiled for this processor: faster, most of all where lines come one by "
-    "one. That takes some seconds the first time, and a C++ compiler; where there is none, it translates without.",
-    rich_help_panel=MACHINE)]
+    "--compile", help="Translate with kernels compiled for this processor: faster, most of all with --precision int8 "
+    "and where lines come one by one. That takes some seconds the first time, and a C++ compiler; where there is none, "
+    "it translates without.", rich_help_panel=MACHINE)]
 Temperature = Annotated[float | None, typer.Option(
     metavar="X", help="Below 1 the probable is drawn more often, above 1 less.", show_default="the recipe's",
     rich_help_panel=SAMPLING)]

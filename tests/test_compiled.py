@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq import translator as translator_module
 from seq2seq.continuations import continuations
@@ -16,6 +17,7 @@ from seq2seq.model.compiled import FEW_ROWS, FEW_TOKENS, CompiledState, Compiled
 from seq2seq.model.inference import Int8Linear, for_inference
 from seq2seq.model.kernels import TOKENS_TOGETHER, CompilationError, Kernels, Norm, Pointers, library, linear_of_levels
 from seq2seq.search import power_normaliser, search
+from seq2seq.translator import Translator
 
 # Not the sizes of a sentence alone: with more rows and tokens, the products are others.
 BEAMS = (1, 3, FEW_ROWS + 1)
@@ -337,6 +339,22 @@ def test_a_translator_takes_the_kernels_where_there_are_some(make_model, compile
     monkeypatch.setattr(translator_module, "library", lambda: compiled_library)
     model = for_inference(make_model(torch.float32), "fp32")
     assert isinstance(translator_module._compiled(model), CompiledTransformer)
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_onednn)])
+def test_a_translator_translates_alike_with_kernels(compiled_library, monkeypatch, tmp_path, precision):
+    monkeypatch.setattr(translator_module, "library", lambda: compiled_library)
+    text = recipe_text(283, "d_model: 64, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 64",
+                       "beam_size: 3, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false")
+    bundle = save_random_model(tmp_path / "model", text, trained_tokenizers(text), seed=5, noise=0.1)
+    plain, compiled = (Translator.load(bundle, "cpu", precision, compile=compile) for compile in (False, True))
+    assert isinstance(compiled.model, CompiledTransformer) and compiled.choose.__func__ is Kernels.choose
+    for options in ({}, {"beam_size": 1}, {"n_best": 3}, {"no_repeat_ngram": 1}, {"sampling": True}):
+        both = (each.translate(GERMAN, **options) for each in (compiled, plain))
+        for found, expected in zip(*both, strict=True):
+            if precision == "fp32":
+                assert [one.text for one in found] == [one.text for one in expected]
+            assert found[0].score == pytest.approx(expected[0].score, abs=1e-4 if precision == "fp32" else 0.2)
 
 
 def test_a_model_without_kernels_is_left_as_it_is(make_model, capsys):
