@@ -147,6 +147,7 @@ def search(
     score_functions: Sequence[ScoreFunction] = (), constraints: Sequence[ScoreFunction] = (),
     selection: Selection | None = None, groups: int = 1, patience: float = 1.0,
     bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False, choose: Chooser = continuations,
+    round_sizes: bool = True,
 ) -> list[list[Hypothesis]]:
     """The best targets of each sentence.
 
@@ -165,6 +166,8 @@ def search(
         bonus: what is added to the score of a hypothesis that ends, (rows,), from the state after its last step.
         normalised: the model's logits are used as they are, because they are not to sum to 1.
         choose: what finds the most probable continuations.
+        round_sizes: sentences that are done leave when a round number remains, because leaving copies what the others
+            hold, and each new size of the batch wants new kernels; else they leave at once.
     Returns:
         For each sentence its hypotheses, best first.
     Raises:
@@ -207,7 +210,7 @@ def search(
             candidates = _Candidates.of(*on_host(tuple(part.flatten(0, 1) for part in found)))
         bonuses = None if bonus is None else bonus(state).view(frontier.totals.shape).cpu().numpy()
         _finish(frontier, candidates, size, normaliser, bonuses, finished)
-        frontier, rows = _go_on(frontier, candidates, size, enough, finished)
+        frontier, rows = _go_on(frontier, candidates, size, enough, finished, round_sizes)
         if len(rows) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
             state = state.select(torch.from_numpy(rows).to(device))
     by_line = [list(chain(*finished[first : first + groups])) for first in range(0, len(finished), groups)]
@@ -240,7 +243,7 @@ def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser:
 
 
 def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
-           finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
+           finished: list[list[Hypothesis]], round_sizes: bool) -> tuple[_Frontier, np.ndarray]:
     """The first `size` candidates of each group that do not end, in their order, of the sentences that stay: of which
     not `enough` have finished.
 
@@ -261,10 +264,8 @@ def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
 
     totals = np.where(first(leaving), -np.inf, first(candidates.totals)).astype(candidates.totals.dtype)
     done = np.array([len(finished[number]) >= enough for number in frontier.numbers]) | (totals[:, 0] == -np.inf)
-    # Sentences that are done leave when a round number remains: leaving copies what the others hold, and each new size
-    # of the batch wants new kernels.
     searched = ~done.reshape(-1, frontier.of_sentence).all(1)
-    waiting = round_size(int(searched.sum())) - int(searched.sum())
+    waiting = round_size(int(searched.sum())) - int(searched.sum()) if round_sizes else 0
     kept = np.flatnonzero((searched | ((~searched).cumsum() <= waiting)).repeat(frontier.of_sentence))
     parents = first(candidates.beams)[kept]
     tokens = np.concatenate([frontier.tokens[kept[:, None], parents], first(candidates.ids)[kept][:, :, None]], 2)

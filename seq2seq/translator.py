@@ -87,6 +87,7 @@ class Translator:
         self.ensemble: tuple[Seq2Seq, ...] = ()
         self.language_model: Seq2Seq | None = None
         self.choose: Chooser = continuations
+        self.round_sizes = True
 
     @staticmethod
     def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
@@ -131,6 +132,7 @@ class Translator:
             loaded.choose = Kernels(library(), torch.float32).choose
             for each in (loaded, *others):
                 each.model = _compiled(each.model)
+            loaded.round_sizes = not all(getattr(each.model, "any_size", False) for each in (loaded, *others))
         loaded.ensemble = tuple(other.model for other in others)
         loaded.max_pieces = min(each.max_pieces for each in (loaded, *others))
         return loaded
@@ -264,7 +266,8 @@ class Translator:
             limits = asked.limits(together, lengths, searched.max_positions)
             try:
                 candidates = search(searched, source, source_offsets, int(lengths.max()), max_lengths=limits,
-                                    choose=self.choose, **asked.search_options(together), **hooks)
+                                    choose=self.choose, round_sizes=self.round_sizes,
+                                    **asked.search_options(together), **hooks)
             except NoHypothesis as error:
                 raise RequestError(f"line {together[error.lines[0]].line + 1}: no translation meets all that is asked "
                                    "of it. What it is to begin with or to hold contradicts what is forbidden, or "

@@ -348,6 +348,7 @@ def test_a_translator_translates_alike_with_kernels(compiled_library, monkeypatc
                        "beam_size: 3, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false")
     bundle = save_random_model(tmp_path / "model", text, trained_tokenizers(text), seed=5, noise=0.1)
     plain, compiled = (Translator.load(bundle, "cpu", precision, compile=compile) for compile in (False, True))
+    assert compiled.round_sizes == (precision == "fp32" or not compiled.model.kernels.multiplies_bytes)
     assert isinstance(compiled.model, CompiledTransformer) and compiled.choose.__func__ is Kernels.choose
     for options in ({}, {"beam_size": 1}, {"n_best": 3}, {"no_repeat_ngram": 1}, {"sampling": True}):
         both = (each.translate(GERMAN, **options) for each in (compiled, plain))

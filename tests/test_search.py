@@ -112,6 +112,16 @@ def test_sentences_that_are_done_leave_the_batch():
     assert rows[:2] == [13, 39] and rows[-1] < 13
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_they_leave_at_once_where_no_round_number_is_wanted(beam_size):
+    waiting, leaving = Table(end=0.0), Table(end=0.0)
+    found = translate(leaving, list(range(23)), beam_size=beam_size, max_length=13, round_sizes=False)
+    assert found == translate(waiting, list(range(23)), beam_size=beam_size, max_length=13)
+    assert sum(leaving.rows_of_steps) < sum(waiting.rows_of_steps)
+    if beam_size == 1:                                                          # a step a word
+        assert sum(leaving.rows_of_steps) == sum(len(hypothesis.tokens) + 1 for (hypothesis,) in found)
+
+
 def test_a_real_model_translates_alike_alone_and_among_others(make_model):
     model = make_model(output_bias=True, max_positions=29)
     sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10], [12] * 7, [13, 4]])
@@ -254,8 +264,9 @@ def test_with_patience_what_ends_early_does_not_end_the_search():
 def test_patience_decides_how_many_are_to_end_and_nothing_else(patience, monkeypatch):
     finished = []
     step = seq2seq.search._go_on
-    monkeypatch.setattr("seq2seq.search._go_on", lambda frontier, candidates, size, enough, found: finished.append(
-        (enough, list(map(len, found)))) or step(frontier, candidates, size, enough, found))
+    monkeypatch.setattr("seq2seq.search._go_on", lambda frontier, candidates, size, enough, found, *rest:
+                        finished.append((enough, list(map(len, found)))) or step(frontier, candidates, size, enough,
+                                                                                 found, *rest))
     translate(Table(), [2, 3, 5], beam_size=5, max_length=40, patience=patience)
     enough = {each for each, _ in finished}
     assert enough == {round(5 * patience)}

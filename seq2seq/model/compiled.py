@@ -108,9 +108,9 @@ class CompiledTransformer:
     def __init__(self, model: Transformer, kernels: Kernels) -> None:
         self.model, self.kernels, self.max_positions = model, kernels, model.max_positions
         self.pointers = Pointers()
-        # Products of bytes need nobody else's.
-        everything = kernels.multiplies_bytes and isinstance(model.decoder[0].feed_forward.inner, Int8Linear)
-        self.few_rows, self.few_tokens = (sys.maxsize, sys.maxsize) if everything else (FEW_ROWS, FEW_TOKENS)
+        # Products of bytes need nobody else's, and are ready for any number of rows.
+        self.any_size = kernels.multiplies_bytes and isinstance(model.decoder[0].feed_forward.inner, Int8Linear)
+        self.few_rows, self.few_tokens = (sys.maxsize, sys.maxsize) if self.any_size else (FEW_ROWS, FEW_TOKENS)
         encoder, decoder = cast(list[EncoderLayer], model.encoder), cast(list[DecoderLayer], model.decoder)
         encoder_norms = self._norms([part for layer in encoder for part in (
             layer.self_residual, layer.feed_forward_residual)], model.encoder_norm)

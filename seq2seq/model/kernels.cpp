@@ -151,6 +151,12 @@ inline Wide load(const BFloat16* from) {
     return numbers;
 }
 
+inline void store(Wide numbers, float* to) { std::memcpy(to, &numbers, sizeof numbers); }
+
+inline void store(Wide numbers, BFloat16* to) {
+    for (long i = 0; i < WIDTH; ++i) to[i] = numbers[i];
+}
+
 inline float sum_of(Wide numbers) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)numbers);
@@ -177,7 +183,8 @@ void attend_sized(const Query* query, long query_stride, const Number* keys_valu
 #pragma omp for
         for (long row = 0; row < rows; ++row) {
             const long keys = past ? longest : count[row];
-            weights.resize(keys);
+            const long filled = (keys + WIDTH - 1) / WIDTH * WIDTH;              // of whole vectors
+            weights.resize(filled);
             places.resize(keys);
             for (long n = 0; n < keys; ++n)
                 places[n] = keys_values + stride * (past ? past[row * longest + n] : first[row] + n);
@@ -200,10 +207,12 @@ void attend_sized(const Query* query, long query_stride, const Number* keys_valu
                     weights[n] = score;
                     largest = std::max(largest, score);
                 }
-                for (long n = 0; n < keys; ++n) {
-                    weights[n] = exponential(weights[n] - largest);
-                    total += weights[n];
-                }
+                std::fill(weights.begin() + keys, weights.end(), LEAST);
+                for (long begin = 0; begin < filled; begin += WIDTH)
+                    for (long n = begin; n < begin + WIDTH; ++n) {
+                        weights[n] = exponential(weights[n] - largest);
+                        total += weights[n];
+                    }
                 if (!VECTORS) std::fill(plain.begin(), plain.end(), 0.0f);
                 for (long n = 0; n < keys; ++n) {
                     const Number* value = places[n] + features + head * size;
@@ -211,7 +220,9 @@ void attend_sized(const Query* query, long query_stride, const Number* keys_valu
                     if (!VECTORS)
                         for (long i = 0; i < size; ++i) plain[i] += weights[n] * float(value[i]);
                 }
-                for (long i = 0; i < size; ++i) found[i] = (VECTORS ? sum[i / WIDTH][i % WIDTH] : plain[i]) / total;
+                for (long v = 0; v < VECTORS; ++v) store(sum[v] * (1 / total), found + v * WIDTH);
+                if (!VECTORS)
+                    for (long i = 0; i < size; ++i) found[i] = plain[i] / total;
             }
         }
     }
