@@ -13,7 +13,7 @@ from random_models import GERMAN, recipe_text, save_random_model, trained_tokeni
 from seq2seq import translator as translator_module
 from seq2seq.continuations import continuations
 from seq2seq.model.caches import TransformerState
-from seq2seq.model.compiled import FEW_ROWS, FEW_TOKENS, CompiledState, CompiledTransformer
+from seq2seq.model.compiled import FEW_ROWS, FEW_TOKENS, STEPS_OF_ROOM, CompiledState, CompiledTransformer
 from seq2seq.model.inference import Int8Linear, for_inference
 from seq2seq.model.kernels import TOKENS_TOGETHER, CompilationError, Kernels, Norm, Pointers, library, linear_of_levels
 from seq2seq.search import power_normaliser, search
@@ -118,6 +118,21 @@ def test_a_cache_that_is_full_grows(make_model, make_batch, compile_model):
     compiled = compile_model(model)
     for ours, theirs in zip(logits_of_steps(compiled, batch, 3, 67), logits_of_steps(model, batch, 3, 67), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=5e-5)
+
+
+def test_what_is_part_of_no_hypothesis_any_more_leaves_the_cache(make_model, make_batch, compile_model):
+    model, batch = for_inference(make_model(torch.float32, max_positions=101), "fp32"), make_batch()
+    both = [compile_model(model), model]
+    states = [each.start(batch.source, batch.source_offsets, batch.longest_source) for each in both]
+    sentences, steps = torch.arange(4)[:, None].expand(-1, 3), 71
+    states = [state.select(sentences) for state in states]
+    for step in range(steps):
+        logits, states = zip(*(each.step(torch.arange(12) + step % 5, state)
+                               for each, state in zip(both, states, strict=True)), strict=True)
+        states = [state.select(3 * sentences) for state in states]              # all go on from the first of them
+        torch.testing.assert_close(*logits, rtol=1e-5, atol=5e-5)
+    # A row for each sentence and step, and room for the steps to come; not one for each hypothesis and step.
+    assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (STEPS_OF_ROOM + 1)
 
 
 def test_search_finds_the_same(make_model, make_batch, compile_model):

@@ -35,8 +35,8 @@ Sublayer = Callable[[Tensor, Any], Tensor]
 FEW_ROWS = 6
 # And so many tokens, likewise, through the encoder.
 FEW_TOKENS = 64
-# A new cache has room for so many steps; a full one doubles.
-STEPS_OF_ROOM = 32
+# A new cache has room for so many steps more.
+STEPS_OF_ROOM = 16
 # On a CPU each new number of rows costs the time in which oneDNN generates a kernel for it.
 ROUND_TOKENS = 16
 
@@ -76,17 +76,20 @@ class CompiledState:
 
     def extended(self, rows: int) -> CompiledState:
         """The state with a row of the cache more for each of its rows, which no other state writes."""
-        cache, room = self.cache, self.cache.keys_values.shape[1]
-        if self.taken + rows > room or cache.taken != self.taken:
-            layers, _, features = cache.keys_values.shape
-            larger = cache.keys_values.new_empty(layers, max(2 * room, self.taken + STEPS_OF_ROOM * rows), features)
-            larger[:, : self.taken] = cache.keys_values[:, : self.taken]
-            cache = _Cache(larger)
-        cache.taken = self.taken + rows
-        past = np.empty((rows, self.position + 1), np.int32)
-        past[:, :-1] = self.past
-        past[:, -1] = np.arange(self.taken, cache.taken)
-        return replace(self, position=self.position + 1, taken=cache.taken, cache=cache, past=past)
+        cache, past, taken = self.cache, self.past, self.taken
+        layers, room, features = cache.keys_values.shape
+        if taken + rows > room or cache.taken != taken:
+            # What is part of no hypothesis any more stays behind.
+            held, places = np.unique(past, return_inverse=True)
+            past, taken = places.reshape(past.shape), len(held)
+            fresh = cache.keys_values.new_empty(layers, taken + STEPS_OF_ROOM * rows, features)
+            fresh[:, :taken] = cache.keys_values[:, torch.from_numpy(held).long()]
+            cache = _Cache(fresh)
+        cache.taken = taken + rows
+        longer = np.empty((rows, self.position + 1), np.int32)
+        longer[:, :-1] = past
+        longer[:, -1] = np.arange(taken, cache.taken)
+        return replace(self, position=self.position + 1, taken=cache.taken, cache=cache, past=longer)
 
 
 @dataclass(frozen=True)
@@ -177,8 +180,8 @@ class CompiledTransformer:
             hidden = embedding[last_tokens].mul_(model.scale).add_(position)
             return self.vocabulary(self.decoder(hidden, after)), after
         return self.kernels.step(self.whole_decoder, embedding, position, model.scale, last_tokens,
-                                 after.cache.keys_values, state.taken, after.past, after.memory_places, after.first,
-                                 after.count), after
+                                 after.cache.keys_values, after.taken - rows, after.past, after.memory_places,
+                                 after.first, after.count), after
 
     def _self_attention(self, layer: EncoderLayer) -> Sublayer:
         own = layer.self_attention
