@@ -234,6 +234,13 @@ def test_sizes_beyond_what_is_done_together_give_the_same(make_model, make_batch
 
 
 @needs_onednn
+def test_weights_are_laid_out_once(make_model, compile_model):
+    model = for_inference(make_model(torch.float32, d_model=64), "int8")
+    panels = [each for each in compile_model(model).pointers.kept if each.dtype == torch.int8]
+    assert len(panels) == sum(isinstance(layer, Int8Linear) for layer in model.modules()) > 10
+
+
+@needs_onednn
 def test_weights_that_are_no_numbers_are_noticed(make_model, make_batch, compile_model):
     model = make_model(torch.float32, d_model=64)
     with torch.no_grad():

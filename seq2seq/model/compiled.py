@@ -110,7 +110,7 @@ class CompiledTransformer:
 
     def __init__(self, model: Transformer, kernels: Kernels) -> None:
         self.model, self.kernels, self.max_positions = model, kernels, model.max_positions
-        self.pointers = Pointers()
+        self.pointers, self.linears = Pointers(), dict[nn.Module, Linear]()
         # Products of bytes need nobody else's, and are ready for any number of rows.
         self.any_size = kernels.multiplies_bytes and isinstance(model.decoder[0].feed_forward.inner, Int8Linear)
         self.few_rows, self.few_tokens = (sys.maxsize, sys.maxsize) if self.any_size else (FEW_ROWS, FEW_TOKENS)
@@ -270,6 +270,12 @@ class CompiledTransformer:
                      self._linear(feed_forward.inner), self._linear(feed_forward.outer), of_both)
 
     def _linear(self, layer: nn.Module) -> Linear:
+        """What the kernels need to know of a layer, made once."""
+        if layer not in self.linears:
+            self.linears[layer] = self._described(layer)
+        return self.linears[layer]
+
+    def _described(self, layer: nn.Module) -> Linear:
         of = self.pointers.of
         if isinstance(layer, Int8Linear):
             return linear_of_levels(self.pointers, layer)
