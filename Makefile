@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## train an English-Chinese phrasebook in minutes and try it
 	$(BIN)/python recipes/phrasebook/demo.py
 
-test: $(READY) ## the quick tests, under three minutes
+test: $(READY) ## the quick tests, about three minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: $(READY) ## every test, also those that train
