@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.continuations import Chooser, ban, continuations, log_sum_exp, most_probable, on_host
+from seq2seq.continuations import Chooser, ban, continuations, log_sum_exp, on_host
 from seq2seq.model.interface import Stepwise
 from seq2seq.tokenizer import END_ID, START_ID
 
@@ -195,19 +195,20 @@ def search(
         logits = logits if logits.dtype == torch.float64 else logits.float()
         length = frontier.tokens.shape[2] + 1
         must_end = frontier.limits <= length if length >= shortest_limit else None
-        if selection is None and not constraints:
-            candidates = _Candidates.of(*choose(logits, frontier.totals, forbidden, must_end, 2 * size, normalised))
+        totals, normal = frontier.totals, normalised
+        if (constraints or selection) and not normalised:
+            # What constraints leave keeps its probability, and a selection sees probabilities.
+            totals, normal = totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape), True
+        for function in constraints:
+            logits = function(frontier.hypotheses(device), logits)
+        if selection is None:
+            found = choose(logits, totals, forbidden, must_end, 2 * size, normal)
         else:
-            past = torch.from_numpy(frontier.totals).to(device)
-            if not normalised:
-                past = past - log_sum_exp(logits).view(past.shape)
-            for function in constraints:
-                logits = function(frontier.hypotheses(device), logits)
             ban(logits, forbidden, must_end)
-            of_group = past.view(-1, groups, past.shape[1])
-            found = most_probable(logits, of_group, 2 * size) if selection is None \
-                else selection(frontier.hypotheses(device), logits, of_group, 2 * size)
-            candidates = _Candidates.of(*on_host(tuple(part.flatten(0, 1) for part in found)))
+            past = torch.from_numpy(totals).to(device).view(-1, groups, totals.shape[1])
+            selected = selection(frontier.hypotheses(device), logits, past, 2 * size)
+            found = on_host(tuple(part.flatten(0, 1) for part in selected))
+        candidates = _Candidates.of(*found)
         bonuses = None if bonus is None else bonus(state).view(frontier.totals.shape).cpu().numpy()
         _finish(frontier, candidates, size, normaliser, bonuses, finished)
         frontier, rows = _go_on(frontier, candidates, size, enough, finished, round_sizes)

@@ -75,6 +75,7 @@ class Translator:
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
 
     ensemble: further models, which translate together with `model`. language_model: one that has a say, or None.
+    choose, round_sizes: how their search is computed, see `search.search`.
     """
 
     def __init__(self, model: Seq2Seq, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
@@ -128,11 +129,13 @@ class Translator:
                                 "of the ensemble.")
             _require_one_vocabulary(path, tokenizers.target, fusion, speaking.tokenizers.target)
             loaded.language_model = speaking.model
-        if compile and kernels_ready():
-            loaded.choose = Kernels(library(), torch.float32).choose
+        if compile and (kernels := kernels_ready()):
+            loaded.choose = Kernels(kernels, torch.float32).choose
             for each in (loaded, *others):
-                each.model = _compiled(each.model)
-            loaded.round_sizes = not all(getattr(each.model, "any_size", False) for each in (loaded, *others))
+                each.model = _compiled(each.model, kernels)
+            searched = (loaded.model, *(other.model for other in others), loaded.language_model)
+            loaded.round_sizes = not all(isinstance(model, CompiledTransformer) and model.any_size
+                                         for model in searched if model is not None)
         loaded.ensemble = tuple(other.model for other in others)
         loaded.max_pieces = min(each.max_pieces for each in (loaded, *others))
         return loaded
@@ -345,22 +348,22 @@ def growing_blocks(lines: Iterable[Line], largest: int, begin: int = 0) -> Itera
         end += size
 
 
-def kernels_ready() -> bool:
-    """Whether there are compiled kernels; compiles them if there are none. Says how long that took, or why it fails."""
+def kernels_ready() -> Path | None:
+    """The compiled kernels; compiles them if there are none. Says how long that took, or why there are none."""
     begin = monotonic()
     try:
-        library()
+        kernels = library()
     except CompilationError as error:
         console.say(f"translating without compiled kernels: {error}")
-        return False
+        return None
     if (seconds := monotonic() - begin) > 1:                                    # else they were there
         console.say(f"compiled the kernels in {seconds:.1f} seconds; they are kept for the next time")
-    return True
+    return kernels
 
 
-def _compiled(model: Seq2Seq) -> Seq2Seq:
+def _compiled(model: Seq2Seq, kernels: Path) -> Seq2Seq:
     if isinstance(model, Transformer) and CompiledTransformer.serves(model):
-        return CompiledTransformer(model, Kernels(library(), model.target_embedding.dtype))
+        return CompiledTransformer(model, Kernels(kernels, model.target_embedding.dtype))
     console.say("there are compiled kernels for Transformers with the usual attention, on a CPU: translating without")
     return model
 

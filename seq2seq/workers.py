@@ -34,7 +34,7 @@ class TranslatorPool:
             UserError: as `Translator.load`, or a process ended.
         """
         if models.get("compile"):
-            models["compile"] = kernels_ready()                                 # once, not in each process
+            models["compile"] = kernels_ready() is not None                     # once, not in each process
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
         self.processes = []

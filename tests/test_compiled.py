@@ -282,6 +282,13 @@ def test_of_fewer_continuations_than_asked_for_the_rest_is_hopeless(compiled_lib
     assert sorted(zip(beams[0, :6], ids[0, :6], strict=True)) == [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]
 
 
+@pytest.mark.parametrize("logits", [torch.empty(3, 7, device="meta"), torch.zeros(3, 7, dtype=torch.float64)])
+def test_what_lies_elsewhere_or_is_no_fp32_is_chosen_as_without_kernels(compiled_library, monkeypatch, logits):
+    asked = (logits, np.zeros((1, 3), np.float32), torch.tensor([0]), None, 2, True)
+    monkeypatch.setattr(kernels_module, "continuations", lambda *given: given)
+    assert Kernels(compiled_library, torch.float32).choose(*asked) == asked
+
+
 def test_logits_that_are_no_numbers_leave_nothing_to_choose(compiled_library):
     logits = torch.full((1, 70), math.nan)
     totals, _, _ = Kernels(compiled_library, torch.float32).choose(logits, np.zeros((1, 1), np.float32),
@@ -365,7 +372,7 @@ def test_where_nothing_can_be_compiled_it_translates_without(monkeypatch, capsys
 def test_a_translator_takes_the_kernels_where_there_are_some(make_model, compiled_library, monkeypatch):
     monkeypatch.setattr(translator_module, "library", lambda: compiled_library)
     model = for_inference(make_model(torch.float32), "fp32")
-    assert isinstance(translator_module._compiled(model), CompiledTransformer)
+    assert isinstance(translator_module._compiled(model, translator_module.kernels_ready()), CompiledTransformer)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_onednn)])
@@ -387,5 +394,5 @@ def test_a_translator_translates_alike_with_kernels(compiled_library, monkeypatc
 
 def test_a_model_without_kernels_is_left_as_it_is(make_model, capsys):
     model = for_inference(make_model(torch.float32, copy=True), "fp32")
-    assert translator_module._compiled(model) is model
+    assert translator_module._compiled(model, Path("kernels.so")) is model
     assert "translating without" in capsys.readouterr().err

@@ -103,8 +103,8 @@ class _Seen:
 class CompiledTransformer:
     """`model`, as `inference.for_inference` made it for a CPU, with compiled start and step.
 
-    In int8, a step is one kernel, and so it is for few rows in other precisions; for more, the products are those of
-    `model`, and what lies between is compiled.
+    In int8, where the processor multiplies bytes, a step is one kernel, and so it is elsewhere for few rows; for more,
+    the products are those of `model`, and what lies between is compiled.
     Where attention is to be kept, and for the scores of whole sentences, it is `model` itself.
     """
 

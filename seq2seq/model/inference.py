@@ -85,14 +85,10 @@ class Int8Linear(nn.Module):
         scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
         # What becomes a whole number loses its fraction.
         levels = (rows / scale).add_(UNSIGNED_ZERO + 0.5).to(torch.uint8)
-        product = self.product(levels).mul_(scale)
-        return product if self.bias is None else product.add_(self.bias)
-
-    def product(self, levels: Tensor) -> Tensor:
-        """Levels of inputs, (rows, inputs) uint8, times the weights: (rows, outputs)."""
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, UNSIGNED_ZERO, self.packed, self.scale, self.zero, None, 1.0, 0, self.dtype, "none", [], "")
-        return product
+        product.mul_(scale)
+        return product if self.bias is None else product.add_(self.bias)
 
 
 Network = TypeVar("Network", bound=nn.Module)

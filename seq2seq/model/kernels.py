@@ -236,7 +236,7 @@ class Kernels:
     def choose(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
                normalised: bool) -> Continuations:
         """See `continuations.continuations`."""
-        if logits.dtype != torch.float32 or totals.dtype != np.float32:
+        if logits.device.type != "cpu" or logits.dtype != torch.float32 or totals.dtype != np.float32:
             return continuations(logits, totals, forbidden, must_end, count, normalised)
         (groups, beam), logits, totals = totals.shape, logits.contiguous(), np.ascontiguousarray(totals)
         found = np.empty((groups, count), np.float32)
