@@ -91,7 +91,7 @@ std::unique_ptr<T[]> room_for(long count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-// exp, in a form that vectorises: 2^whole * 2^rest, the latter by its Taylor series; off by 2e-7 of it at most. Beyond
+// exp, in a form that vectorises: 2^whole * 2^rest, the latter by its Taylor series; off by 5e-7 of it at most. Beyond
 // +-87 what it is there.
 inline float exponential(float x) {
     const float LOG2_E = 1.44269504f, LN_2_HIGH = 0.693359375f, LN_2_LOW = -2.12194440e-4f;
