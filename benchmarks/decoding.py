@@ -156,7 +156,8 @@ def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentence
 
 def transformers(bundle: Path, threads: int, sentences: list[str], task: Task) -> Run:
     """`generate` on the same batches as ours: alike in length, filled to the longest; all threads in one process."""
-    from benchmarks.marian import marian, padded, with_our_weights
+    from benchmarks.marian import marian, with_our_weights
+    from benchmarks.reference import padded
 
     settle_process(threads)
     loaded = Translator.load(bundle, "cpu", "fp32", threads)

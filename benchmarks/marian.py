@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import transformers
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from seq2seq.interop.marian import config_of, section_from, weights_to
 from seq2seq.model.transformer import Transformer
@@ -34,10 +31,3 @@ def with_our_weights(theirs: Any, ours: Transformer) -> Any:
     weights = {name: weight.float() for name, weight in stored_weights(ours).items()}
     theirs.load_state_dict(weights_to(weights, section), strict=False)
     return theirs
-
-
-def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor, Tensor]:
-    """(tokens,) -> (sentences, longest) filled with `value`, and its mask of the same shape, 1 = a real token."""
-    lengths = offsets.diff()
-    rows = pad_sequence(list(flat.split(lengths.tolist())), batch_first=True, padding_value=value)
-    return rows, (torch.arange(rows.shape[1]) < lengths[:, None]).long()

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.marian import marian, padded
+from benchmarks.marian import marian
 from benchmarks.measuring import Contestant, Run, compete
+from benchmarks.reference import PlainTransformer, padded, plain_loss
 from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather, plan_epoch
 from seq2seq.machine import has_fast_bf16, settle_process
-from seq2seq.model.embedding import sinusoids
 from seq2seq.preparation import prepare, train_or_load_tokenizers
 from seq2seq.recipe import Recipe
 from seq2seq.trainer import Training
@@ -77,29 +77,9 @@ def stock(recipe: Recipe, run: Path, steps: int) -> Run:
     corpus, vocab_size = prepared(recipe, run)
     plan, tokens = planned(corpus, recipe, steps)
     torch.manual_seed(recipe.seed)
-    section = recipe.model
-    layers = torch.nn.Transformer(section.d_model, section.num_heads, section.encoder_layers, section.decoder_layers,
-                                  section.feed_forward, section.dropout, batch_first=True)
-    embedding = torch.nn.Embedding(vocab_size, section.d_model)
-    torch.nn.init.normal_(embedding.weight, std=section.d_model**-0.5)
-    positions = sinusoids(section.max_positions, section.d_model)
-    model = torch.nn.ModuleList([layers, embedding]).train()
-
-    def embed(rows: Tensor) -> Tensor:
-        scaled = embedding(rows) * section.d_model**0.5 + positions[:rows.shape[1]]
-        return F.dropout(scaled, section.dropout)
-
-    def loss(batch: Batch) -> Tensor:
-        source, mask = padded(batch.source, batch.source_offsets)
-        inputs, _ = padded(batch.target_input, batch.target_offsets)
-        labels, _ = padded(batch.target_output, batch.target_offsets, IGNORED)
-        causal = torch.nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
-        hidden = layers(embed(source), embed(inputs), tgt_mask=causal, tgt_is_causal=True,
-                        src_key_padding_mask=mask == 0, memory_key_padding_mask=mask == 0)
-        return F.cross_entropy((hidden @ embedding.weight.T).flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
-                               label_smoothing=recipe.training.label_smoothing)
-
-    return loop(model, loss, corpus, plan, tokens, recipe)
+    model = PlainTransformer(recipe.model, vocab_size).train()
+    return loop(model, lambda batch: plain_loss(model, batch, recipe.training.label_smoothing), corpus, plan, tokens,
+                recipe)
 
 
 def prepared(recipe: Recipe, run: Path) -> tuple[EncodedCorpus, int]:

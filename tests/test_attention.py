@@ -13,12 +13,12 @@ from seq2seq.model.attention import (
     _PlainAttention,
     attention,
     choose,
-    linear,
     may_see,
     runs_packed,
     scaled_dot_product,
 )
 from seq2seq.model.packing import Sentences
+from seq2seq.model.transformer import FeedForward
 
 HEADS, HEAD_SIZE = 3, 5
 D_MODEL = HEADS * HEAD_SIZE
@@ -194,17 +194,26 @@ def test_on_the_cpu_the_padded_body_runs(dtype):
     assert not runs_packed(torch.zeros(1, dtype=dtype))
 
 
-def test_fused_projections_are_drawn_as_if_they_stood_alone():
-    # Glorot and Bengio 2010, equation 16: uniform between -+ sqrt(6 / (fan_in + fan_out)).
+def test_projections_of_attention_are_drawn_from_the_range_that_pytorch_and_fairseq_use():
+    # Glorot and Bengio 2010, equation 16: uniform between -+ sqrt(6 / (fan_in + fan_out)). torch.nn.MultiheadAttention
+    # draws query, key and value as one matrix of 3 * 41 outputs, fairseq each with gain 1/sqrt(2): the same range.
     torch.manual_seed(1)
-    bound = math.sqrt(6 / (41 + 41))
+    bound = math.sqrt(6 / (41 + 3 * 41))
+    theirs = torch.nn.MultiheadAttention(41, 1).in_proj_weight
+    assert 0.98 * bound < theirs.abs().max() <= bound
     own, cross = SelfAttention(41, 1), CrossAttention(41, 1)
-    for layer, parts in ((own.query_key_value, 3), (own.output, 1), (cross.query, 1), (cross.key_value, 2)):
-        for matrix in layer.weight.chunk(parts):
+    for layer, fused in ((own.query_key_value, 3), (own.output, 1), (cross.query, 1), (cross.key_value, 2)):
+        for matrix in layer.weight.chunk(fused):
             assert matrix.shape == (41, 41) and 0.98 * bound < matrix.abs().max() <= bound
         assert layer.bias.eq(0).all()
-    wide = linear(41, 127)
-    assert 0.98 * math.sqrt(6 / (41 + 127)) < wide.weight.abs().max() <= math.sqrt(6 / (41 + 127))
+
+
+def test_the_feed_forward_sublayer_is_drawn_from_the_smaller_range_too():
+    torch.manual_seed(1)
+    layer = FeedForward(41, 127, "relu")
+    bound = math.sqrt(6 / (41 + 127)) / math.sqrt(2)
+    for matrix in (layer.inner.weight, layer.outer.weight):
+        assert 0.98 * bound < matrix.abs().max() <= bound
 
 
 def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():

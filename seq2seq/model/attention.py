@@ -20,6 +20,11 @@ from seq2seq.model.packing import Sentences, pack, unpack
 
 # Additive scores are computed for so many elements at a time: they need head_size numbers for each.
 ADDITIVE_ELEMENTS = 4_000_000
+# The matrices of Transformer layers are drawn from Glorot's range times this gain. For query, key and value, 1/sqrt(2)
+# is what PyTorch and fairseq use; with a gain of 1, training was hundreds of steps behind. The output projection and
+# the feed-forward sublayer get it, too: where sublayers add less to the residual sum at the start, a post-norm
+# Transformer learns faster still (benchmarks/README.md, "Learning").
+LAYER_GAIN = 2**-0.5
 # Below so many, the fused kernel of a decoding step is faster than batched products.
 FEW_SENTENCES_TIMES_HEADS = 64
 
@@ -256,14 +261,15 @@ class _PlainAttention(torch.autograd.Function):
         return None, *gradients
 
 
-def linear(inputs: int, outputs: int, parts: int = 1) -> nn.Linear:
-    """A projection with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010).
+def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> nn.Linear:
+    """A projection with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
 
-    parts: matrices fused into one; each is drawn with its own fan-out, else their range would shrink.
+    fused: how many matrices are stored in this one; each is drawn with its own fan-out.
+    gain: factor of the range they are drawn from.
     """
     layer = nn.Linear(inputs, outputs)
-    for matrix in layer.weight.detach().chunk(parts):
-        nn.init.xavier_uniform_(matrix)
+    for matrix in layer.weight.detach().chunk(fused):
+        nn.init.xavier_uniform_(matrix, gain)
     nn.init.zeros_(layer.bias)
     return layer
 
@@ -278,9 +284,9 @@ class SelfAttention(nn.Module):
                  window: int | None = None) -> None:
         super().__init__()
         self.num_heads, self.window = num_heads, window
-        self.query_key_value = linear(d_model, 3 * d_model, parts=3)
+        self.query_key_value = linear(d_model, 3 * d_model, fused=3, gain=LAYER_GAIN)
         self.weighing = Weighing(num_heads, d_model // num_heads, score, normalize)
-        self.output = linear(d_model, d_model)
+        self.output = linear(d_model, d_model, gain=LAYER_GAIN)
 
     def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model)"""
@@ -326,10 +332,10 @@ class CrossAttention(nn.Module):
                  hard: bool = False) -> None:
         super().__init__()
         self.num_heads, self.hard = num_heads, hard
-        self.query = linear(d_model, d_model)
-        self.key_value = linear(d_model, 2 * d_model, parts=2)
+        self.query = linear(d_model, d_model, gain=LAYER_GAIN)
+        self.key_value = linear(d_model, 2 * d_model, fused=2, gain=LAYER_GAIN)
         self.weighing = Weighing(num_heads, d_model // num_heads, score, normalize)
-        self.output = linear(d_model, d_model)
+        self.output = linear(d_model, d_model, gain=LAYER_GAIN)
         if hard:
             self.baseline = nn.Linear(d_model, 1)
 

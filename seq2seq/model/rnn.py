@@ -58,7 +58,7 @@ class Cell(nn.Module):
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.parts = (3, 1) if cell == "gru" else (4, 2)
-        self.recurrent = linear(units, self.gates * units, parts=self.gates)
+        self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
         """(rows, gates * units), (parts, rows, units) -> (parts, rows, units); the first part is the output."""
@@ -187,12 +187,12 @@ class RecurrentModel(nn.Module):
         self.attention = SourceAttention(d_model, num_heads, score, normalize, hard)
         self.cells = nn.ModuleList(Cell(cell, d_model) for _ in range(decoder_layers))
         gates, parts = (3, 1) if cell == "gru" else (4, 2)
-        self.first = linear(d_model // 2, decoder_layers * parts * d_model, parts=decoder_layers * parts)
+        self.first = linear(d_model // 2, decoder_layers * parts * d_model)
         # What enters the cells and the output layer, apart by where it comes from.
-        self.embedded_in = linear(d_model, (gates + 1) * d_model, parts=gates + 1)
-        self.context_in = linear(d_model, (gates + 1) * d_model, parts=gates + 1)
-        self.fed_in = linear(d_model, gates * d_model, parts=gates) if input_feeding else None
-        self.between = nn.ModuleList(linear(d_model, gates * d_model, parts=gates) for _ in range(decoder_layers - 1))
+        self.embedded_in = linear(d_model, (gates + 1) * d_model)
+        self.context_in = linear(d_model, (gates + 1) * d_model)
+        self.fed_in = linear(d_model, gates * d_model) if input_feeding else None
+        self.between = nn.ModuleList(linear(d_model, gates * d_model) for _ in range(decoder_layers - 1))
         self.output = linear(d_model, d_model)
         self.copying = CopyHead(d_model) if copy else None
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.batching import Batch
-from seq2seq.model.attention import CrossAttention, SelfAttention, linear
+from seq2seq.model.attention import LAYER_GAIN, CrossAttention, SelfAttention, linear
 from seq2seq.model.caches import LayerCache, TransformerState
 from seq2seq.model.copying import CopyHead
 from seq2seq.model.dropout import Dropout
@@ -48,8 +48,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, feed_forward: int, activation: str) -> None:
         super().__init__()
-        self.inner = linear(d_model, feed_forward)
-        self.outer = linear(feed_forward, d_model)
+        self.inner = linear(d_model, feed_forward, gain=LAYER_GAIN)
+        self.outer = linear(feed_forward, d_model, gain=LAYER_GAIN)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -1,0 +1,183 @@
+"""Plain PyTorch models that ours are compared with: `torch.nn.Transformer`, and `torch.nn.GRU` with attention.
+
+They are written as a textbook would: padded batches, masks, logits of every position, a loop over the target. Dropout
+is where our models have it: on the embeddings and on the output of each sublayer, but neither on attention weights nor
+inside the feed-forward sublayer. `train_steps` is the plain training loop for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather
+from seq2seq.model.embedding import sinusoids
+from seq2seq.model.transformer import Transformer
+from seq2seq.optim import learning_rate
+from seq2seq.recipe import ModelSection, TrainingSection
+from seq2seq.tokenizer import START_ID
+
+
+def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor, Tensor]:
+    """(tokens,) -> (sentences, longest) filled with `value`, and its mask of the same shape, 1 = a real token."""
+    lengths = offsets.diff()
+    rows = pad_sequence(list(flat.split(lengths.tolist())), batch_first=True, padding_value=value)
+    return rows, (torch.arange(rows.shape[1]) < lengths[:, None]).long()
+
+
+class PlainTransformer(nn.Module):
+    """`torch.nn.Transformer` with sinusoidal positions and one matrix for both embeddings and the output layer.
+
+    PyTorch draws its own weights, but for the embedding: normal with deviation 1/sqrt(d_model), as fairseq does.
+    Post-norm has no norm after the last layer, as in the paper; pre-norm has one.
+    """
+
+    def __init__(self, section: ModelSection, vocab_size: int) -> None:
+        super().__init__()
+        pre_norm = section.norm == "pre"
+        self.layers = nn.Transformer(section.d_model, section.num_heads, section.encoder_layers,
+                                     section.decoder_layers, section.feed_forward, section.dropout, batch_first=True,
+                                     norm_first=pre_norm)
+        if not pre_norm:
+            self.layers.encoder.norm = None
+            self.layers.decoder.norm = None
+        for layer in (*self.layers.encoder.layers, *self.layers.decoder.layers):
+            layer.dropout.p = layer.self_attn.dropout = 0.0
+        for layer in self.layers.decoder.layers:
+            layer.multihead_attn.dropout = 0.0
+        self.embedding = nn.Embedding(vocab_size, section.d_model)
+        nn.init.normal_(self.embedding.weight, std=section.d_model**-0.5)
+        self.dropout = section.dropout
+        self.register_buffer("positions", sinusoids(section.max_positions, section.d_model), persistent=False)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(sentences, length) -> (sentences, length, d_model)"""
+        positions = cast(Tensor, self.positions)[: tokens.shape[1]]
+        scaled = self.embedding(tokens) * self.embedding.embedding_dim**0.5 + positions
+        return F.dropout(scaled, self.dropout, self.training)
+
+    def forward(self, source: Tensor, mask: Tensor, inputs: Tensor) -> Tensor:
+        """Logits, (sentences, target length, vocab_size).
+
+        source, mask: (sentences, source length), 1 = a real token. inputs: (sentences, target length).
+        """
+        causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1], dtype=self.embedding.weight.dtype)
+        hidden = self.layers(self.embed(source), self.embed(inputs), tgt_mask=causal, tgt_is_causal=True,
+                             src_key_padding_mask=mask == 0, memory_key_padding_mask=mask == 0)
+        return cast(Tensor, hidden @ self.embedding.weight.T)
+
+    @torch.no_grad()
+    def copy_weights(self, ours: Transformer) -> None:
+        """Take over the weights of a model of the same size, all of whose embeddings are tied."""
+        theirs = dict(self.named_parameters())
+        found = {"embedding.weight": ours.target_embedding}
+        for side, layers in (("encoder", ours.encoder), ("decoder", ours.decoder)):
+            for number, layer in enumerate(layers):
+                stem = f"layers.{side}.layers.{number}"
+                norms = [layer.self_residual.norm, layer.feed_forward_residual.norm]
+                attentions = {"self_attn": ([layer.self_attention.query_key_value], layer.self_attention.output)}
+                if side == "decoder":
+                    cross = layer.cross_attention
+                    norms.insert(1, layer.cross_residual.norm)
+                    attentions["multihead_attn"] = ([cross.query, cross.key_value], cross.output)
+                for name, (projections, output) in attentions.items():
+                    for kind in ("weight", "bias"):
+                        found[f"{stem}.{name}.in_proj_{kind}"] = torch.cat([getattr(one, kind) for one in projections])
+                        found[f"{stem}.{name}.out_proj.{kind}"] = getattr(output, kind)
+                named = {"linear1": layer.feed_forward.inner, "linear2": layer.feed_forward.outer,
+                         **{f"norm{place}": norm for place, norm in enumerate(norms, 1)}}
+                found |= {f"{stem}.{name}.{kind}": getattr(module, kind)
+                          for name, module in named.items() for kind in ("weight", "bias")}
+            if f"layers.{side}.norm.weight" in theirs:
+                norm = getattr(ours, f"{side}_norm")
+                found |= {f"layers.{side}.norm.weight": norm.weight, f"layers.{side}.norm.bias": norm.bias}
+        assert found.keys() == theirs.keys(), found.keys() ^ theirs.keys()
+        for name, weight in theirs.items():
+            weight.copy_(found[name])
+
+
+class PlainRecurrent(nn.Module):
+    """Bahdanau et al. 2015 (arXiv:1409.0473) of `torch.nn.GRU` and `torch.nn.GRUCell`, as PyTorch draws them.
+
+    One layer on each side, additive attention with one head, one matrix for both embeddings and the output layer.
+    """
+
+    def __init__(self, section: ModelSection, vocab_size: int) -> None:
+        super().__init__()
+        width = section.d_model
+        self.encoder = nn.GRU(width, width // 2, batch_first=True, bidirectional=True)
+        self.first = nn.Linear(width // 2, width)
+        self.query, self.key, self.score = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 1)
+        self.cell = nn.GRUCell(2 * width, width)
+        self.output = nn.Linear(3 * width, width)
+        self.embedding = nn.Embedding(vocab_size, width)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        self.dropout = section.dropout
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(sentences, length) -> (sentences, length, d_model)"""
+        return F.dropout(self.embedding(tokens) * self.embedding.embedding_dim**0.5, self.dropout, self.training)
+
+    def forward(self, source: Tensor, mask: Tensor, inputs: Tensor) -> Tensor:
+        """Logits, (sentences, target length, vocab_size). Arguments: as of `PlainTransformer`."""
+        packed = nn.utils.rnn.pack_padded_sequence(self.embed(source), mask.sum(1), batch_first=True,
+                                                   enforce_sorted=False)
+        memory, _ = nn.utils.rnn.pad_packed_sequence(self.encoder(packed)[0], batch_first=True)
+        keys = self.key(memory)
+        state = self.first(memory[:, 0, memory.shape[2] // 2 :]).tanh()
+        outputs = []
+        for word in self.embed(inputs).unbind(1):
+            scores = self.score((self.query(state)[:, None] + keys).tanh()).squeeze(2)
+            weights = scores.masked_fill(mask == 0, float("-inf")).softmax(1)   # (sentences, source length)
+            context = (weights[:, :, None] * memory).sum(1)
+            state = self.cell(torch.cat([word, context], 1), state)
+            outputs.append(self.output(torch.cat([state, context, word], 1)).tanh())
+        hidden = F.dropout(torch.stack(outputs, 1), self.dropout, self.training)
+        return hidden @ self.embedding.weight.T
+
+
+def plain_model(section: ModelSection, vocab_size: int) -> PlainTransformer | PlainRecurrent:
+    """The reference of a model: its size, with fresh weights.
+
+    Raises:
+        ValueError: there is no plain reference of such a model.
+    """
+    kinds = {"transformer": PlainTransformer, "rnn": PlainRecurrent}
+    if section.type not in kinds or section.tied_embeddings != "all" or section.positions != "sinusoidal":
+        raise ValueError("references are Transformers and RNNs with tied embeddings and sinusoidal positions")
+    return kinds[section.type](section, vocab_size)
+
+
+def plain_loss(model: nn.Module, batch: Batch, label_smoothing: float, reduction: str = "mean") -> Tensor:
+    """Smoothed cross-entropy over the target tokens of a batch: their mean or their sum."""
+    source, mask = padded(batch.source, batch.source_offsets)
+    inputs, _ = padded(batch.target_input, batch.target_offsets)
+    labels, _ = padded(batch.target_output, batch.target_offsets, IGNORED)
+    return F.cross_entropy(model(source, mask, inputs).flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+                           label_smoothing=label_smoothing, reduction=reduction)
+
+
+def train_steps(model: nn.Module, corpus: EncodedCorpus, steps: Iterable[list[np.ndarray]],
+                section: TrainingSection) -> Iterator[tuple[float, int]]:
+    """Train by PyTorch's own Adam and clipping; yields each step's summed loss and its target tokens.
+
+    steps: the pairs of each step, one micro-batch a step.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), betas=section.betas, eps=section.epsilon)
+    for number, (indices,) in enumerate(steps, 1):
+        batch = gather(corpus, indices)
+        loss = plain_loss(model, batch, section.label_smoothing)
+        loss.backward()
+        if section.gradient_clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), section.gradient_clip)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(section, number)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.item() * batch.target_count, batch.target_count
