@@ -24,9 +24,9 @@ BASE = ROOT / "recipes" / "wmt14_en_de" / "base.yaml"
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 
 
-def script(task):
-    """The module recipes/<task>/prepare.py."""
-    spec = importlib.util.spec_from_file_location(f"prepare_{task}", ROOT / "recipes" / task / "prepare.py")
+def script(task, file="prepare.py"):
+    """The module recipes/<task>/<file>."""
+    spec = importlib.util.spec_from_file_location(f"script_of_{task}", ROOT / "recipes" / task / file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -116,7 +116,8 @@ def base_recipe(tmp_path):
     return load_recipe(BASE, [
         f"data.train=[{files}]", f"data.valid={files}", f"data.test={{numerals: {files}}}", "expected={}",
         "tokenizer.vocab_size=300", "training.batch_tokens=256", "training.accumulation=2", "training.precision=fp32",
-        "training.learning_rate=0.001", "training.warmup_steps=1", "training.threads=1",
+        # Adam's first step moves every weight by the whole rate, and there is no warm-up here.
+        "training.learning_rate=0.0003", "training.warmup_steps=1", "training.threads=1",
     ])
 
 
@@ -197,6 +198,24 @@ def test_a_multi30k_that_is_not_whole_is_refused_and_nothing_is_written(hub, tmp
     assert run(script("multi30k"), monkeypatch, "--hub", hub, "--output", tmp_path / "data") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_tokenised_multi30k_is_what_moses_makes_of_it_and_stays_as_it_is(hub, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sacremoses")
+    data, script_of = tmp_path / "data", script("multi30k", "tokenised.py")
+    assert run(script("multi30k"), monkeypatch, "--hub", hub, "--output", data) == 0
+    capsys.readouterr()
+    (data / "val.de").write_text("Die „Frau“ trägt ein T-Shirt & singt.\n", encoding="utf-8")
+    assert run(script_of, monkeypatch, "prepare", "--data", data) == 0
+    moses = 'die " frau " trägt ein t-shirt & singt .\n'
+    assert (data / "tokenised" / "val.de").read_text(encoding="utf-8") == moses
+    assert (data / "tokenised" / "train.en").read_text() == "a dog runs .\ntwo cats .\na man .\n"
+    load_recipe(ROOT / "recipes" / "multi30k" / "en_de_published.yaml", [f"data.root={data / 'tokenised'}"],
+                check_files=True)
+    assert run(script_of, monkeypatch, "score", data / "val.de", data / "tokenised" / "val.de") == 0
+    assert capsys.readouterr().out.startswith("100.00  nrefs:1|case:mixed|eff:no|tok:none")
+    assert run(script_of, monkeypatch, "score", data / "val.de", data / "train.de") == 2
+    assert "has 1 lines" in capsys.readouterr().err
 
 
 # Tatoeba
