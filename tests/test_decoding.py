@@ -42,7 +42,7 @@ def tokenizers() -> Tokenizers:
 
 def bundle(place, tokenizers, seed=5, text=RECIPE):
     """A model all of whose weights are random."""
-    return save_random_model(place, text, tokenizers, seed, noise=0.1)
+    return save_random_model(place, text, tokenizers, seed, noise=0.12)
 
 
 @pytest.fixture(scope="module")
