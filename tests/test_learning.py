@@ -22,9 +22,9 @@ data:
   train: [{source: train.en, target: train.de}]
   valid: {source: valid.en, target: valid.de}
 tokenizer: {type: words, vocab_size: 800}
-model: {d_model: 64, encoder_layers: 3, decoder_layers: 3, num_heads: 4, feed_forward: 128, dropout: 0.1}
+model: {d_model: 48, encoder_layers: 3, decoder_layers: 3, num_heads: 3, feed_forward: 96, dropout: 0.1}
 training:
-  batch_tokens: 512
+  batch_tokens: 256
   learning_rate: 3.0e-3
   warmup_steps: 100
   max_steps: 300
