@@ -13,6 +13,7 @@ from random_models import GERMAN, recipe_text, save_random_model, trained_tokeni
 
 from seq2seq import translator as translator_module
 from seq2seq.continuations import continuations
+from seq2seq.machine import cpu_flags
 from seq2seq.model import kernels as kernels_module
 from seq2seq.model.caches import TransformerState
 from seq2seq.model.compiled import FEW_ROWS, FEW_TOKENS, STEPS_OF_ROOM, CompiledState, CompiledTransformer
@@ -214,6 +215,34 @@ def test_products_of_levels_are_those_of_int8_layers(multiply, dtype, rows, inpu
     found, expected = multiply(layer, hidden), layer(hidden.float())
     # Halves are rounded to another level now and then.
     assert (found - expected).abs().max() < 0.02 * inputs ** 0.5 and relative_error(found, expected) < 2e-3
+
+
+# What the processor can do, by the names of the kernel, where a build for it is known to have gone wrong: g++ 12.2 with
+# -O3 -ffast-math wrote a row behind the result of 6, 8 or 11 rows.
+BUILDS = {"native": set(), "cascadelake": {"avx512_vnni"}, "icelake-server": {"avx512_vnni", "avx512_vbmi2"}}
+
+
+@pytest.mark.parametrize("target", ["native", *(pytest.param(target, marks=pytest.mark.slow) for target in BUILDS
+                                                if target != "native")])
+def test_products_in_fp32_write_their_rows_and_nothing_around_them(compiled_library, target, tmp_path, monkeypatch):
+    if not BUILDS[target] <= cpu_flags():
+        pytest.skip(f"this processor cannot run a build for {target}")
+    if target != "native":
+        monkeypatch.setattr(kernels_module, "FLAGS", tuple(flag.replace("native", target)
+                                                           for flag in kernels_module.FLAGS))
+        compiled_library = library(tmp_path)
+    compiled = ctypes.CDLL(str(compiled_library))
+    random = np.random.default_rng(3)
+    for rows in range(1, 24):
+        for inputs, outputs in ((32, 7), (64, 64), (13, 5)):
+            weight, given = (random.standard_normal((count, inputs)).astype(np.float32) for count in (outputs, rows))
+            room = np.full(rows * outputs + 2 * 97, 7.5, np.float32)            # guarded by 97 numbers on each side
+            linear = kernels_module.Linear(weight=weight.ctypes.data, inputs=inputs, outputs=outputs)
+            compiled.product_fp32(ctypes.byref(linear), ctypes.c_void_p(given.ctypes.data),
+                                  ctypes.c_void_p(room[97:].ctypes.data), ctypes.c_long(rows))
+            found = room[97:-97].reshape(rows, outputs)
+            np.testing.assert_allclose(found, given @ weight.T, atol=1e-4)
+            assert (room[:97] == 7.5).all() and (room[-97:] == 7.5).all(), (rows, inputs, outputs)
 
 
 @needs_onednn
