@@ -147,6 +147,16 @@ def draw(path: Path, title: str, rows: list[dict[str, Any]]) -> None:
     pyplot.close(figure)
 
 
+def save(rows: list[dict[str, Any]], recipe: Recipe, arguments: argparse.Namespace) -> None:
+    """Write curves and settings as JSON, and the plot."""
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    file = arguments.output / f"learning-{arguments.shape}"
+    draw(file.with_suffix(".png"), f"{arguments.shape}, {recipe.training.batch_tokens:,} target tokens a step", rows)
+    options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+    content = {"benchmark": "learning", "surroundings": surroundings(), "options": options, "rows": rows}
+    file.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
+
+
 def main() -> int:
     """The command; an exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__,
@@ -178,19 +188,16 @@ def main() -> int:
             with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn")) as pool:
                 waiting = [pool.submit(learn, system, recipe, Path(run), arguments.steps, arguments.every)
                            for system in systems]
-                rows = [one.result() for one in waiting]
+                # Written after each system: an interrupted comparison keeps what is there.
+                rows: list[dict[str, Any]] = []
+                for one in waiting:
+                    rows.append(one.result())
+                    save(rows, recipe, arguments)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    where = surroundings()
     print(table(rows))
-    print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()))
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    file = arguments.output / f"learning-{arguments.shape}"
-    draw(file.with_suffix(".png"), f"{arguments.shape}, {recipe.training.batch_tokens:,} target tokens a step", rows)
-    options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-    file.with_suffix(".json").write_text(
-        json.dumps({"benchmark": "learning", "surroundings": where, "options": options, "rows": rows}, indent=2) + "\n")
+    print("\n" + ", ".join(f"{key} {value}" for key, value in surroundings().items()))
     return 0
 
 
