@@ -237,7 +237,7 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
     except RuntimeError as error:  # sacreBLEU's way to say that a package is missing
         extra = main_language(language)
         raise UserError(
-            f"BLEU for {language!r} needs the {tokenizer} tokeniser: pip install seq2seq[{extra}]"
+            f"BLEU for {language!r} needs the {tokenizer} tokeniser: pip install 'sacrebleu[{extra}]'"
         ) from error
 
 

@@ -71,7 +71,7 @@ class LanguageDetector:
         try:
             import lingua
         except ImportError:
-            raise UserError("lingua is not installed, which recognises languages: pip install 'seq2seq[language]'."
+            raise UserError("lingua is not installed, which recognises languages: pip install lingua-language-detector."
                             ) from None
         codes = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
         every = codes | {language.iso_code_639_3.name.lower(): language for language in codes.values()}

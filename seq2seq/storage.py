@@ -249,7 +249,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
     if metadata["format_version"] > FORMAT_VERSION:
         raise CheckpointError(
             f"{directory} was written by a newer seq2seq (format {metadata['format_version']}; this one reads up to "
-            f"{FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq"
+            f"{FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq-mt"
         )
     if metadata.get("kind") != kind:
         raise CheckpointError(f"{directory} is a {metadata.get('kind')}, not a {kind}.")

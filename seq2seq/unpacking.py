@@ -47,7 +47,7 @@ def _unpacked_zst(path: Path) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError:
-        raise CorpusError(f"{path}: to read .zst files, install zstandard: pip install 'seq2seq[zst]'") from None
+        raise CorpusError(f"{path}: to read .zst files, install zstandard: pip install zstandard") from None
     frame = None
     try:
         with open(path, "rb") as file:

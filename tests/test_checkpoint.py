@@ -256,7 +256,7 @@ def test_a_newer_format_asks_for_an_upgrade_and_is_not_passed_over(tmp_path):
     save(tmp_path, 40)
     metadata = save(tmp_path, 60) / "metadata.json"
     metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"format_version": 2}))
-    with pytest.raises(CheckpointError, match=r"format 2.*pip install --upgrade seq2seq"):
+    with pytest.raises(CheckpointError, match=r"format 2.*pip install --upgrade seq2seq-mt"):
         newest_checkpoint(tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_the_tokeniser_follows_the_language():
 @pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("kor_Hang", "ko")])
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(language, extra, monkeypatch):
     monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{extra}_mecab.MeCab", None)
-    with pytest.raises(UserError, match=rf"needs the {extra}-mecab tokeniser: pip install seq2seq\[{extra}\]"):
+    with pytest.raises(UserError, match=rf"needs the {extra}-mecab tokeniser: pip install 'sacrebleu\[{extra}\]'"):
         corpus_scores(["猫"], [["猫"]], language)
 
 

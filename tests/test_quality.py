@@ -104,7 +104,7 @@ def test_text_alone_has_nothing_to_compare():
 
 def test_lingua_is_asked_for_by_name_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "lingua", None)
-    with pytest.raises(UserError, match=r"pip install 'seq2seq\[language\]'"):
+    with pytest.raises(UserError, match=r"pip install lingua-language-detector"):
         LanguageDetector(None)
 
 

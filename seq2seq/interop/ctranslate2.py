@@ -49,7 +49,7 @@ def library() -> Any:
     try:
         return importlib.import_module("ctranslate2")
     except ImportError as error:
-        raise UserError("this needs CTranslate2: pip install 'seq2seq[interop]'") from error
+        raise UserError("this needs CTranslate2: pip install ctranslate2") from error
 
 
 # Export

@@ -121,7 +121,7 @@ def local_folder(name: str) -> Path:
         import huggingface_hub
     except ImportError as error:
         raise FormatError("downloading from the Hugging Face hub needs huggingface_hub: "
-                          "pip install 'seq2seq[interop]'") from error
+                          "pip install huggingface_hub") from error
     console.say(f"there is no directory {name}: downloading it from the Hugging Face hub")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=DOWNLOADED))

@@ -53,7 +53,7 @@ def library() -> Any:
     try:
         package = importlib.import_module("transformers")
     except ImportError as error:
-        raise UserError("this needs transformers: pip install 'seq2seq[interop]'") from error
+        raise UserError("this needs transformers: pip install transformers") from error
     package.utils.logging.disable_progress_bar()
     return package
 

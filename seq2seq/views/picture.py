@@ -22,7 +22,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise UserError("a picture needs matplotlib: pip install 'seq2seq[plot]'. A page (--output FILE.html) needs "
+        raise UserError("a picture needs matplotlib: pip install matplotlib. A page (--output FILE.html) needs "
                         "nothing more.") from error
 
 
