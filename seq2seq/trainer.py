@@ -323,8 +323,8 @@ class Training:
         return measured, better
 
     def _translator(self) -> Translator:
-        """One with the weights of this moment, as `seq2seq translate` would load them."""
-        return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device)
+        """One with the weights of this moment, in the precision that the recipe trains in."""
+        return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device, self.section.precision)
 
     @contextmanager
     def _weights_replaced(self, weights: Sequence[Tensor]) -> Iterator[None]:

@@ -158,6 +158,13 @@ def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path, monkey
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)
 
 
+def test_validation_and_test_are_computed_in_the_precision_of_the_training(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device: True)
+    for precision, chosen in (("fp32", "fp32"), ("bf16", "bf16"), ("auto", "bf16")):
+        training = Training(recipe(f"training.precision={precision}"), tmp_path / precision)
+        assert training._translator().precision == chosen
+
+
 def test_a_lack_of_memory_cuts_the_steps_and_changes_nothing_else(recipe, tmp_path, monkeypatch, capsys):
     settings = ("model.dropout=0.0", "training.max_steps=5", "training.precision=fp32")
     train(recipe(*settings), tmp_path / "whole")
