@@ -303,6 +303,15 @@ def test_parquet_has_columns_or_translations(tmp_path, parquet):
     assert pairs_of(tmp_path, file="b.parquet", limit=1, **KEYS) == FIRST_PAIRS[:1]
 
 
+def test_the_name_of_a_parquet_file_is_no_pattern(tmp_path, parquet):
+    parquet("a1", de=["falsch"], en=["wrong"])
+    with pytest.raises(CorpusError, match="cannot be read as Parquet"):
+        pairs_of(tmp_path, file="a[1].parquet", **KEYS)
+    for name in ("a[1]", "a*", "{a,b}"):
+        parquet(name, de=["ein Hund", "eine Katze"], en=["a dog", "a cat"])
+        assert pairs_of(tmp_path, file=f"{name}.parquet", **KEYS) == FIRST_PAIRS
+
+
 def test_what_a_parquet_file_lacks_is_named(tmp_path, parquet):
     parquet("a", de=["ein Hund"], fr=["un chien"])
     with pytest.raises(CorpusError, match=r"a\.parquet: row 1: no column 'en'; there are de, fr\."):
