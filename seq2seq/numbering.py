@@ -168,5 +168,5 @@ def read_numbering(contents: bytes, models: tuple[bytes, bytes], where: str) -> 
         if not all(isinstance(index, int) for ids in (source, target) for index in ids.values()):
             raise ValueError
         return Numbered(models[0], source, found["language"], where), Numbered(models[1], target, None, where)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"{where}/{NUMBERING_FILE} is damaged: copy it again.") from error

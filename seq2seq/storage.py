@@ -242,7 +242,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
         metadata = json.loads(path.read_bytes())
     except OSError as error:
         cannot_read(path, error)
-    except ValueError:  # of JSON or of UTF-8
+    except (ValueError, RecursionError):  # of JSON or of UTF-8; nested thousands deep
         raise Damaged(f"{path} is damaged: it is no JSON.") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("format_version"), int):
         raise Damaged(f"{path} is damaged, or seq2seq did not write it: it has no format_version.")
@@ -262,9 +262,10 @@ def kind_of(place: Path) -> str | None:
     """What metadata.json calls the directory, as far as it can be read."""
 
     def read(directory: Path) -> str | None:
+        path = directory / METADATA
         try:
-            metadata = json.loads((directory / METADATA).read_bytes())
-        except (OSError, ValueError):
+            metadata = json.loads(path.read_bytes()) if path.is_file() else None
+        except (OSError, ValueError, RecursionError):
             return None
         return metadata.get("kind") if isinstance(metadata, dict) else None
 
@@ -289,15 +290,25 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
 
 
 def inside(directory: Path, name: str) -> Path:
-    """The directory's file of that name. Its metadata may come from a stranger: nothing outside is read.
+    """The directory's file of that name. Its metadata may come from a stranger: nothing outside is read, and nothing
+    that is no regular file, which could wait for ever (a named pipe) or never end (a device).
 
     Raises:
-        CheckpointError: the name, or a symbolic link, leads elsewhere.
+        CheckpointError: the name, or a symbolic link, leads elsewhere, or something else than a file lies there.
     """
     path = directory / name
-    if Path(name).name != name or not path.resolve().is_relative_to(directory.resolve()):
+    try:
+        leads_out = Path(name).name != name or not path.resolve().is_relative_to(directory.resolve())
+        other = path.exists() and not path.is_file()
+    except PermissionError:                                                     # whoever reads it says so
+        return path
+    except (ValueError, RuntimeError, OSError) as error:                        # NUL, half a surrogate pair, a loop
+        raise CheckpointError(f"{directory} names a file {name!r}, which cannot be one: {error}.") from error
+    if leads_out:
         raise CheckpointError(f"{path} leads out of {directory}; the files of a model lie in its directory. Copy what "
                               "is meant there.")
+    if other:
+        raise CheckpointError(f"{path} is no regular file. Put the file that is meant in its place.")
     return path
 
 

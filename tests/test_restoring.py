@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import shutil
 
@@ -95,6 +96,37 @@ def test_no_file_outside_is_read_through_a_link(bundle, name):
     shutil.move(bundle / name, outside)
     (bundle / name).symlink_to(outside)
     with pytest.raises(CheckpointError, match=f"{name} leads out of"):
+        read_model(bundle)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(bundle, name):
+    (bundle / name).unlink()
+    os.mkfifo(bundle / name)
+    with pytest.raises(CheckpointError, match=f"{name} is (no regular file|missing or damaged)"):
+        read_model(bundle)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_a_link_to_itself_is_refused(bundle, name):
+    (bundle / name).unlink()
+    (bundle / name).symlink_to(name)
+    with pytest.raises(CheckpointError, match=f"{name}('| is missing or damaged)"):
+        read_model(bundle)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_names_that_no_file_can_have_are_refused(bundle, name):
+    metadata = json.loads((bundle / "metadata.json").read_text())
+    metadata["sha256"][name] = "0" * 64
+    (bundle / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(CheckpointError, match="which cannot be one"):
+        read_model(bundle)
+
+
+def test_metadata_nested_without_end_is_damaged(bundle):
+    (bundle / "metadata.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match="missing or damaged"):
         read_model(bundle)
 
 
