@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from seq2seq import __version__
+from seq2seq import __version__, console
 from seq2seq.commands import (
     align,
     attention,
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(console.printable(str(error)), file=sys.stderr)
         return 2
     except Stopped as error:
         print(error, file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -18,14 +19,21 @@ class Advance(Protocol):
     def __call__(self, amount: int, news: str = "") -> None: ...
 
 
+def printable(text: str) -> str:
+    """Text for a terminal: control characters but line ends and tabs are escaped, as \\x1b, because names from files
+    of strangers could otherwise command the terminal."""
+    return "".join(repr(character)[1:-1] if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
+                   else character for character in text)
+
+
 def say(message: str) -> None:
     """A line for the person, above a progress bar if one is shown."""
-    _console.print(message, markup=False)
+    _console.print(printable(message), markup=False)
 
 
 def warn(message: str) -> None:
     """A line that should not be overlooked."""
-    _console.print(f"warning: {message}", markup=False, style="yellow")
+    _console.print(f"warning: {printable(message)}", markup=False, style="yellow")
 
 
 @contextmanager
@@ -50,6 +58,11 @@ def progress(description: str, total: int | None, done: int = 0) -> Iterator[Adv
 def be_silent() -> None:
     """Say nothing from here on: another process says it already."""
     _console.quiet = True
+
+
+def is_silent() -> bool:
+    """Whether another process speaks for this one."""
+    return _console.quiet
 
 
 def is_terminal() -> bool:

@@ -115,6 +115,19 @@ def run(directory, monkeypatch, capsysbinary) -> Run:
     return run
 
 
+@pytest.mark.parametrize("name", ["\x1b]0;title\x07.de", "\x9b31m.de", "half\rhidden.de"])
+def test_names_do_not_command_the_terminal(run, model, name):
+    code, out, err = run("translate", model, name)
+    assert (code, out) == (2, b"") and ".de cannot be read" in err
+    assert not any(character < " " and character != "\n" or "\x7f" <= character < "\xa0" for character in err)
+
+
+def test_what_is_said_keeps_its_letters(capsys):
+    from seq2seq import console
+
+    assert console.printable("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
+
+
 def write_tests(directory: Path) -> None:
     """The files that the recipe of the model names."""
     (directory / "data").mkdir(parents=True, exist_ok=True)

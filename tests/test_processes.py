@@ -120,6 +120,7 @@ def test_any_number_of_processes_trains_the_same(folder, processes):
     settings = "training.max_steps=100", "training.validate_every=50"
     alone, together = trained(folder, "alone", 1, *settings), trained(folder, "together", processes, *settings)
     assert losses(folder, "together") == pytest.approx(losses(folder, "alone"), abs=1e-5)
+    assert (folder / "together.errors").read_text().count("tok:13a") == 1, "the main rank prints the scores"
     for name, weight in alone.model.items():
         torch.testing.assert_close(without_keys(name, together.model[name]), without_keys(name, weight), atol=1e-6,
                                    rtol=0, msg=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from seq2seq.check.report import PERCENTILES, CorpusReport, Finding, Report
+from seq2seq.console import printable
 
 
 def show(report: Report) -> None:
@@ -19,7 +20,7 @@ def show(report: Report) -> None:
 
     # Text from files stands in brackets at times; rich would take those for markup.
     def plain(text: str) -> str:
-        return text.replace("[", r"\[")
+        return printable(text).replace("[", r"\[")
 
     def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
         table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns))

@@ -31,6 +31,8 @@ def train(
     from seq2seq import trainer
 
     scores = trainer.train(loaded, run, restart)
+    if console.is_silent():                                                     # the main rank prints them
+        return
     typer.echo(scores_as_text(scores), nl=bool(scores))
     use = "write with: seq2seq generate" if loaded.languages.monolingual else "translate with: seq2seq translate"
     console.say(f"the model is in {run}; {use} {shlex.quote(str(run))} FILE")
