@@ -49,7 +49,7 @@ SHAPES: dict[str, list[str]] = {
     "base": ["tokenizer.type=bpe", "tokenizer.vocab_size=10000", "model.encoder_layers=6", "model.decoder_layers=6",
              "model.d_model=512", "model.feed_forward=2048", "model.num_heads=8", "model.dropout=0.1",
              "training.learning_rate=7e-4", "training.warmup_steps=4000"],
-    "rnn": ["tokenizer.vocab_size=8000", "model.base=../../configs/rnn_small.yaml", "training.learning_rate=1.5e-3",
+    "rnn": ["tokenizer.vocab_size=8000", f"model.base={ROOT}/configs/rnn_small.yaml", "training.learning_rate=1.5e-3",
             "training.warmup_steps=200"],
 }
 

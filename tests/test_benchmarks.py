@@ -133,6 +133,25 @@ def test_both_benchmarks_run_and_write_what_they_found(data, tmp_path, monkeypat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shape", ["tiny", "rnn"])
+def test_the_benchmark_of_learning_puts_losses_side_by_side(data, tmp_path, monkeypatch, capsys, shape):
+    from benchmarks import learning
+
+    sizes = ["model.d_model=16", "tokenizer.vocab_size=300"]
+    monkeypatch.setattr(sys, "argv", ["learning", "--data", str(data), "--shape", shape, "--steps", "3", "--every", "1",
+                                      "--threads", "1", "--output", str(tmp_path / "found"),
+                                      *(part for size in sizes for part in ("--set", size))])
+    assert learning.main() == 0
+    found = json.loads((tmp_path / "found" / f"learning-{shape}.json").read_text())
+    assert (tmp_path / "found" / f"learning-{shape}.png").stat().st_size > 1000
+    assert {"plain PyTorch fp32", "seq2seq fp32"} <= {row["system"] for row in found["rows"]}
+    for row in found["rows"]:
+        assert [step for step, _ in row["curve"]] == [1, 2, 3]
+        assert 4 < row["validation"] < 8                                        # log 300 is 5.7
+    assert "| validation |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_both_systems_translate_alike_with_trained_weights(data, tmp_path):
     from benchmarks.decoding import measure
 
