@@ -1,4 +1,4 @@
-"""How fast models learn: ours and a plain PyTorch reference on the same batches, with the same schedule and size.
+"""Losses of our models beside those of plain PyTorch references, trained on the same batches with the same schedule.
 
     python -m benchmarks.learning --data DIRECTORY                    # tiny, 1,500 steps, fp32 and bf16
     python -m benchmarks.learning --shape small --threads 1 --at-once 2
@@ -6,8 +6,8 @@
 
 The text is Multi30k, English to German. Every system sees the same sentence pairs in the same steps. Ours is the
 trainer's own step; the reference is `torch.nn.Transformer` or `torch.nn.GRU` in a plain loop (reference.py). Prints the
-smoothed training loss side by side and the validation loss at the end, and writes both with a plot to
-runs/benchmarks/learning-SHAPE.json and .png.
+label-smoothed training loss side by side, and at the end the validation loss without smoothing, of the fp32 weights;
+writes both with a plot to runs/benchmarks/learning-SHAPE.json and .png.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.measuring import surroundings
 from benchmarks.reference import plain_loss, plain_model, train_steps
-from seq2seq.batching import EncodedCorpus, batches_in_order, gather, plan_epoch
+from seq2seq.batching import Batch, EncodedCorpus, batches_in_order, gather, plan_epoch
 from seq2seq.errors import UserError
 from seq2seq.loss import negative_log_likelihood
-from seq2seq.machine import has_fast_bf16, settle_process
+from seq2seq.machine import choose_device, has_fast_bf16, settle_process
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.trainer import Training
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "plain PyTorch fp32"
-# tiny is fairseq's transformer_tiny with the published settings for Multi30k, base the paper's model (at its own
-# learning rate), small and rnn those of configs/.
+# tiny is fairseq's transformer_tiny with the dropout, rate and warm-up published for Multi30k (recipes/multi30k,
+# en_de_published.yaml), base the paper's model and schedule; small and rnn have the sizes of configs/.
 SHAPES: dict[str, list[str]] = {
     "tiny": ["tokenizer.type=bpe", "tokenizer.vocab_size=10000", "model.encoder_layers=4", "model.decoder_layers=4",
              "model.d_model=128", "model.feed_forward=256", "model.num_heads=4", "model.dropout=0.3",
@@ -71,32 +72,36 @@ def steps_of(corpus: EncodedCorpus, recipe: Recipe, count: int) -> Iterator[list
 
 
 def ours(recipe: Recipe, run: Path, count: int, precision: str) -> Iterator[tuple[float, int]]:
-    """Each step's summed loss and its target tokens; last the summed loss of the validation set without smoothing."""
+    """Each step's summed loss and its target tokens; last the same of the validation set, without smoothing."""
     section = recipe.training.model_copy(update={"precision": precision})
     training = Training(recipe.model_copy(update={"training": section}), run)
     for indices in steps_of(training.corpus, recipe, count):
         training._step(indices)
         window, training.progress.window = training.progress.window, {}
+        if "loss" not in window:
+            raise UserError(f"step {training.progress.step}: the gradient is not finite")
         yield window["loss"], int(window["target_tokens"])
-    model, corpus = training.model.eval(), training.validation.corpus
-    batches = [gather(corpus, indices) for indices in batches_in_order(corpus.target.lengths, 4096)]
-    with torch.inference_mode():
-        total = sum(negative_log_likelihood(model(batch), batch.target_output).sum().item() for batch in batches)
-    yield total, sum(batch.target_count for batch in batches)
+    model = training.model.eval()
+    yield validation_loss(training, lambda batch: negative_log_likelihood(model(batch), batch.target_output).sum())
 
 
 def reference(recipe: Recipe, run: Path, count: int, _: str) -> Iterator[tuple[float, int]]:
     """The same for the plain reference."""
     training = Training(recipe, run)                                            # prepares text and validation set
     torch.manual_seed(recipe.seed)
-    model = plain_model(recipe.model, training.tokenizers.target.vocab_size).train()
+    model = plain_model(recipe, training.tokenizers.target.vocab_size).to(training.device).train()
     yield from train_steps(model, training.corpus, steps_of(training.corpus, recipe, count), recipe.training)
     model.eval()
+    yield validation_loss(training, lambda batch: plain_loss(model, batch, 0.0, "sum"))
+
+
+def validation_loss(training: Training, loss: Callable[[Batch], Tensor]) -> tuple[float, int]:
+    """The summed loss of the validation set, and its target tokens."""
     corpus = training.validation.corpus
     batches = [gather(corpus, indices) for indices in batches_in_order(corpus.target.lengths, 4096)]
     with torch.inference_mode():
-        total = sum(plain_loss(model, batch, 0.0, "sum").item() for batch in batches)
-    yield total, sum(batch.target_count for batch in batches)
+        total = sum(loss(batch.to(training.device)).item() for batch in batches)
+    return total, sum(batch.target_count for batch in batches)
 
 
 def learn(system: str, recipe: Recipe, run: Path, count: int, every: int) -> dict[str, Any]:
@@ -110,12 +115,26 @@ def learn(system: str, recipe: Recipe, run: Path, count: int, every: int) -> dic
         if step > count:
             return {"system": system, "curve": curve, "validation": total / targets, "seconds": seconds}
         loss, tokens, seconds = loss + total, tokens + targets, time.monotonic() - began
-        if step % every == 0:
+        if step % every == 0 or step == count:
             curve.append([step, loss / tokens])
             print(f"{system}: step {step:,}/{count:,}  loss {loss / tokens:.4f}  "
                   f"{(count - step) * seconds / step / 60:.0f} min left", file=sys.stderr, flush=True)
             loss, tokens = 0.0, 0
     raise AssertionError("every system ends with its validation loss")
+
+
+def train_all(systems: Sequence[str], recipe: Recipe, run: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train all systems, each in a process of its own; saved after each, so that an interruption keeps what is done."""
+    done: dict[str, dict[str, Any]] = {}
+    with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn")) as pool:
+        waiting = [pool.submit(learn, system, recipe, run, arguments.steps, arguments.every) for system in systems]
+        try:
+            for one in as_completed(waiting):
+                done[one.result()["system"]] = one.result()
+                save([done[system] for system in systems if system in done], recipe, arguments)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return [done[system] for system in systems]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -151,10 +170,10 @@ def save(rows: list[dict[str, Any]], recipe: Recipe, arguments: argparse.Namespa
     """Write curves and settings as JSON, and the plot."""
     arguments.output.mkdir(parents=True, exist_ok=True)
     file = arguments.output / f"learning-{arguments.shape}"
-    draw(file.with_suffix(".png"), f"{arguments.shape}, {recipe.training.batch_tokens:,} target tokens a step", rows)
     options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
     content = {"benchmark": "learning", "surroundings": surroundings(), "options": options, "rows": rows}
     file.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
+    draw(file.with_suffix(".png"), f"{arguments.shape}, {recipe.training.batch_tokens:,} target tokens a step", rows)
 
 
 def main() -> int:
@@ -177,22 +196,15 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.steps < arguments.every or min(arguments.every, arguments.at_once, arguments.threads or 1) < 1:
         parser.error("--every, --threads and --at-once count from 1, and --steps is at least --every")
-    systems = arguments.systems or [REFERENCE, "seq2seq fp32",
-                                    *["seq2seq bf16"] * has_fast_bf16(torch.device("cpu"))]
+    systems = arguments.systems or [REFERENCE, "seq2seq fp32", *["seq2seq bf16"] * has_fast_bf16(choose_device())]
     settings = [*arguments.settings, f"training.max_steps={arguments.steps}",
                 *([f"training.threads={arguments.threads}"] if arguments.threads else [])]
     try:
         recipe = learning_recipe(arguments.data, arguments.shape, settings)
         with tempfile.TemporaryDirectory(prefix="seq2seq-learning-") as run:
-            Training(recipe, Path(run))                                         # text is prepared once, for all
-            with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn")) as pool:
-                waiting = [pool.submit(learn, system, recipe, Path(run), arguments.steps, arguments.every)
-                           for system in systems]
-                # Written after each system: an interrupted comparison keeps what is there.
-                rows: list[dict[str, Any]] = []
-                for one in waiting:
-                    rows.append(one.result())
-                    save(rows, recipe, arguments)
+            tokenizers = Training(recipe, Path(run)).tokenizers                 # text is prepared once, for all
+            plain_model(recipe, tokenizers.target.vocab_size)                   # refuses what it lacks, at once
+            rows = train_all(systems, recipe, Path(run), arguments)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,14 +1,13 @@
 """Plain PyTorch models that ours are compared with: `torch.nn.Transformer`, and `torch.nn.GRU` with attention.
 
-They are written as a textbook would: padded batches, masks, logits of every position, a loop over the target. Dropout
-is where our models have it: on the embeddings and on the output of each sublayer, but neither on attention weights nor
-inside the feed-forward sublayer. `train_steps` is the plain training loop for both.
+They are written as a textbook would: padded batches, masks, logits of every position, a loop over the target.
+`train_steps` is the plain training loop for both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather
+from seq2seq.errors import UserError
 from seq2seq.model.embedding import sinusoids
 from seq2seq.model.transformer import Transformer
 from seq2seq.optim import learning_rate
-from seq2seq.recipe import ModelSection, TrainingSection
+from seq2seq.recipe import ModelSection, Recipe, TrainingSection
 from seq2seq.tokenizer import START_ID
 
 
@@ -28,29 +28,33 @@ def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor
     """(tokens,) -> (sentences, longest) filled with `value`, and its mask of the same shape, 1 = a real token."""
     lengths = offsets.diff()
     rows = pad_sequence(list(flat.split(lengths.tolist())), batch_first=True, padding_value=value)
-    return rows, (torch.arange(rows.shape[1]) < lengths[:, None]).long()
+    return rows, (torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]).long()
 
 
 class PlainTransformer(nn.Module):
     """`torch.nn.Transformer` with sinusoidal positions and one matrix for both embeddings and the output layer.
 
-    PyTorch draws its own weights, but for the embedding: normal with deviation 1/sqrt(d_model), as fairseq does.
-    Post-norm has no norm after the last layer, as in the paper; pre-norm has one.
+    PyTorch draws the weights, except for the embedding: normal with deviation 1/sqrt(d_model), as in fairseq.
+
+    stock: keep what PyTorch adds to the paper's model: dropout on attention weights and inside the feed-forward
+        sublayer, and a norm after the last layer of a post-norm model. Otherwise dropout is where ours is, on the
+        embeddings and on the output of each sublayer, and only pre-norm models end with a norm.
     """
 
-    def __init__(self, section: ModelSection, vocab_size: int) -> None:
+    def __init__(self, section: ModelSection, vocab_size: int, stock: bool = False) -> None:
         super().__init__()
         pre_norm = section.norm == "pre"
         self.layers = nn.Transformer(section.d_model, section.num_heads, section.encoder_layers,
                                      section.decoder_layers, section.feed_forward, section.dropout, batch_first=True,
                                      norm_first=pre_norm)
-        if not pre_norm:
-            self.layers.encoder.norm = None
-            self.layers.decoder.norm = None
-        for layer in (*self.layers.encoder.layers, *self.layers.decoder.layers):
-            layer.dropout.p = layer.self_attn.dropout = 0.0
-        for layer in self.layers.decoder.layers:
-            layer.multihead_attn.dropout = 0.0
+        if not stock:
+            if not pre_norm:
+                self.layers.encoder.norm = None
+                self.layers.decoder.norm = None
+            for layer in (*self.layers.encoder.layers, *self.layers.decoder.layers):
+                layer.dropout.p = layer.self_attn.dropout = 0.0
+            for layer in self.layers.decoder.layers:
+                layer.multihead_attn.dropout = 0.0
         self.embedding = nn.Embedding(vocab_size, section.d_model)
         nn.init.normal_(self.embedding.weight, std=section.d_model**-0.5)
         self.dropout = section.dropout
@@ -67,10 +71,11 @@ class PlainTransformer(nn.Module):
 
         source, mask: (sentences, source length), 1 = a real token. inputs: (sentences, target length).
         """
-        causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1], dtype=self.embedding.weight.dtype)
+        weight = self.embedding.weight
+        causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1], weight.device, weight.dtype)
         hidden = self.layers(self.embed(source), self.embed(inputs), tgt_mask=causal, tgt_is_causal=True,
                              src_key_padding_mask=mask == 0, memory_key_padding_mask=mask == 0)
-        return cast(Tensor, hidden @ self.embedding.weight.T)
+        return cast(Tensor, hidden @ weight.T)
 
     @torch.no_grad()
     def copy_weights(self, ours: Transformer) -> None:
@@ -126,7 +131,7 @@ class PlainRecurrent(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor, inputs: Tensor) -> Tensor:
         """Logits, (sentences, target length, vocab_size). Arguments: as of `PlainTransformer`."""
-        packed = nn.utils.rnn.pack_padded_sequence(self.embed(source), mask.sum(1), batch_first=True,
+        packed = nn.utils.rnn.pack_padded_sequence(self.embed(source), mask.sum(1).cpu(), batch_first=True,
                                                    enforce_sorted=False)
         memory, _ = nn.utils.rnn.pad_packed_sequence(self.encoder(packed)[0], batch_first=True)
         keys = self.key(memory)
@@ -142,16 +147,33 @@ class PlainRecurrent(nn.Module):
         return hidden @ self.embedding.weight.T
 
 
-def plain_model(section: ModelSection, vocab_size: int) -> PlainTransformer | PlainRecurrent:
-    """The reference of a model: its size, with fresh weights.
+# What the references have, by type of model; any other value of these keys has no reference.
+HAVE: dict[str, dict[str, Any]] = {
+    "transformer": {"activation": "relu", "positions": "sinusoidal", "window": None, "score": None},
+    "rnn": {"encoder_layers": 1, "decoder_layers": 1, "num_heads": 1, "cell": "gru", "input_feeding": False,
+            "score": None},
+}
+ALL_HAVE = {"normalize": "softmax", "selection": "soft", "copy": False, "tied_embeddings": "all",
+            "scale_embedding": True, "output_bias": False}
+LOOP_HAS = {"optimizer": "adam", "weight_decay": 0.0, "accumulation": 1}
+
+
+def plain_model(recipe: Recipe, vocab_size: int) -> PlainTransformer | PlainRecurrent:
+    """The reference of a recipe's model: of its size, with fresh weights.
 
     Raises:
-        ValueError: there is no plain reference of such a model.
+        UserError: the references and their training loop lack something that the recipe asks for.
     """
-    kinds = {"transformer": PlainTransformer, "rnn": PlainRecurrent}
-    if section.type not in kinds or section.tied_embeddings != "all" or section.positions != "sinusoidal":
-        raise ValueError("references are Transformers and RNNs with tied embeddings and sinusoidal positions")
-    return kinds[section.type](section, vocab_size)
+    section = recipe.model
+    if section.type not in HAVE:
+        raise UserError(f"model.type: {section.type} has no plain reference; {' and '.join(HAVE)} have")
+    for name, part, wanted in (("model", section, HAVE[section.type] | ALL_HAVE),
+                               ("training", recipe.training, LOOP_HAS)):
+        for key, value in wanted.items():
+            if getattr(part, key) != value:
+                raise UserError(f"{name}.{key}: the plain reference has {value}, found {getattr(part, key)}")
+    kind = PlainTransformer if section.type == "transformer" else PlainRecurrent
+    return kind(section, vocab_size)
 
 
 def plain_loss(model: nn.Module, batch: Batch, label_smoothing: float, reduction: str = "mean") -> Tensor:
@@ -170,8 +192,9 @@ def train_steps(model: nn.Module, corpus: EncodedCorpus, steps: Iterable[list[np
     steps: the pairs of each step, one micro-batch a step.
     """
     optimizer = torch.optim.Adam(model.parameters(), betas=section.betas, eps=section.epsilon)
+    device = next(model.parameters()).device
     for number, (indices,) in enumerate(steps, 1):
-        batch = gather(corpus, indices)
+        batch = gather(corpus, indices).to(device)
         loss = plain_loss(model, batch, section.label_smoothing)
         loss.backward()
         if section.gradient_clip:

@@ -77,7 +77,7 @@ def stock(recipe: Recipe, run: Path, steps: int) -> Run:
     corpus, vocab_size = prepared(recipe, run)
     plan, tokens = planned(corpus, recipe, steps)
     torch.manual_seed(recipe.seed)
-    model = PlainTransformer(recipe.model, vocab_size).train()
+    model = PlainTransformer(recipe.model, vocab_size, stock=True).train()
     return loop(model, lambda batch: plain_loss(model, batch, recipe.training.label_smoothing), corpus, plan, tokens,
                 recipe)
 

@@ -45,12 +45,12 @@ def progress(description: str, total: int | None, done: int = 0) -> Iterator[Adv
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
                MofNCompleteColumn(), TextColumn("{task.fields[news]}", markup=False), TimeRemainingColumn(compact=True))
     with Progress(*columns, console=_console, transient=True) as bar:
-        task = bar.add_task(description, total=total, completed=done, news="")
+        task = bar.add_task(printable(description), total=total, completed=done, news="")
 
         def advance(amount: int, news: str = "") -> None:
             bar.update(task, advance=amount)
             if news:
-                bar.update(task, news=news)
+                bar.update(task, news=printable(news))
 
         yield advance
 
@@ -61,7 +61,7 @@ def be_silent() -> None:
 
 
 def is_silent() -> bool:
-    """Whether another process speaks for this one."""
+    """True where only the main rank writes to the terminal, and this is another one."""
     return _console.quiet
 
 

@@ -231,12 +231,18 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
     try:
-        with path.open("rb") as file:                                           # a name is a name, never a pattern
-            batches = pyarrow.parquet.ParquetFile(file).iter_batches()
-            records = (record for batch in batches for record in batch.to_pylist())
+        with path.open("rb") as opened_file:                                    # a name is a name, never a pattern
+            file = pyarrow.parquet.ParquetFile(opened_file)
+            there = file.schema_arrow.names
+            # Columns that nobody asked for are not read: they may be large, or hold what Python has no value for.
+            wanted = [name for name in there if name in (*spec.columns, "translation")]
+            missing = next((name for name in spec.columns if name not in there), None)
+            if missing is not None and "translation" not in there:
+                raise CorpusError(f"{path}: no column '{missing}'; there are {', '.join(there)}.")
+            records = (record for batch in file.iter_batches(columns=wanted) for record in batch.to_pylist())
             for number, record in enumerate(records, 1):
                 yield number, _fields(spec, record, f"{path}: row {number}")
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         raise CorpusError(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
 
 

@@ -101,7 +101,7 @@ class Journal:
         except FileNotFoundError:
             raise UserError(f"nothing says what {part} was made from: there is no {path.name} beside it. Delete it to "
                             "begin anew.") from None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             whole = False
         if not whole:
             raise UserError(f"{path} does not belong to {part}, or is damaged. Delete both to begin anew.")

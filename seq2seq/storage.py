@@ -294,21 +294,21 @@ def inside(directory: Path, name: str) -> Path:
     that is no regular file, which could wait for ever (a named pipe) or never end (a device).
 
     Raises:
-        CheckpointError: the name, or a symbolic link, leads elsewhere, or something else than a file lies there.
+        CheckpointError: the name, or a symbolic link, leads elsewhere, or no file can have the name.
+        Damaged: something else than a file lies there, or a link to itself.
     """
     path = directory / name
     try:
         leads_out = Path(name).name != name or not path.resolve().is_relative_to(directory.resolve())
-        other = path.exists() and not path.is_file()
-    except PermissionError:                                                     # whoever reads it says so
-        return path
-    except (ValueError, RuntimeError, OSError) as error:                        # NUL, half a surrogate pair, a loop
+    except ValueError as error:                                                 # NUL, half of a surrogate pair
         raise CheckpointError(f"{directory} names a file {name!r}, which cannot be one: {error}.") from error
+    except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop
+        raise Damaged(f"{path} cannot be read: {error}.") from error
     if leads_out:
         raise CheckpointError(f"{path} leads out of {directory}; the files of a model lie in its directory. Copy what "
                               "is meant there.")
-    if other:
-        raise CheckpointError(f"{path} is no regular file. Put the file that is meant in its place.")
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise Damaged(f"{path} is no regular file.")
     return path
 
 

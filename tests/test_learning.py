@@ -12,6 +12,8 @@ import torch
 
 from benchmarks.learning import ours, reference, steps_of
 from benchmarks.reference import PlainTransformer, plain_model, train_steps
+from seq2seq.errors import UserError
+from seq2seq.model.rnn import Cell
 from seq2seq.recipe import load_recipe
 from seq2seq.trainer import Training
 
@@ -33,8 +35,20 @@ training:
 """
 RNN = ["model.type=rnn", "model.encoder_layers=1", "model.decoder_layers=1", "model.num_heads=1",
        "model.feed_forward=2048"]
-# Models whose reference is `torch.nn`, and by how much their loss may lie above it: the spread between seeds.
-MODELS = {"post-norm": (["model.norm=post"], 0.0), "pre-norm": (["model.norm=pre"], 0.05), "rnn": (RNN, 0.05)}
+# Settings, seeds, and by how much the mean loss may lie above that of the reference. Post-norm, seeds 1 and 2: ours 3.845
+# and 3.799, the reference 3.980 and 3.950; with matrices drawn from the full range of Glorot, which this test is to find,
+# 4.099 and 4.095. Pre-norm, three seeds: ours 3.961, 3.875, 3.982, the reference 3.880, 3.916, 4.005.
+MODELS = {"post-norm": (["model.norm=post"], [1], 0.0), "pre-norm": (["model.norm=pre"], [1, 2, 3], 0.05),
+          "rnn": (RNN, [1, 2, 3], 0.05)}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums of one order on every machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +80,7 @@ def corpus(tmp_path_factory) -> Path:
 def test_from_the_same_weights_without_dropout_every_step_has_the_loss_of_torch_nn_transformer(corpus, norm):
     recipe = load_recipe(corpus / "recipe.yaml", ["model.dropout=0", f"model.norm={norm}"])
     training = Training(recipe, corpus / "run")
-    model = plain_model(recipe.model, training.tokenizers.target.vocab_size)
+    model = plain_model(recipe, training.tokenizers.target.vocab_size)
     assert isinstance(model, PlainTransformer)
     model.copy_weights(training.model)
     steps = list(steps_of(training.corpus, recipe, 20))
@@ -79,19 +93,30 @@ def test_from_the_same_weights_without_dropout_every_step_has_the_loss_of_torch_
 @pytest.mark.parametrize("kind", ["post-norm", *(pytest.param(kind, marks=pytest.mark.slow)
                                                  for kind in ("pre-norm", "rnn"))])
 def test_from_fresh_weights_300_steps_end_at_a_loss_no_worse_than_the_plain_reference(corpus, kind):
-    settings, spread = MODELS[kind]
-    recipe = load_recipe(corpus / "recipe.yaml", settings)
-    losses = []
-    for train in (ours, reference):
+    settings, seeds, spread = MODELS[kind]
+    losses = {ours: 0.0, reference: 0.0}
+    for train, seed in itertools.product(losses, seeds):
+        recipe = load_recipe(corpus / "recipe.yaml", [*settings, f"seed={seed}"])
         last = list(itertools.islice(train(recipe, corpus / "run", 300, "fp32"), 250, 300))
-        losses.append(sum(total for total, _ in last) / sum(tokens for _, tokens in last))
-    assert losses[0] <= losses[1] + spread
+        losses[train] += sum(total for total, _ in last) / sum(tokens for _, tokens in last) / len(seeds)
+    assert losses[ours] <= losses[reference] + spread
 
 
-@pytest.mark.parametrize("section", [["model.tied_embeddings=none"], ["model.positions=learned"]])
-def test_models_without_a_plain_reference_are_refused(corpus, section):
-    with pytest.raises(ValueError, match="tied embeddings and sinusoidal positions"):
-        plain_model(load_recipe(corpus / "recipe.yaml", section).model, 29)
+@pytest.mark.parametrize("settings", [
+    ["model.tied_embeddings=none"], ["model.positions=learned"], ["model.activation=gelu"], ["model.window=3"],
+    ["model.score=dot"], ["model.scale_embedding=false"], ["training.optimizer=muon"], ["training.accumulation=2"],
+    [*RNN, "model.cell=lstm"], [*RNN, "model.encoder_layers=2"]])
+def test_what_the_plain_reference_lacks_is_refused(corpus, settings):
+    key = settings[-1].partition("=")[0]
+    with pytest.raises(UserError, match=f"{key}: the plain reference has"):
+        plain_model(load_recipe(corpus / "recipe.yaml", settings), 29)
+
+
+def test_gates_are_drawn_as_the_one_matrix_they_are_stored_in():
+    torch.manual_seed(1)
+    for kind, gates in (("gru", 3), ("lstm", 4)):
+        bound = (6 / (41 + gates * 41)) ** 0.5
+        assert 0.98 * bound < Cell(kind, 41).recurrent.weight.abs().max() <= bound
 
 
 def test_steps_run_on_from_one_epoch_into_the_next(make_corpus):

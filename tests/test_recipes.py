@@ -200,20 +200,26 @@ def test_a_multi30k_that_is_not_whole_is_refused_and_nothing_is_written(hub, tmp
     assert not (tmp_path / "data").exists()
 
 
-def test_tokenised_multi30k_is_what_moses_makes_of_it_and_stays_as_it_is(hub, tmp_path, monkeypatch, capsys):
+def test_multi30k_is_tokenised_and_scored_as_moses_does(hub, tmp_path, monkeypatch, capsys):
     pytest.importorskip("sacremoses")
     data, script_of = tmp_path / "data", script("multi30k", "tokenised.py")
     assert run(script("multi30k"), monkeypatch, "--hub", hub, "--output", data) == 0
     capsys.readouterr()
-    (data / "val.de").write_text("Die „Frau“ trägt ein T-Shirt & singt.\n", encoding="utf-8")
+    (data / "val.de").write_text("Die „Frau“ trägt Nr. 5 & singt.\n", encoding="utf-8")
+    (data / "train.en").write_text("a man's dog runs.\nb\nc\n")
     assert run(script_of, monkeypatch, "prepare", "--data", data) == 0
-    moses = 'die " frau " trägt ein t-shirt & singt .\n'
+    moses = 'die " frau " trägt nr. 5 & singt .\n'
     assert (data / "tokenised" / "val.de").read_text(encoding="utf-8") == moses
-    assert (data / "tokenised" / "train.en").read_text() == "a dog runs .\ntwo cats .\na man .\n"
+    assert (data / "tokenised" / "train.en").read_text() == "a man 's dog runs .\nb\nc\n"
     load_recipe(ROOT / "recipes" / "multi30k" / "en_de_published.yaml", [f"data.root={data / 'tokenised'}"],
                 check_files=True)
-    assert run(script_of, monkeypatch, "score", data / "val.de", data / "tokenised" / "val.de") == 0
-    assert capsys.readouterr().out.startswith("100.00  nrefs:1|case:mixed|eff:no|tok:none")
+    words = data / "tokenised" / "val.de"
+    for arguments in ((data / "val.de", data / "val.de"), ("--as-is", words, words)):
+        assert run(script_of, monkeypatch, "score", *arguments) == 0
+        assert capsys.readouterr().out.startswith("100.00  nrefs:1|case:mixed|eff:no|tok:none")
+    words.rename(data / "reference.txt")
+    assert run(script_of, monkeypatch, "score", data / "val.de", data / "reference.txt") == 2
+    assert "must end in its language" in capsys.readouterr().err
     assert run(script_of, monkeypatch, "score", data / "val.de", data / "train.de") == 2
     assert "has 1 lines" in capsys.readouterr().err
 

@@ -158,7 +158,7 @@ def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path, monkey
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)
 
 
-def test_validation_and_test_are_computed_in_the_precision_of_the_training(recipe, tmp_path, monkeypatch):
+def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device: True)
     for precision, chosen in (("fp32", "fp32"), ("bf16", "bf16"), ("auto", "bf16")):
         training = Training(recipe(f"training.precision={precision}"), tmp_path / precision)

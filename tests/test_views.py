@@ -244,7 +244,7 @@ def test_what_cannot_be_shown_is_refused(run, arguments, message):
     assert not [path for path in Path().iterdir() if path.suffix in (".html", ".pdf", ".png")]
 
 
-def test_a_picture_without_matplotlib_names_the_extra(run, monkeypatch):
+def test_a_picture_without_matplotlib_names_the_library(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run("attention", "model", "--source", "ein Hund", "--output", "dog.png")
     assert code == 2 and "pip install matplotlib" in err

@@ -1,11 +1,13 @@
 """Multi30k as papers report it: punctuation normalised, tokenised as Moses does, lowercased.
 
     python recipes/multi30k/tokenised.py prepare                    # recipes/multi30k/data to data/tokenised
-    python recipes/multi30k/tokenised.py score OUTPUT.de REFERENCE.de
+    python recipes/multi30k/tokenised.py score OUTPUT REFERENCE.de                  # tokenises both, then compares
+    python recipes/multi30k/tokenised.py score --as-is OUTPUT REFERENCE.de          # both are tokenised already
 
-`prepare` writes what recipes/multi30k/en_de_published.yaml trains on. `score` tokenises and lowercases a translation
-and its reference and prints the BLEU of the words as they then stand (no further tokenisation), which is the figure of
-papers on this data set. Text that is tokenised already stays as it is. Needs sacremoses (pip install sacremoses).
+`prepare` writes what recipes/multi30k/en_de_published.yaml trains on. `score` prints the BLEU of tokenised, lowercased
+words, without sacreBLEU's own tokenisation: the figure of papers on this data set. The ending of the reference's name
+is the language. A second tokenisation would change text ("man 's" becomes "man ' s"), hence --as-is. Needs sacremoses
+(pip install sacremoses).
 """
 
 import argparse
@@ -60,15 +62,20 @@ def prepare(data: Path, output: Path) -> None:
             file.write("".join(f"{line}\n" for line in lines))
 
 
-def score(hypothesis: Path, reference: Path) -> str:
-    """BLEU with its signature; the language is the ending of the reference's name.
+def score(hypothesis: Path, reference: Path, as_is: bool) -> str:
+    """BLEU with its signature. as_is: the files are tokenised and lowercased already.
 
     Raises:
-        UserError: the files are not parallel.
+        UserError: the files are not parallel, or the name of the reference ends in no language.
     """
     from sacrebleu.metrics import BLEU
 
-    found, wanted = (tokenised(read_lines(path), reference.suffix[1:]) for path in (hypothesis, reference))
+    language = reference.suffix[1:]
+    found, wanted = read_lines(hypothesis), read_lines(reference)
+    if not as_is:
+        if language not in LANGUAGES:
+            raise UserError(f"{reference}: the name must end in its language, .{' or .'.join(LANGUAGES)}")
+        found, wanted = tokenised(found, language), tokenised(wanted, language)
     if len(found) != len(wanted):
         raise UserError(f"{hypothesis} has {len(found):,} lines, {reference} {len(wanted):,}. A translation has a line "
                         "for each line of its reference.")
@@ -86,12 +93,13 @@ def main() -> int:
     scoring = commands.add_parser("score", help="BLEU of a translation, tokenised and lowercased")
     scoring.add_argument("hypothesis", type=Path)
     scoring.add_argument("reference", type=Path)
+    scoring.add_argument("--as-is", action="store_true", help="both files are tokenised and lowercased already")
     arguments = parser.parse_args()
     try:
         if arguments.command == "prepare":
             prepare(arguments.data, arguments.output or arguments.data / "tokenised")
         else:
-            print(score(arguments.hypothesis, arguments.reference))
+            print(score(arguments.hypothesis, arguments.reference, arguments.as_is))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

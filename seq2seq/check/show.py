@@ -53,12 +53,12 @@ def show(report: Report) -> None:
         print_table("Pairs that a limit alone would drop", ["corpus", "data.cleaning", "limit: pairs"], limits, left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
-            out.print(f"{corpus.role} {corpus.label}: too little or too uneven text to say whether its lines translate "
-                      "each other", markup=False, soft_wrap=True)
+            out.print(printable(f"{corpus.role} {corpus.label}: too little or too uneven text to say whether its lines "
+                                "translate each other"), markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
-            out.print(f"{corpus.role} {corpus.label}: {repairs.summary()}", markup=False, soft_wrap=True)
+            out.print(printable(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False, soft_wrap=True)
     compared = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
     if training and compared:
@@ -68,9 +68,9 @@ def show(report: Report) -> None:
     print_table("Cost", ["", ""], list(_cost(report)), left=2)
     for corpus in report.corpora:
         if corpus.error:
-            out.print(f"not read: {corpus.role} {corpus.label}", style="red", markup=False)
+            out.print(printable(f"not read: {corpus.role} {corpus.label}"), style="red", markup=False)
     for warning in report.warnings:
-        out.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+        out.print(printable(f"warning: {warning}"), style="yellow", markup=False, soft_wrap=True)
     if not report.warnings and not report.errors:
         out.print("Nothing is wrong.")
 

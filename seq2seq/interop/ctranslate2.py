@@ -353,7 +353,7 @@ def _require_same_pieces(directory: Path, tokenizers: Tokenizers) -> None:
         place = next((directory / name for name in names if (directory / name).exists()), directory / names[0])
         try:
             found = json.loads(place.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{place} cannot be read: {error}. Export the model again.") from error
         if found != pieces(tokenizer):
             raise CheckpointError(f"{place} has not the pieces of the tokenizer beside it: these files are of several "

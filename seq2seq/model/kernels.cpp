@@ -364,7 +364,7 @@ void sums_of(const float* __restrict input, const Weight* __restrict weight, flo
 template <class Weight>
 void all_sums(const float* input, const Weight* weight, float* result, long rows, long inputs, long outputs) {
     // One loop for each size: g++ 12.2 (-O3 -ffast-math, AVX-512) translates one loop that chooses among the three so
-    // that a last single row is computed as two, and writes behind the result.
+    // that a last single row is computed as two, and writes past the end of the result.
     long row = 0;
     for (; row + 5 <= rows; row += 5) sums_of<5>(input + row * inputs, weight, result + row * outputs, inputs, outputs);
     for (; row + 2 <= rows; row += 2) sums_of<2>(input + row * inputs, weight, result + row * outputs, inputs, outputs);

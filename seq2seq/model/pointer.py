@@ -99,7 +99,7 @@ class PointerNetwork(nn.Module):
         self.source_embedding = nn.Parameter(torch.empty(source_vocab_size, d_model).normal_(std=d_model**-0.5))
         self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
         self.start_state = nn.Parameter(torch.zeros(1, d_model))                # what the decoder reads at first
-        self.first = linear(d_model // 2, decoder_layers * d_model)
+        self.first = linear(d_model // 2, decoder_layers * d_model, fused=decoder_layers)
         self.decoder: nn.RNNBase = {"gru": nn.GRU, "lstm": nn.LSTM}[cell](
             d_model, d_model, decoder_layers, batch_first=True, dropout=dropout if decoder_layers > 1 else 0.0)
         self.key = linear(d_model, d_model)                                     # W

@@ -226,8 +226,8 @@ class Cleaning(Section):
     costs fewer good pairs. Not set: none are dropped."""
     language: Literal["any", "sides", "lingua"] = "any"
     """Drop pairs with a side in a wrong language. `sides` learns from the first 10,000 pairs what both sides look like
-    and drops text that looks like the other side; `lingua` knows 75 languages and needs some
-    10 ms a pair, and `pip install lingua-language-detector`."""
+    and drops text that looks like the other side; `lingua` knows 75 languages and takes some
+    10 ms a pair (`pip install lingua-language-detector`)."""
 
 
 class Data(Section):

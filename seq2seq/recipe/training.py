@@ -47,7 +47,8 @@ class TrainingSection(Section):
     label_smoothing: Share = 0.1
     """Probability that the training target gives to all words alike."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Numbers of the computation; `auto` is bf16 on GPUs and CPUs that have it in hardware, else fp32."""
+    """Numbers of the computation, and of the translations of validation and test; `auto` is bf16 on GPUs and CPUs that
+    have it in hardware, else fp32. Weights, their gradients' sums and the validation loss are fp32 in any case."""
     validate_every: PositiveInt = 500
     """Steps between validations."""
     valid_sentences: PositiveInt | None = None
