@@ -35,9 +35,9 @@ training:
 """
 RNN = ["model.type=rnn", "model.encoder_layers=1", "model.decoder_layers=1", "model.num_heads=1",
        "model.feed_forward=2048"]
-# Settings, seeds, and by how much the mean loss may lie above that of the reference. Post-norm, seeds 1 and 2: ours 3.845
-# and 3.799, the reference 3.980 and 3.950; with matrices drawn from the full range of Glorot, which this test is to find,
-# 4.099 and 4.095. Pre-norm, three seeds: ours 3.961, 3.875, 3.982, the reference 3.880, 3.916, 4.005.
+# Settings, seeds, and by how much the mean loss may lie above that of the reference. Post-norm, seeds 1 and 2: ours
+# 3.845 and 3.799, the reference 3.980 and 3.950; with matrices drawn from the full range of Glorot, which this test is
+# to find, 4.099 and 4.095. Pre-norm, three seeds: ours 3.961, 3.875, 3.982, the reference 3.880, 3.916, 4.005.
 MODELS = {"post-norm": (["model.norm=post"], [1], 0.0), "pre-norm": (["model.norm=pre"], [1, 2, 3], 0.05),
           "rnn": (RNN, [1, 2, 3], 0.05)}
 
