@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather
+from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather, of_like_length
 from seq2seq.errors import UserError
 from seq2seq.model.embedding import sinusoids
 from seq2seq.model.transformer import Transformer
@@ -189,18 +189,21 @@ def train_steps(model: nn.Module, corpus: EncodedCorpus, steps: Iterable[list[np
                 section: TrainingSection) -> Iterator[tuple[float, int]]:
     """Train by PyTorch's own Adam and clipping; yields each step's summed loss and its target tokens.
 
-    steps: the pairs of each step, one micro-batch a step.
+    steps: the pairs of each step, one micro-batch a step. Those of like length are padded together.
     """
     optimizer = torch.optim.Adam(model.parameters(), betas=section.betas, eps=section.epsilon)
     device = next(model.parameters()).device
     for number, (indices,) in enumerate(steps, 1):
-        batch = gather(corpus, indices).to(device)
-        loss = plain_loss(model, batch, section.label_smoothing)
-        loss.backward()
+        batches = [gather(corpus, part).to(device) for part in of_like_length(corpus, indices)]
+        tokens, total = sum(batch.target_count for batch in batches), 0.0
+        for batch in batches:
+            loss = plain_loss(model, batch, section.label_smoothing, "sum")
+            (loss / tokens).backward()
+            total += loss.item()
         if section.gradient_clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), section.gradient_clip)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(section, number)
         optimizer.step()
         optimizer.zero_grad()
-        yield loss.item() * batch.target_count, batch.target_count
+        yield total, tokens

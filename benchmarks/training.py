@@ -1,4 +1,7 @@
-"""Training speed: our step against MarianMTModel and a plain torch.nn.Transformer, given exactly our batches."""
+"""Training speed: our step against MarianMTModel and a plain torch.nn.Transformer.
+
+They pad, so they get batches of as many tokens as ours whose sentences are of one length.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,13 @@ def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
 
 
 def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: bool = False) -> Run:
-    """The loop that a user of transformers would write, on the same pairs; bf16 by autocast.
+    """The loop that a user of transformers would write, on batches of one length; bf16 by autocast.
 
     own_batches: a fixed number of sentences as they come, as its Trainer does by default.
     """
     settle_process(recipe.training.threads)
     corpus, vocab_size = prepared(recipe, run)
-    plan, tokens = (fixed_numbers if own_batches else planned)(corpus, recipe, steps)
+    plan, tokens = (fixed_numbers if own_batches else of_one_length)(corpus, recipe, steps)
     torch.manual_seed(recipe.seed)
     model = marian(recipe.model, vocab_size).train()
 
@@ -75,7 +78,7 @@ def stock(recipe: Recipe, run: Path, steps: int) -> Run:
     """torch.nn.Transformer as a student would use it: padded, masks, logits of every position."""
     settle_process(recipe.training.threads)
     corpus, vocab_size = prepared(recipe, run)
-    plan, tokens = planned(corpus, recipe, steps)
+    plan, tokens = of_one_length(corpus, recipe, steps)
     torch.manual_seed(recipe.seed)
     model = PlainTransformer(recipe.model, vocab_size, stock=True).train()
     return loop(model, lambda batch: plain_loss(model, batch, recipe.training.label_smoothing), corpus, plan, tokens,
@@ -110,13 +113,28 @@ def fixed_numbers(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[li
     sentences = round(recipe.training.batch_tokens / corpus.target.lengths.mean())
     order = np.random.default_rng(recipe.seed).permutation(len(corpus))[:steps * sentences]
     plan = [[part] for part in np.array_split(order, steps)]
-    return plan, sum(int(side.lengths[order].sum()) for side in (corpus.source, corpus.target))
+    return plan, tokens_of(corpus, plan)
 
 
 def planned(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
     """The first steps of an epoch, and their tokens."""
     plan = plan_epoch(corpus, recipe.training.batch_tokens, 1, recipe.seed, 0)[:steps]
-    return plan, sum(int(side.lengths[part].sum()) for (part,) in plan for side in (corpus.source, corpus.target))
+    return plan, tokens_of(corpus, plan)
+
+
+def of_one_length(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
+    """Steps of as many tokens whose sentences are of like length, in random order; and their tokens."""
+    lengths, random = corpus.target.lengths, np.random.default_rng(recipe.seed)
+    order = np.lexsort((random.permutation(len(corpus)), corpus.source.lengths, lengths))
+    step_of = lengths[order].cumsum() // recipe.training.batch_tokens
+    whole = np.split(order, np.flatnonzero(np.diff(step_of)) + 1)
+    plan = [[whole[number]] for number in random.permutation(len(whole))[:steps]]
+    return plan, tokens_of(corpus, plan)
+
+
+def tokens_of(corpus: EncodedCorpus, plan: list[list[np.ndarray]]) -> int:
+    """Source and target tokens of some steps of one part each."""
+    return sum(int(side.lengths[part].sum()) for (part,) in plan for side in (corpus.source, corpus.target))
 
 
 def marian_loss(model: Any, batch: Batch, label_smoothing: float) -> Tensor:

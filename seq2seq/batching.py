@@ -20,12 +20,13 @@ from seq2seq.tokenizer import END_ID, START_ID
 IGNORED = -100
 """Target of positions that only fill a fixed shape: they count nowhere."""
 
-# Tokens that batches are rounded to on a CPU.
-ROUND_TOKENS = 64
-
-# Sentences are sorted by length inside pools of this many steps: long enough that neighbours have equal lengths (the
-# padded attention body then wastes little), short enough that an epoch's order stays random.
-STEPS_PER_POOL = 64
+# Tokens and sentences that batches are rounded to on a CPU.
+ROUND_TOKENS, ROUND_SENTENCES = 64, 8
+# What one more group of like length costs, in padded places: small enough that a long tail of lengths is cut off, large
+# enough that captions (2,048 tokens a step) stay together.
+GROUP_PLACES = 700_000
+# Most groups that a part is cut into.
+MOST_GROUPS = 32
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,8 @@ class Shape:
         room = -(-(ROUND_TOKENS + shortest) // (shortest - 1))
         source_tokens = _round_up(int(source.sum()) + room, ROUND_TOKENS)
         target_tokens = _round_up(int(target.sum()) + room, ROUND_TOKENS)
-        return Shape(source_tokens, target_tokens, _round_up(len(part) + room, 8), longest_source, longest_target)
+        sentences = _round_up(len(part) + room, ROUND_SENTENCES)
+        return Shape(source_tokens, target_tokens, sentences, longest_source, longest_target)
 
     def dummies(self, source_tokens: int, target_tokens: int) -> int:
         """How many sentences fill a batch that has so many tokens."""
@@ -229,6 +231,27 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
     )
 
 
+def of_like_length(corpus: EncodedCorpus, part: np.ndarray) -> list[np.ndarray]:
+    """Cut a part, shortest target first, where padding each group by itself saves more than one more group costs.
+
+    Of the ways to cut at round numbers of sentences, the one with the fewest padded places: (source + target length)^2
+    for each sentence, as attention has them.
+    """
+    block = _round_up(-(-len(part) // MOST_GROUPS), ROUND_SENTENCES)
+    begins = list(range(0, len(part), block))
+    longest = [np.maximum.reduceat(side.lengths_of(part), begins).tolist() for side in (corpus.source, corpus.target)]
+    fewest: list[tuple[float, list[int]]] = [(0, [])]                           # of the first so many blocks
+    for last, begin in enumerate(begins):
+        end, source, target, ways = min(begin + block, len(part)), 0, 0, []
+        for first in range(last, -1, -1):
+            source, target = max(source, longest[0][first]), max(target, longest[1][first])
+            before, cuts = fewest[first]
+            places = (end - begins[first]) * (source + target) ** 2
+            ways.append((before + places + GROUP_PLACES, [*cuts, begins[first]]))
+        fewest.append(min(ways))
+    return np.split(part, fewest[-1][1][1:])
+
+
 def _extend(ids: np.ndarray, value: int, length: int) -> np.ndarray:
     return np.concatenate([ids, np.full(length - len(ids), value, ids.dtype)])
 
@@ -262,23 +285,21 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
     """Which pairs make each optimizer step of an epoch; (seed, epoch) alone decides.
 
     Every pair stands in exactly one step (in `weight` steps on average where the corpora have weights). A step holds at
-    most `batch_tokens` target tokens and a proportional number of source tokens, or one pair that is longer.
+    most `batch_tokens` target tokens and a proportional number of source tokens, or one pair that is longer. Its pairs
+    are drawn at random, long and short ones together: steps of one length each learn more slowly, for their gradients
+    pull towards that length in turn (benchmarks/README.md, Learning).
 
     Returns:
-        For each step its parts, `accumulation` of them or fewer; each part is an array of pair indices.
+        For each step its parts, `accumulation` of them or fewer; each part is an array of pair indices, shortest target
+        first.
     """
     random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
     order = random.permutation(_copies(corpus, random))
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
     # Pairs are cut by target tokens; the bound on the source keeps a step of long sources from being a giant.
     source_budget = batch_tokens * max(1.0, 1.1 * source_lengths.sum() / target_lengths.sum())
-    pool_pairs = max(1, round(STEPS_PER_POOL * batch_tokens / target_lengths.mean()))
-    steps: list[np.ndarray] = []
-    for begin in range(0, len(order), pool_pairs):
-        pool = order[begin : begin + pool_pairs]
-        pool = pool[np.lexsort((source_lengths[pool], target_lengths[pool]))]
-        steps += _cut(pool, source_lengths, target_lengths, source_budget, batch_tokens)
-    return [_parts(steps[number], accumulation) for number in random.permutation(len(steps))]
+    return [_parts(step, source_lengths, target_lengths, accumulation)
+            for step in _cut(order, source_lengths, target_lengths, source_budget, batch_tokens)]
 
 
 def _copies(corpus: EncodedCorpus, random: np.random.Generator) -> np.ndarray:
@@ -290,11 +311,11 @@ def _copies(corpus: EncodedCorpus, random: np.random.Generator) -> np.ndarray:
     return np.repeat(indices, (whole + once_more).astype(np.int64))
 
 
-def _cut(pool: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, source_budget: float,
+def _cut(order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, source_budget: float,
          target_budget: float) -> Iterator[np.ndarray]:
-    source_ends, target_ends = np.cumsum(source_lengths[pool]), np.cumsum(target_lengths[pool])
+    source_ends, target_ends = np.cumsum(source_lengths[order]), np.cumsum(target_lengths[order])
     begin = 0
-    while begin < len(pool):
+    while begin < len(order):
         source_before = source_ends[begin - 1] if begin else 0
         target_before = target_ends[begin - 1] if begin else 0
         end = min(
@@ -302,13 +323,21 @@ def _cut(pool: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarra
             np.searchsorted(target_ends, target_before + target_budget, side="right"),
         )
         end = max(int(end), begin + 1)
-        yield pool[begin:end]
+        yield order[begin:end]
         begin = end
 
 
-def _parts(step: np.ndarray, accumulation: int) -> list[np.ndarray]:
-    """Deal a step out: of pairs alike in length each part gets its share, so that all have like sums on both sides."""
-    return [step[first::accumulation] for first in range(min(accumulation, len(step)))]
+def _parts(step: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray,
+           accumulation: int) -> list[np.ndarray]:
+    """Deal a step out so that all parts have like sums on both sides: of a few pairs alike in target length, sorted by
+    source length, each part gets its share, forwards and backwards in turn."""
+    step = step[np.lexsort((source_lengths[step], target_lengths[step]))]
+    numbers = np.arange(len(step))
+    step = step[np.lexsort((source_lengths[step], numbers // (4 * accumulation)))]
+    round_of, place = np.divmod(numbers, accumulation)
+    part_of = np.where(round_of % 2 == 0, place, accumulation - 1 - place)
+    parts = [step[part_of == part] for part in range(min(accumulation, len(step)))]
+    return [part[np.argsort(target_lengths[part], kind="stable")] for part in parts]
 
 
 def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.batching import EncodedCorpus, Shape, derived_seed, fitting, gather
+from seq2seq.batching import EncodedCorpus, Shape, derived_seed, fitting, gather, of_like_length
 from seq2seq.errors import UserError
 from seq2seq.loss import LossSum, training_loss
 from seq2seq.machine import is_out_of_memory
@@ -96,7 +96,7 @@ class StepGradients:
         elif self.shape is not None:
             yield from fitting(corpus, part, self.shape)
         else:
-            yield part
+            yield from of_like_length(corpus, part)
 
     def _add_part(self, corpus: EncodedCorpus, path: tuple[int, ...], part: np.ndarray, sums: StepSums,
                   gradients: list[Tensor]) -> bool:

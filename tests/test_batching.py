@@ -1,5 +1,5 @@
 from collections import Counter
-from itertools import chain
+from itertools import chain, combinations, pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from seq2seq.batching import (
     derived_seed,
     fitting,
     gather,
+    of_like_length,
     plan_epoch,
 )
 from seq2seq.tokenizer import END_ID, START_ID
@@ -87,14 +88,13 @@ def test_a_pair_longer_than_the_budget_is_alone_in_its_step(make_corpus):
     assert sorted(chain(*chain(*plan))) == list(range(7))
 
 
-def test_pairs_of_a_step_are_of_like_length(corpus):
-    spreads = [np.ptp(corpus.target.lengths[np.concatenate(step)]) for step in plan_epoch(corpus, 211, 1, 1, 0)]
-    assert np.median(spreads) <= 2                                              # of 28 in the corpus
-
-
-def test_short_and_long_steps_are_mixed(corpus):
-    means = np.array([corpus.target.lengths[step[0]].mean() for step in plan_epoch(corpus, 211, 1, 1, 0)])
-    assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.4
+def test_every_step_holds_short_and_long_pairs_as_the_corpus_does(corpus):
+    steps = [corpus.target.lengths[np.concatenate(step)] for step in plan_epoch(corpus, 211, 1, seed=1, epoch=0)]
+    # Lengths are uniform from 2 to 30. The last step has what is left.
+    assert all(lengths.min() < 12 and lengths.max() > 20 for lengths in steps[:-1])
+    whole = corpus.target.lengths
+    deviations = [(lengths.mean() - whole.mean()) / (whole.std() / len(lengths) ** 0.5) for lengths in steps[:-1]]
+    assert 0.7 < np.std(deviations) < 1.3                                       # what independent draws give is 1
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 3, 5])
@@ -231,6 +231,47 @@ def test_every_part_fits_the_round_size_that_is_chosen_for_it(lengths):
     filled = gather(corpus, part, shape)
     assert len(filled.source) % 64 == len(filled.target_output) % 64 == 0
     assert max(shape.longest_source, shape.longest_target) <= 41
+
+
+# Groups of like length
+
+
+def places_of(corpus, groups):
+    return sum(len(group) * (corpus.source.lengths[group].max() + corpus.target.lengths[group].max()) ** 2
+               for group in groups)
+
+
+@pytest.mark.parametrize("cost", [0, 3_000, 40_000, 10**9])
+def test_no_other_cut_at_eighths_costs_less_than_the_groups_of_like_length(make_corpus, monkeypatch, cost):
+    monkeypatch.setattr("seq2seq.batching.GROUP_PLACES", cost)
+    random = np.random.default_rng(1)
+    targets = np.sort(random.geometric(0.04, 61) + 1)
+    corpus = make_corpus((targets + random.integers(0, 9, 61)).tolist(), targets.tolist())
+    groups = of_like_length(corpus, np.arange(61))
+    assert np.concatenate(groups).tolist() == list(range(61))
+    possible = [np.split(np.arange(61), cuts) for count in range(8) for cuts in combinations(range(8, 61, 8), count)]
+    assert len(possible) == 128
+    least = min(places_of(corpus, cut) + cost * len(cut) for cut in possible)
+    assert places_of(corpus, groups) + cost * len(groups) == least
+    assert (len(groups) == 1) == (cost == 10**9)
+
+
+def test_captions_stay_together_and_a_long_tail_is_cut_off(make_corpus):
+    captions = [length for length in range(6, 31) for _ in range(5)]
+    corpus = make_corpus(captions, captions)
+    assert len(of_like_length(corpus, np.arange(len(captions)))) == 1
+    with_tail = captions + [60] * 8 + [250] * 8
+    corpus = make_corpus(with_tail, with_tail)
+    ends = np.cumsum([len(group) for group in of_like_length(corpus, np.arange(len(with_tail)))])
+    # At a multiple of eight pairs, so that a few captions may stand with what follows.
+    assert ends[-1] == len(with_tail) and any(len(captions) - 8 < end <= len(captions) for end in ends)
+    assert all(end - begin >= 8 for begin, end in pairwise([0, *ends[:-1]]))
+
+
+def test_more_pairs_are_cut_at_fewer_places(make_corpus):
+    corpus = make_corpus([5] * 4000 + [200] * 4000, [5] * 4000 + [200] * 4000)
+    groups = of_like_length(corpus, np.arange(8000))
+    assert np.concatenate(groups).tolist() == list(range(8000)) and 2 <= len(groups) <= 32
 
 
 def test_a_part_too_large_for_a_fixed_shape_is_cut_into_parts_that_fit():

@@ -54,6 +54,20 @@ def assert_same(found, expected):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
+def test_a_part_computed_in_groups_of_like_length_has_the_same_gradient(make_model, make_corpus, monkeypatch):
+    lengths = [2] * 16 + [17] * 8
+    model, corpus = make_model().train(), make_corpus(lengths, lengths)
+    _, whole, expected = gradients_of(model, corpus, [np.arange(24)])
+    monkeypatch.setattr("seq2seq.batching.GROUP_PLACES", 0)
+    batches = []
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda batch: batches.append(batch.target_count) or forward(batch))
+    _, grouped, found = gradients_of(model, corpus, [np.arange(24)])
+    assert len(batches) == 2
+    assert grouped.loss == pytest.approx(whole.loss, rel=1e-10) and grouped.target_tokens == whole.target_tokens
+    assert_same(found, expected)
+
+
 def test_a_part_too_large_for_memory_is_cut_and_the_gradient_stays(make_model, make_corpus, lacking_memory, capsys):
     model, corpus = make_model().train(), make_corpus((5, 2, 7, 3, 11), (3, 11, 2, 5, 7))
     parts = [np.arange(3), np.arange(3, 5)]
