@@ -432,7 +432,9 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "--set training.betas.0=0.5: training.betas: expected a list; found a section",
         "--set data.test.news.source=gone.de: data.test.news: "
         "a corpus needs `source` and `target` (two files), or `file`, or `hub`",
-        f"--set data.test.news.source=gone.de: there is no file {directory}/gone.de.",
+        f"--set data.test.news.source=gone.de: there is no file {directory}/gone.de. A path given by --set is relative "
+        f"to the working directory; relative to data.root it is {directory}/data/gone.de, which does not exist either. "
+        "Write it relative to the working directory, or absolute.",
         "--set model.base=[gone.yaml]: expected a path, found a list",
     ]
 
@@ -448,6 +450,40 @@ def test_a_path_in_an_override_starts_in_the_working_directory(directory, monkey
     assert recipe.data.train[0].target == "train.en"
     assert recipe.data.valid.file == str(elsewhere / "my.tsv")
     assert load_recipe("../recipe.yaml", ["data.root=../data"]).data.root == str(directory / "data")
+
+
+def test_a_missing_file_of_an_override_says_where_data_root_would_have_had_it(directory):
+    (directory / "mine").mkdir()
+    (directory / "mine" / "a").touch()
+    corpus, root = "data.train=[{source: a, target: b}]", "data.root=mine"
+    assert mistakes(RECIPE.partition("  valid")[0] + "  valid: {source: a, target: a}\n", corpus, root) == [
+        f"--set {corpus}: data.train.0.source: there is no file {directory}/a. A path given by --set is relative to "
+        f"the working directory; relative to data.root it is {directory}/mine/a, which exists: write mine/a here.",
+        f"--set {corpus}: data.train.0.target: there is no file {directory}/b. A path given by --set is relative to "
+        f"the working directory; relative to data.root it is {directory}/mine/b, which does not exist either. "
+        "Write it relative to the working directory, or absolute.",
+    ]
+
+
+def test_a_missing_path_of_an_override_says_where_the_recipe_would_have_had_it(directory, monkeypatch):
+    (directory / "elsewhere").mkdir()
+    (directory / "size.yaml").write_text("model: {d_model: 96}\n")
+    monkeypatch.chdir(directory / "elsewhere")
+    for key, name, kind in [("data.root", "data", "directory"), ("model.base", "size.yaml", "file"),
+                            ("training.start_from", "data", "directory"), ("tokenizer.taken_from", "data", "directory")]:
+        with pytest.raises(RecipeError) as error:
+            load_recipe("../recipe.yaml", [f"{key}={name}"])
+        assert str(error.value) == (
+            f"--set {key}={name}: there is no {kind} {directory}/elsewhere/{name}. A path given by --set is relative "
+            f"to the working directory; relative to the recipe it is {directory}/{name}, which exists: write "
+            f"{directory}/{name} here.")
+
+
+@pytest.mark.parametrize(("name", "path"), [("gone.de", "{}/gone.de"), ("/nowhere/gone.de", "/nowhere/gone.de")])
+def test_a_missing_file_that_data_root_would_not_move_has_one_place(directory, name, path):
+    corpus = f"data.valid={{source: {name}, target: data/val.en}}"
+    told = f"--set {corpus}: data.valid.source: there is no file {path.format(directory)}."
+    assert told in mistakes(RECIPE, corpus, "data.root=.")
 
 
 def test_a_column_in_an_override_is_no_path(directory):

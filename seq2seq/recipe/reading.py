@@ -55,7 +55,7 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
             document.set(key, setting)
         except KeyError as error:
             document.mistakes.append(Mistake(setting.place(()), error.args[0]))
-    _anchor_paths_of_overrides(document, [key for key, _ in settings])
+    written = _anchor_paths_of_overrides(document, [key for key, _ in settings])
     if not alone:
         _take_over(document, directory)
 
@@ -65,7 +65,7 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
     except ValidationError as error:
         document.mistakes += explain(error, document)
     if check_files:
-        document.mistakes += _missing_files(document, directory)
+        document.mistakes += _missing_files(document, directory, written)
     if document.mistakes or recipe is None:
         raise _error(document.mistakes, overrides)
     return recipe.located(directory)
@@ -121,11 +121,13 @@ def _read_overrides(overrides: Sequence[str], mistakes: list[Mistake]) -> list[t
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:
     """Fill the sections of the recipe from the file that `model.base` names, and remove that key."""
     name: Key = ("model", "base")
+    recipe_directory, from_option = directory, False
     model = document.value.get("model")
     base = model.pop("base", None) if isinstance(model, dict) else None
     for setting in [setting for key, setting in settings if key == name]:
         # What --set names is relative to the working directory.
-        base, directory, document.places[name] = setting.value, Path(), setting.place(())
+        base, directory, document.places[name] = setting.value, Path.cwd(), setting.place(())
+        from_option = True
     settings[:] = [(key, setting) for key, setting in settings if key != name]
     if base is None:
         return
@@ -137,7 +139,8 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
         return
     path = Path(os.path.normpath(directory / base))
     if not path.is_file():
-        document.mistakes.append(document.mistake(name, f"there is no file {path}.{_similar_file(path)}"))
+        other = Path(os.path.abspath(recipe_directory / base)) if from_option else path
+        document.mistakes.append(document.mistake(name, _no_file(path, other, "to the recipe")))
         return
     sections = read_yaml(_read_text(path), str(path))
     if not sections.mistakes:
@@ -211,27 +214,66 @@ def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
                 yield (*key, name), corpus, name
 
 
-def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> None:
-    """Make the paths that --set gave absolute: they are relative to the working directory, others to the recipe."""
+def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> dict[Key, str]:
+    """Make the paths that --set gave absolute: they are relative to the working directory, others to the recipe.
+
+    Returns those paths as they were written, by key.
+    """
+    written: dict[Key, str] = {}
     overridden = {tuple(str(step) for step in key) for key in keys}
     for key, section, name in _paths(document.value):
         steps = tuple(str(step) for step in key)
         if any(steps[: len(prefix)] == prefix for prefix in overridden):
-            section[name] = os.path.abspath(section[name])
+            written[key], section[name] = section[name], os.path.abspath(section[name])
+    return written
 
 
-def _missing_files(document: Document, directory: Path) -> Iterator[Mistake]:
+def _missing_files(document: Document, directory: Path, written: dict[Key, str]) -> Iterator[Mistake]:
+    """Paths of the recipe at which nothing is. written: those that --set gave."""
     root = directory
     for key, section, name in _paths(document.value):
-        path = Path(os.path.normpath((directory if name in DIRECTORIES else root) / section[name]))
+        base, start = (directory, "to the recipe") if name in DIRECTORIES else (root, "to data.root")
+        path = Path(os.path.normpath(base / section[name]))
+        other = Path(os.path.abspath(base / written[key])) if key in written else path
         if name in DIRECTORIES:
             root = path if name == "root" else root
             if not path.is_dir():
-                yield document.mistake(key, f"there is no directory {path}")
+                yield document.mistake(key, _no_directory(path, other, start))
                 if name == "root":
                     return  # every file in it would be missing too
         elif not path.is_file():
-            yield document.mistake(key, f"there is no file {path}.{_similar_file(path)}")
+            yield document.mistake(key, _no_file(path, other, start))
+
+
+def _no_file(path: Path, other: Path, start: str) -> str:
+    """The mistake that no file is at `path`; `other` and `start` as in `_where_else`."""
+    return f"there is no file {path}.{'' if other.is_file() else _similar_file(path)}" + _where_else(
+        path, other, start, other.is_file())
+
+
+def _no_directory(path: Path, other: Path, start: str) -> str:
+    """The mistake that no directory is at `path`; `other` and `start` as in `_where_else`."""
+    elsewhere = _where_else(path, other, start, other.is_dir())
+    return f"there is no directory {path}" + (f".{elsewhere}" if elsewhere else "")
+
+
+def _where_else(path: Path, other: Path, start: str, exists: bool) -> str:
+    """Where a recipe would have looked for a path that --set gave, and how to write it. Empty if that is no other
+    place.
+
+    Args:
+        path: where it was looked for.
+        other: where it would have been looked for, had it been written in the recipe.
+        start: what paths in the recipe are relative to.
+        exists: whether `other` does.
+    """
+    if other == path:
+        return ""
+    relative = os.path.relpath(other)
+    shown = str(other) if relative.startswith(os.pardir) else relative
+    found = (f"exists: write {shown} here." if exists else
+             "does not exist either. Write it relative to the working directory, or absolute.")
+    return f" A path given by --set is relative to the working directory; relative {start} it is {other}, which {found}"
 
 
 def _similar_file(path: Path) -> str:
