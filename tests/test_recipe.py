@@ -469,8 +469,10 @@ def test_a_missing_path_of_an_override_says_where_the_recipe_would_have_had_it(d
     (directory / "elsewhere").mkdir()
     (directory / "size.yaml").write_text("model: {d_model: 96}\n")
     monkeypatch.chdir(directory / "elsewhere")
-    for key, name, kind in [("data.root", "data", "directory"), ("model.base", "size.yaml", "file"),
-                            ("training.start_from", "data", "directory"), ("tokenizer.taken_from", "data", "directory")]:
+    for key, name, kind in [
+        ("data.root", "data", "directory"), ("model.base", "size.yaml", "file"),
+        ("training.start_from", "data", "directory"), ("tokenizer.taken_from", "data", "directory"),
+    ]:
         with pytest.raises(RecipeError) as error:
             load_recipe("../recipe.yaml", [f"{key}={name}"])
         assert str(error.value) == (
