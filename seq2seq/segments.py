@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from seq2seq.language_codes import subtags
+
 # Languages written without spaces between words (and so between sentences).
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
-# Codes of three letters, as in zho_Hans, of languages that the two-letter code decides something for.
-TWO_LETTERS = {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "wuu": "zh", "lzh": "zh", "jpn": "ja", "kor": "ko",
-               "tha": "th", "lao": "lo", "khm": "km", "mya": "my"}
+# Kinds of Chinese that ISO 639-3 has codes for, and ISO 639-1 has not.
+CHINESE = {"cmn", "yue", "wuu", "lzh"}
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
 SPACE = re.compile(r"\s+")
@@ -18,8 +19,8 @@ SPACE = re.compile(r"\s+")
 
 def main_language(code: str) -> str:
     """zh for zh, zh-CN, zh_Hant, zho_Hans, cmn, …; a code without a two-letter form here stays as it is."""
-    main = code.lower().replace("_", "-").split("-")[0]
-    return TWO_LETTERS.get(main, main)
+    main = subtags(code)[0]
+    return "zh" if main in CHINESE else main
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.errors import UserError
+from seq2seq.language_codes import subtags
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Languages
@@ -74,14 +75,13 @@ class LanguageDetector:
             raise UserError("lingua is not installed, which recognises languages: pip install lingua-language-detector."
                             ) from None
         codes = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
-        every = codes | {language.iso_code_639_3.name.lower(): language for language in codes.values()}
         self._own: list[Any] = []
         for code in (languages.source, languages.target):
-            short = (code or "").lower().replace("_", "-").split("-")[0]
-            short = {"no": "nb", "nor": "nob"}.get(short, short)                # there only both forms have a name
-            if code is not None and short not in every:
+            short = subtags(code or "")[0]
+            short = {"no": "nb"}.get(short, short)                              # lingua knows only its two forms
+            if code is not None and short not in codes:
                 raise UserError(f"lingua does not know the language '{code}'; it knows {', '.join(sorted(codes))}.")
-            self._own.append(every.get(short))
+            self._own.append(codes.get(short))
         self._detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
 
     def wrong(self, source: str, target: str) -> str | None:

@@ -20,6 +20,7 @@ from seq2seq.checkpoint import resolve_model_path
 from seq2seq.corpus import Counts, read_corpus
 from seq2seq.decoding import Request
 from seq2seq.errors import CorpusError, RecipeError
+from seq2seq.language_codes import same_code
 from seq2seq.recipe import Corpus, DecodingSection, Recipe
 from seq2seq.recipe.decoding import DRAWN, SAMPLING_KEYS
 from seq2seq.storage import read_metadata, sync
@@ -93,7 +94,7 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
     languages = recipe.languages.source, recipe.languages.target
     wanted = languages if spec.target is None else languages[::-1]
     found = translator.languages.source, translator.languages.target
-    if found != wanted:
+    if not all(same_code(one or "", other or "") for one, other in zip(found, wanted, strict=True)):
         raise RecipeError(f"{model} translates from {found[0]} to {found[1]}; the corpus {spec.label} needs a model "
                           f"from {wanted[0]} to {wanted[1]}.")
     options = _options(translator.decoding, spec.samples)

@@ -123,7 +123,8 @@ def test_lingua_sees_a_third_language_and_says_what_it_does_not_know():
 
 
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
-@pytest.mark.parametrize("short, long", [("de", "deu"), ("zh", "zho-Hant"), ("no", "nor"), ("en-GB", "eng")])
+@pytest.mark.parametrize("short, long", [("de", "deu"), ("zh", "zho-Hant"), ("no", "nor"), ("en-GB", "eng"),
+                                         ("de", "ger")])
 def test_languages_are_known_by_three_letters_as_by_two(short, long):
     from seq2seq.recipe import Languages
 

@@ -102,6 +102,11 @@ def test_a_model_of_the_other_direction_is_refused(folder, tmp_path):
         with_synthetic_text(recipe, tmp_path)
 
 
+def test_a_model_of_the_same_languages_may_write_their_codes_otherwise(folder, tmp_path):
+    recipe = load_recipe(folder / "recipe.yaml", ["languages={source: eng, target: ger}"])
+    assert made(recipe, tmp_path)[1] == made(load_recipe(folder / "recipe.yaml"), tmp_path)[1]
+
+
 def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
     training = Training(load_recipe(folder / "recipe.yaml"), tmp_path / "run")
     assert training.prepared.counts["mono.de"]["lines"] == len(LINES)
