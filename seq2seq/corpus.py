@@ -223,7 +223,7 @@ def _read_tmx(spec: Corpus, path: Path) -> Iterator[Row]:
     with opened(path) as file:
         blocks = iter(partial(file.read, BLOCK_BYTES), b"")
         languages = [str(column) for column in spec.columns]
-        yield from enumerate(read_units(blocks, str(path), languages, spec.markup), 1)
+        yield from enumerate(read_units(blocks, str(path), languages, spec.markup, spec.limit), 1)
 
 
 def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:

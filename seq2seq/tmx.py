@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from xml.parsers import expat
 
 from seq2seq.errors import CorpusError
+from seq2seq.language_codes import subtags
 
 # What is inside these belongs to a word processor's format; inside <hi> (and <sub>, a footnote) stands text.
 CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
 LANGUAGE = ("xml:lang", "lang")
 """Attributes of a <tuv>; the second is that of TMX 1.1."""
+MOST_NAMED = 20
+"""Languages of a file that an error lists."""
 
 
 @dataclass
@@ -87,26 +91,40 @@ class _Reader:
                               "in the file, and its text would be lost; write the character itself.")
 
 
-def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False
-               ) -> Iterator[tuple[str, ...]]:
+def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
+               limit: int | None = None) -> Iterator[tuple[str, ...]]:
     """The texts of each unit in these languages.
 
     Args:
         blocks: the file's bytes, in blocks of any size.
         path: what errors call the file.
-        languages: codes; `en` takes `en-US` too where no variant is `en` itself. A unit without one of them gives ""
-            for it; of several variants in one language the first is taken.
+        languages: codes; `en` takes `en-US` too where no variant is `en` itself, and `eng` is the same as `en`. A unit
+            without one of them gives "" for it; of several variants in one language the first is taken.
         keep_markup: with the codes of the format it came from (`<b>` …) inside the text, otherwise without.
+        limit: how many units to read, from the first.
     Raises:
-        CorpusError: the file is no TMX, or damaged; with its line.
+        CorpusError: the file is no TMX, or damaged; with its line. Or no unit has one of the languages.
     """
+    missing, there, count = list(dict.fromkeys(languages)), dict[str, None](), 0
+    for count, unit in enumerate(islice(_units(blocks, path, keep_markup), limit), 1):
+        texts = {language: _text(unit, language) for language in languages}
+        if missing:
+            missing = [language for language in missing if texts[language] is None]
+            there.update(dict.fromkeys(code for code, _ in unit.variants))
+            if missing and count == limit:                                      # the caller may not ask for more
+                raise _without(path, missing, f"the first {count:,}", list(there))
+        yield tuple(texts[language] or "" for language in languages)
+    if missing and count:
+        raise _without(path, missing, f"its {count:,}", list(there))
+
+
+def _units(blocks: Iterable[bytes], path: str, keep_markup: bool) -> Iterator[_Unit]:
     reader = _Reader(path, keep_markup)
     try:
         # The parser may keep back units until it is told of the end (expat 2.6 does).
         for block, last in chain(((block, False) for block in blocks), [(b"", True)]):
             reader.parser.Parse(block, last)
-            for unit in reader.units:
-                yield tuple(_text(unit, language) for language in languages)
+            yield from reader.units
             reader.units.clear()
     except (LookupError, ValueError) as error:                                  # of the encoding that the file names
         raise CorpusError(f"{path}: its encoding cannot be read ({error}). Convert the file to UTF-8, and name that in "
@@ -116,13 +134,23 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
                           "translation memory again, or mend the line.") from error
 
 
-def _text(unit: _Unit, language: str) -> str:
-    wanted = _parts(language)
-    # The shortest code that begins with the wanted one: `en` before `en-US`.
-    fitting = [(len(parts), number) for number, (code, _) in enumerate(unit.variants)
-               if (parts := _parts(code))[:len(wanted)] == wanted]
-    return unit.variants[min(fitting)[1]][1] if fitting else ""
+def _without(path: str, missing: Sequence[str], units: str, there: Sequence[str]) -> CorpusError:
+    """The error about a file none of whose units has text in the languages `missing`; it has those of `there`."""
+    named = ", ".join(code or "not named" for code in there[:MOST_NAMED])
+    return CorpusError(
+        f"{path}: none of {units} units has text in {' or '.join(repr(code) for code in missing)}. Their languages are "
+        f"{named or 'none'}{', …' if len(there) > MOST_NAMED else ''}. Write two of these as `source` and `target` of "
+        "the corpus (for a language model, one as `text`), or name another file.")
 
 
-def _parts(code: str) -> list[str]:
-    return code.lower().replace("_", "-").split("-")
+def _text(unit: _Unit, language: str) -> str | None:
+    """Its text in a language: of the variant with the shortest code that begins with the wanted one, `en` before
+    `en-US`; of two such variants, of the one whose code is written the same way, `en` before `eng`."""
+    wanted = subtags(language)
+    fitting = [(len(parts), _main(code) != _main(language), number) for number, (code, _) in enumerate(unit.variants)
+               if (parts := subtags(code))[:len(wanted)] == wanted]
+    return unit.variants[min(fitting)[2]][1] if fitting else None
+
+
+def _main(code: str) -> str:
+    return re.split("[-_]", code.lower())[0]

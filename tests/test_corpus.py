@@ -389,6 +389,14 @@ def test_a_damaged_translation_memory_is_told_with_its_line(tmp_path):
         pairs_of(tmp_path, file="memory.tmx", source="de", target="en")
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_a_translation_memory_without_the_recipes_language_is_an_error_that_names_its_own(tmp_path, limit):
+    write(tmp_path / "memory.tmx", TMX)
+    with pytest.raises(CorpusError, match=r"has text in 'sw'\. Their languages are de-DE, en\."):
+        pairs_of(tmp_path, file="memory.tmx", source="sw", target="en", limit=limit)
+    assert pairs_of(tmp_path, file="memory.tmx", source="ger", target="eng", limit=1) == FIRST_PAIRS[:1]
+
+
 def test_the_languages_of_a_translation_memory_are_the_recipes(tmp_path):
     write(tmp_path / "memory.tmx", TMX)
     (tmp_path / "recipe.yaml").write_text(

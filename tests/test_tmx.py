@@ -61,9 +61,56 @@ def test_each_unit_gives_its_texts_in_the_chosen_languages():
     assert read(text, "de") == [("Ein Hund & mehr",), ("Käse",)]
 
 
-@pytest.mark.parametrize("wanted, found", [("en", "plain"), ("en-US", "American"), ("EN_gb", "British"), ("e", "")])
+@pytest.mark.parametrize("wanted, found", [("en", "plain"), ("en-US", "American"), ("EN_gb", "British"),
+                                           ("eng", "other"), ("eng-US", "American")])
 def test_a_language_takes_its_regions_but_its_own_code_first(wanted, found):
     assert read(HEAD + unit(en_US="American", en_GB="British", en="plain", eng="other") + TAIL, wanted) == [(found,)]
+
+
+@pytest.mark.parametrize("written, wanted", [
+    ("eng", "en"), ("en", "eng"), ("eng-US", "en"), ("en-US", "eng"), ("eng-US", "en-US"), ("ENG_us", "en"),
+    ("deu", "de"), ("ger", "de"), ("de", "ger"), ("deu", "ger"), ("ger-AT", "deu"), ("zho-Hant-TW", "zh-Hant"),
+])
+def test_codes_of_three_letters_mean_what_those_of_two_do(written, wanted):
+    assert read(HEAD + unit(fr="non", **{written: "oui"}) + TAIL, wanted) == [("oui",)]
+
+
+@pytest.mark.parametrize("written, wanted", [("enm", "en"), ("e", "en"), ("en", "e"), ("en", "en-US"), ("est", "es")])
+def test_other_languages_and_lacking_regions_are_not_taken(written, wanted):
+    with pytest.raises(CorpusError, match=f"no.* text in '{wanted}'.* are fr, {written}"):
+        read(HEAD + unit(fr="non", **{written: "oui"}) + TAIL, wanted)
+
+
+@pytest.mark.parametrize("languages, told", [
+    (("sw", "en"), "none of its 3 units has text in 'sw'. Their languages are en, de-AT, fr. Write two of these as "
+                   "`source` and `target` of the corpus"),
+    (("sw", "yo"), "none of its 3 units has text in 'sw' or 'yo'. Their languages are en, de-AT, fr."),
+])
+def test_a_file_without_a_language_says_which_it_has(languages, told):
+    text = HEAD + unit(en="A dog", de_AT="Ein Hund") + unit(en="Cheese", fr="Fromage") + unit() + TAIL
+    with pytest.raises(CorpusError, match=f"^memory.tmx: {told}"):
+        read(text, *languages)
+
+
+def test_a_file_without_codes_and_one_with_many_say_so():
+    with pytest.raises(CorpusError, match="Their languages are not named"):
+        read(HEAD + "<tu><tuv><seg>A dog</seg></tuv></tu>" + TAIL, "en")
+    many = {f"x{chr(first)}{chr(second)}": "x" for first in range(97, 120) for second in range(97, 120)}
+    with pytest.raises(CorpusError, match="are xaa, xab, [a-z, ]+, xat, …. Write"):
+        read(HEAD + unit(**many) + TAIL, "en")
+
+
+def test_a_language_may_come_late_but_not_behind_the_limit():
+    text = HEAD + unit(en="A dog") * 5 + unit(en="Cheese", de="Käse") + TAIL
+    assert read(text) == [("A dog", "")] * 5 + [("Cheese", "Käse")]
+    assert read(text, limit=6) == read(text)
+    for least in range(1, 6):
+        with pytest.raises(CorpusError, match=f"none of the first {least} units has text in 'de'"):
+            read(text, limit=least)
+
+
+def test_a_file_without_units_lacks_no_language():
+    assert read(HEAD + TAIL, "en") == []
 
 
 def test_regions_stand_in_where_there_is_nothing_else():
