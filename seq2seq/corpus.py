@@ -1,4 +1,4 @@
-"""Parallel text as it lies: two files, TSV, JSONL, Parquet, TMX, the hub.
+"""Parallel text as it lies: two files, TSV, CSV, JSONL, Parquet, TMX, the hub.
 
 A line ends at a line feed alone. Whatever else looks like a line end (U+0085, U+2028, a form feed) is a character.
 """
@@ -6,6 +6,7 @@ A line ends at a line feed alone. Whatever else looks like a line end (U+0085, U
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -187,27 +188,77 @@ def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
 
 def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
     path = directory / str(spec.file)
-    return {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".parquet": _read_parquet,
+    return {".tsv": _read_columns, ".csv": _read_columns, ".jsonl": _read_jsonl, ".parquet": _read_parquet,
             ".tmx": _read_tmx}[str(spec.table_format)](spec, path)
 
 
-def _read_tsv(spec: Corpus, path: Path) -> Iterator[Row]:
-    lines = enumerate(read_lines(path), 1)
+def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
+    lines = _csv_lines(path) if spec.table_format == ".csv" else _tsv_lines(path)
     columns = spec.columns
     if spec.header:
-        names = next(lines, (1, ""))[1].removeprefix("\ufeff").removesuffix("\r").split("\t")
+        names = next(lines, (1, [""]))[1]
+        names[0], names[-1] = names[0].removeprefix("\ufeff"), names[-1].removesuffix("\r")
         for column in columns:
             if column not in names:
                 raise CorpusError(f"{path}:1: no column '{column}'; the header has {', '.join(names)}.")
         places = [names.index(str(column)) for column in columns]
     else:
         places = [int(column) - 1 for column in columns]
-    for number, line in lines:
-        fields = line.split("\t")
+    for number, fields in lines:
         if len(fields) <= max(places):
             raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(places) + 1} is asked for. "
                               "Mend the line, or name other columns in the recipe.")
         yield number, tuple(fields[place] for place in places)
+
+
+def _tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number and the fields of each line."""
+    for number, line in enumerate(read_lines(path), 1):
+        yield number, line.split("\t")
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number and the fields of each line of a CSV file (RFC 4180), all of which have as many.
+
+    A byte order mark and a final `\\r`, which are no part of a quoted field, stay with the first and the last field:
+    `read_corpus` counts them.
+
+    Raises:
+        CorpusError: a quote is not closed in its line, or stands where none may; or a line has more or fewer fields
+            than the first, as commas without quotes around them make.
+    """
+    width = 0
+    for number, line in enumerate(read_lines(path), 1):
+        fields = _csv_fields(line, f"{path}:{number}") if '"' in line else line.split(",")
+        width = width or len(fields)
+        if len(fields) != width:
+            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but line 1 has {width}. Put text with commas "
+                              'in double quotes, such as "yes, sir", or mend the line.')
+        yield number, fields
+
+
+_CSV_FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",]*))(?=,|\Z)')
+
+
+def _csv_fields(line: str, where: str) -> list[str]:
+    mark, ending = "\ufeff" * line.startswith("\ufeff"), "\r" * line.endswith("\r")
+    line = line.removeprefix("\ufeff").removesuffix("\r")
+    fields: list[str] = []
+    start = 0
+    while start <= len(line):
+        match = _CSV_FIELD.match(line, start)
+        if match is None:
+            column = f"{where}: column {len(fields) + 1}"
+            if line[start] == '"' and line.count('"', start) % 2:
+                raise CorpusError(f"{column} begins with a quote that is not closed in this line. A sentence is one "
+                                  "line: take line feeds out of the fields, or close the quote.")
+            raise CorpusError(f"{column} has a quote in the middle. Put the column in double quotes, and write each "
+                              'quote in it twice: "he said ""yes""".')
+        quoted, plain = match.groups()
+        fields.append(plain if quoted is None else quoted.replace('""', '"'))
+        start = match.end() + 1
+    fields[0], fields[-1] = mark + fields[0], fields[-1] + ending
+    return fields
 
 
 def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:

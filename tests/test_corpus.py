@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
 import zstandard
+from hypothesis import given, strategies
 
 from seq2seq.cleaning import clean
 from seq2seq.corpus import Counts, read_corpus, read_lines, read_pairs
@@ -221,6 +224,87 @@ def test_what_a_tsv_file_lacks_is_named(tmp_path):
 def test_quotes_in_a_tsv_file_are_text(tmp_path):
     write(tmp_path / "a.tsv", '"Hund\t"dog" he said\n')
     assert pairs_of(tmp_path, file="a.tsv") == [(1, '"Hund', '"dog" he said')]
+
+
+# CSV
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst"])
+def test_csv_columns_are_those_of_tsv(tmp_path, name):
+    write(tmp_path / name, "7,ein Hund,a dog\n7,eine Katze,a cat\n")
+    assert pairs_of(tmp_path, file=name, source=2, target=3) == FIRST_PAIRS
+    assert pairs_of(tmp_path, file=name)[0] == (1, "7", "ein Hund")
+    assert pairs_of(tmp_path, file=name, text=3, limit=1) == [(1, "", "a dog")]
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_csv_columns_may_have_names_and_marks_around_them_are_repaired(tmp_path, quote, ending):
+    rows = [["en", "id", "de"], ["a dog", "7", "ein Hund"], ["a cat", "8", "eine Katze"]]
+    text = "".join(",".join(f"{quote}{field}{quote}" for field in row) + ending for row in rows)
+    write(tmp_path / "a.csv", "\ufeff" + text)
+    counts = Counts()
+    found = pairs_of(tmp_path, counts, file="a.csv", header=True, source="de", target="en")
+    assert found == [(2, "ein Hund", "a dog"), (3, "eine Katze", "a cat")]
+    assert counts.carriage_returns == (2 if ending == "\r\n" else 0)
+    assert pairs_of(tmp_path, counts, file="a.csv", source=1, target=3)[0] == (1, "en", "de")
+    assert counts.byte_order_marks == 1
+
+
+@pytest.mark.parametrize("line, fields", [
+    ('"a, b","c"', ("a, b", "c")), ('"he said ""yes""",c', ('he said "yes"', "c")), ('"""a""","""', None),
+    ('"""a""",""""', ('"a"', '"')), ('"",', ("", "")), (',""', ("", "")), (" a , b ", (" a ", " b ")),
+    ('"a\tb",c\td', ("a\tb", "c\td")), ('"a\rb",c', ("a\rb", "c")), ("a\rb,c", ("a\rb", "c")),
+])
+def test_fields_of_a_csv_file_are_quoted_as_rfc_4180_says(tmp_path, line, fields):
+    write(tmp_path / "a.csv", f"{line}\n")
+    if fields is None:
+        with pytest.raises(CorpusError, match=r"a\.csv:1: column 2 begins with a quote"):
+            pairs_of(tmp_path, file="a.csv")
+    else:
+        assert pairs_of(tmp_path, file="a.csv") == [(1, *fields)]
+
+
+FIELDS = strategies.text(strategies.characters(exclude_characters="\n", exclude_categories=("Cs",))).filter(
+    lambda text: not text.endswith("\r") and not text.startswith("\ufeff"))
+
+
+@given(rows=strategies.lists(strategies.tuples(FIELDS, FIELDS), min_size=1, max_size=5), ending=strategies.sampled_from(
+    ["\n", "\r\n"]), quoting=strategies.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]))
+def test_what_pythons_csv_writes_is_read_as_it_was(tmp_path_factory, rows, ending, quoting):
+    """Parity with another implementation."""
+    written = io.StringIO(newline="")
+    csv.writer(written, lineterminator=ending, quoting=quoting).writerows(rows)
+    folder = tmp_path_factory.mktemp("csv")
+    write(folder / "a.csv", written.getvalue())
+    assert pairs_of(folder, file="a.csv") == [(number, *row) for number, row in enumerate(rows, 1)]
+
+
+@pytest.mark.parametrize("line, told", [
+    ('"ein', "column 1 begins with a quote that is not closed in this line. .*take line feeds out"),
+    ('"ein Hund","a', "column 2 begins with a quote that is not closed in this line"),
+    ('"ein" Hund,a dog', "column 1 has a quote in the middle. .*write each quote in it twice"),
+    ('ein Hund,a "dog"', "column 2 has a quote in the middle"),
+    ('ein Hund, "a dog"', "column 2 has a quote in the middle"),
+    ("ein Hund,yes, a dog", "3 columns, but line 1 has 2. Put text with commas in double quotes"),
+    ("ein Hund", "1 columns, but line 1 has 2"),
+    ("", "1 columns, but line 1 has 2"),
+])
+def test_mistakes_in_csv_are_named_by_line(tmp_path, line, told):
+    write(tmp_path / "a.csv", f'"x","y, z"\n{line}\nx,y\n')
+    with pytest.raises(CorpusError, match=rf"a\.csv:2: {told}"):
+        pairs_of(tmp_path, file="a.csv")
+
+
+def test_what_a_csv_file_lacks_is_named(tmp_path):
+    write(tmp_path / "a.csv", '"de","en"\nein Hund,a dog\n')
+    with pytest.raises(CorpusError, match=r"a\.csv:1: 2 columns, but column 5 is asked for"):
+        pairs_of(tmp_path, file="a.csv", source=5, target=1)
+    with pytest.raises(CorpusError, match=r"a\.csv:1: no column 'fr'; the header has de, en\."):
+        pairs_of(tmp_path, file="a.csv", header=True, source="de", target="fr")
+    write(tmp_path / "empty.csv", "")
+    with pytest.raises(CorpusError, match=r"empty\.csv:1: no column 'de'"):
+        pairs_of(tmp_path, file="empty.csv", header=True, source="de", target="en")
 
 
 # JSONL

@@ -142,6 +142,8 @@ def test_the_choices_are_found_at_all():
         ({"file": "a.tsv"}, "table", (1, 2)),
         ({"file": "a.tsv.gz", "source": 3, "target": 5}, "table", (3, 5)),
         ({"file": "a.tsv", "header": True, "source": "x", "target": "y"}, "table", ("x", "y")),
+        ({"file": "a.csv"}, "table", (1, 2)),
+        ({"file": "a.csv.zst", "header": True, "source": "x", "target": "y"}, "table", ("x", "y")),
         ({"file": "a.jsonl.gz", "source": "x", "target": "y"}, "table", ("x", "y")),
         ({"file": "a.parquet", "source": "x", "target": "y"}, "table", ("x", "y")),
         ({"hub": "wmt/wmt14", "config": "de-en", "split": "test", "source": "de", "target": "en"}, "hub", ("de", "en")),
@@ -263,9 +265,11 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
         ("{source: train.de, target: train.en, split: x}",
          ": `config`, `split` and `streaming` belong to a corpus with `hub`"),
         ("{source: train.de, target: train.en, header: true}",
-         ": `header: true` belongs to a corpus with a .tsv `file`"),
-        ("{file: pairs.csv}", ".file: expected a name that ends in .tsv, .jsonl or .tmx (and .gz or .zst), or in "
-         ".parquet, found 'pairs.csv'"),
+         ": `header: true` belongs to a corpus with a .tsv or .csv `file`"),
+        ("{file: pairs.jsonl, header: true, source: de, target: en}",
+         ": `header: true` belongs to a corpus with a .tsv or .csv `file`"),
+        ("{file: pairs.ods}", ".file: expected a name that ends in .tsv, .csv, .jsonl or .tmx (and .gz or .zst), or in "
+         ".parquet, found 'pairs.ods'"),
         ("{hub: a/b, split: c, translated_by: .}",
          ": `translated_by` needs one file, `source` or `target`, and makes the other"),
         ("{target: 2, translated_by: .}",
@@ -280,6 +284,9 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
         ("{file: pairs.tsv, source: 1}", ": give both columns, `source` and `target`, or neither"),
         ("{file: pairs.tsv, source: de, target: en}",
          ": a .tsv without `header: true` has numbered columns, such as `source: 1, target: 2`"),
+        ("{file: pairs.csv, source: de, target: en}",
+         ": a .csv without `header: true` has numbered columns, such as `source: 1, target: 2`"),
+        ("{file: pairs.csv, header: true}", ": `source` and `target` must name the columns"),
         ("{file: pairs.tsv, source: 0, target: 1}", ".source: columns count from 1, found 0"),
         ("{source: 1.5, target: train.en}",
          ".source: expected a path, the name of a column or the number of a column"),
@@ -288,7 +295,7 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
     ],
 )  # fmt: skip
 def test_a_corpus_that_is_none_of_the_three_forms_is_explained(directory, corpus, said):
-    for name in ("a.tsv", "pairs.csv", "pairs.tsv", "pairs.jsonl"):
+    for name in ("a.tsv", "pairs.csv", "pairs.tsv", "pairs.jsonl", "pairs.ods"):
         (directory / "data" / name).touch()
     text = RECIPE.replace("{source: train.de, target: train.en}", corpus)
     assert mistakes(text) == [f"recipe.yaml:6: data.train.0{said}"]

@@ -13,7 +13,9 @@ from seq2seq.unpacking import PACKED
 # No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
-TABLE_FORMATS = (".tsv", ".jsonl", ".parquet", ".tmx")
+TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
+OF_COLUMNS = (".tsv", ".csv")
+"""Formats whose columns have numbers, or names in their first line."""
 
 
 def _text_or_column(value: Any) -> Any:
@@ -49,10 +51,11 @@ class Corpus(Section):
     text: PathOrColumn = None
     """Instead of `source` and `target`, for a language model: the file of sentences, or the column that holds them."""
     file: str | None = None
-    """One file of pairs: .tsv, .jsonl, a translation memory .tmx (each may end in .gz or .zst as well) or .parquet.
-    Without `source` and `target`, the first two columns of a .tsv, or the recipe's languages in a .tmx."""
+    """One file of pairs: .tsv, .csv (RFC 4180: commas, and double quotes around text with commas), .jsonl, a
+    translation memory .tmx (each may end in .gz or .zst as well) or .parquet. Without `source` and `target`, the first
+    two columns of a .tsv or .csv, or the recipe's languages in a .tmx."""
     header: bool = False
-    """The first line of a .tsv names its columns; without it, columns are numbers from 1."""
+    """The first line of a .tsv or .csv names its columns; without it, columns are numbers from 1."""
     markup: bool = False
     """Keep the codes of the format that the text of a .tmx came from, such as `<b>`; otherwise they are left out."""
     hub: str | None = None
@@ -99,8 +102,8 @@ class Corpus(Section):
                 raise ValueError("`translated_by` needs one file, `source` or `target`, and makes the other")
             return self
         named = all(isinstance(getattr(self, side), str) for side in self.sides)
-        if self.header and self.table_format != ".tsv":
-            raise ValueError("`header: true` belongs to a corpus with a .tsv `file`")
+        if self.header and self.table_format not in OF_COLUMNS:
+            raise ValueError("`header: true` belongs to a corpus with a .tsv or .csv `file`")
         if self.form == "files":
             if not named:
                 needed = "`source` and `target` (two files)" if self.text is None else "a file of `text`"
@@ -109,7 +112,7 @@ class Corpus(Section):
         if self.form == "table" and self.table_format is None:
             raise MistakeAt(
                 "file",
-                "expected a name that ends in .tsv, .jsonl or .tmx (and .gz or .zst), or in .parquet, found "
+                "expected a name that ends in .tsv, .csv, .jsonl or .tmx (and .gz or .zst), or in .parquet, found "
                 f"'{self.file}'",
             )
         if self.form == "hub" and self.split is None:
@@ -118,9 +121,10 @@ class Corpus(Section):
             raise ValueError("give both columns, `source` and `target`, or neither")
         if self.in_recipes_languages:
             return self
-        by_number = self.table_format == ".tsv" and not self.header
+        by_number = self.table_format in OF_COLUMNS and not self.header
         if by_number and any(isinstance(column, str) for column in self.columns):
-            raise ValueError("a .tsv without `header: true` has numbered columns, such as `source: 1, target: 2`")
+            raise ValueError(f"a {self.table_format} without `header: true` has numbered columns, such as `source: 1, "
+                             "target: 2`")
         if not by_number and not named:
             raise ValueError("`source` and `target` must name the columns" if self.text is None
                              else "`text` must name the column")
@@ -152,7 +156,7 @@ class Corpus(Section):
 
     @property
     def table_format(self) -> str | None:
-        """`.tsv`, `.jsonl`, `.tmx` or `.parquet` for a corpus with `file`; None for other forms and other endings."""
+        """Its ending, one of `TABLE_FORMATS`, for a corpus with `file`; None for other forms and other endings."""
         name = self.file or ""
         suffix = Path(name).suffix
         if suffix in PACKED:
