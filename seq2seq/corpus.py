@@ -6,10 +6,12 @@ A line ends at a line feed alone. Whatever else looks like a line end (U+0085, U
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from glob import has_magic
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -300,6 +302,9 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
 def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
     import datasets
 
+    if os.path.isdir(str(spec.hub)) and has_magic(place := os.path.realpath(str(spec.hub))):
+        raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library takes the name of its "
+                          f"directory, {place}, for a pattern, and could read others. Rename it without *, ? and [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # What is streamed comes over the network as it is read.

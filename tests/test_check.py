@@ -166,6 +166,21 @@ def test_every_corpus_that_cannot_be_read_is_an_error_and_the_others_are_reporte
     assert "train.de:2" in err and "test.en" in err
 
 
+@pytest.mark.parametrize("name", ["a[1]", "a*"])
+def test_the_name_of_a_file_is_no_pattern_and_no_markup(directory, capsys, name):
+    for stem, pairs in [("a1", TEXTS["valid"]), ("ab", TEXTS["valid"]), (name, TEXTS["test"])]:
+        write(directory, stem, pairs)
+    corpora = "[{source: train.de, target: train.en}, {source: more.de, target: more.en, weight: 3}]"
+    (directory / "recipe.yaml").write_text(RECIPE.replace(corpora, f"[{{source: '{name}.de', target: '{name}.en'}}]"))
+    assert main(["check", "recipe.yaml"]) == 0
+    assert re.search(rf"train {re.escape(name)}\.de +source +4 ", capsys.readouterr().out)
+    (directory / f"{name}.de").write_bytes(b"x\n\xe4\n")
+    assert main(["check", "recipe.yaml"]) == 2
+    told = capsys.readouterr()
+    assert f"{name}.de: 1 of 2 lines are not UTF-8 (such as line 2)" in told.out
+    assert f"{name}.de:2: byte 0xe4" in told.err
+
+
 def test_what_was_mended_in_reading_is_said(directory, capsys):
     (directory / "more.de").write_bytes(b"\xef\xbb\xbfzwei Katzen\r\n")
     assert main(["check", "recipe.yaml"]) == 0

@@ -15,7 +15,7 @@ from hypothesis import given, strategies
 
 from seq2seq.cleaning import clean
 from seq2seq.corpus import Counts, read_corpus, read_lines, read_pairs
-from seq2seq.errors import CorpusError
+from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data import Cleaning
 from seq2seq.unpacking import BLOCK_BYTES
@@ -423,6 +423,19 @@ def test_a_data_set_of_the_hub_may_lie_on_disk(tmp_path, parquet):
         pairs_of(tmp_path, **hub | {"target": "fr"})
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_data_set_on_disk_whose_name_datasets_takes_for_a_pattern_is_refused(tmp_path, parquet, streaming):
+    """datasets 5.2 reads set1 for `set[1]`, and all of them for `set*`."""
+    parquet("set1/train", translation=[{"de": "falsch", "en": "wrong"}])
+    for name in ("set[1]", "set*", "set?", "set*/deeper"):
+        (tmp_path / name).mkdir()
+        parquet(f"{name}/train", translation=TRANSLATIONS)
+        with pytest.raises(CorpusError, match=r"takes the name of its directory, .*, for a pattern.* Rename it"):
+            pairs_of(tmp_path, hub=str(tmp_path / name), split="train", streaming=streaming, **KEYS)
+    parquet("{a,set1}/train", translation=TRANSLATIONS)
+    assert pairs_of(tmp_path, hub=str(tmp_path / "{a,set1}"), split="train", streaming=streaming, **KEYS) == FIRST_PAIRS
+
+
 def test_a_data_set_that_cannot_be_loaded_is_said(tmp_path, parquet):
     parquet("set/train", de=["x"], en=["y"])
     (tmp_path / "nothing").mkdir()
@@ -493,6 +506,48 @@ def test_the_languages_of_a_translation_memory_are_the_recipes(tmp_path):
 def test_a_tag_stands_before_each_source(tmp_path):
     write(tmp_path / "pairs.tsv", "ein Hund\ta dog\n")
     assert pairs_of(tmp_path, file="pairs.tsv", tag="<BT>") == [(1, "<BT> ein Hund", "a dog")]
+
+
+# Names
+
+
+CONTENTS = {
+    "tsv": "{source}\t{target}\n", "csv": "{source},{target}\n",
+    "jsonl": '{{"de": "{source}", "en": "{target}"}}\n',
+    "tmx": '<tmx><tu><tuv xml:lang="de"><seg>{source}</seg></tuv><tuv xml:lang="en"><seg>{target}</seg></tuv></tu>'
+           '</tmx>',
+}
+
+
+@pytest.mark.parametrize("name", ["a[1]", "a*", "a?", "a[!b]", "{a1,ab}", "**", "~a", "$HOME", "a%31", "[red]"])
+@pytest.mark.parametrize("form", ["files", "files.gz", "tsv", "tsv.zst", "csv", "csv.gz", "jsonl", "tmx", "parquet"])
+def test_the_name_of_a_file_is_no_pattern(tmp_path, parquet, form, name):
+    """Not in the recipe's look at its files, not in reading; whatever lies beside it."""
+    kind, _, packed = form.partition(".")
+
+    def make(stem: str, **texts: str) -> None:
+        if kind == "parquet":
+            parquet(stem, **{{"source": "de", "target": "en"}[side]: [text] for side, text in texts.items()})
+        elif kind == "files":
+            for side, text in texts.items():
+                write(tmp_path / f"{stem}.{side}{packed and f'.{packed}'}", f"{text}\n")
+        else:
+            write(tmp_path / f"{stem}.{form}", CONTENTS[kind].format(**texts))
+
+    for beside in ("a1", "ab", "a"):
+        make(beside, source="falsch", target="wrong")
+    corpus = {"files": {"source": f"{name}.source", "target": f"{name}.target"}, "tsv": {"file": f"{name}.tsv"},
+              "csv": {"file": f"{name}.csv"}}.get(kind, {"file": f"{name}.{kind}", **KEYS})
+    corpus = {key: value + (packed and f".{packed}") if value not in KEYS.values() else value
+              for key, value in corpus.items()}
+    text = json.dumps({"name": "x", "languages": KEYS, "data": {"train": [corpus], "valid": corpus}})
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(RecipeError, match="there is no file"):
+        load_recipe(tmp_path / "recipe.yaml")
+    make(name, source="ein Hund", target="a dog")
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert list(read_pairs(recipe, recipe.data.valid)) == FIRST_PAIRS[:1]
+    assert list(read_pairs(recipe.resolve(), recipe.resolve().data.train[0])) == FIRST_PAIRS[:1]
 
 
 # Cleaning

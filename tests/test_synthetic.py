@@ -9,6 +9,7 @@ from seq2seq import synthetic
 from seq2seq.check import inspect
 from seq2seq.checkpoint import update_bundle_metadata
 from seq2seq.errors import RecipeError
+from seq2seq.preparation import taken_tokenizers
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.synthetic import with_synthetic_text
 from seq2seq.trainer import Training, train
@@ -105,6 +106,20 @@ def test_a_model_of_the_other_direction_is_refused(folder, tmp_path):
 def test_a_model_of_the_same_languages_may_write_their_codes_otherwise(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml", ["languages={source: eng, target: ger}"])
     assert made(recipe, tmp_path)[1] == made(load_recipe(folder / "recipe.yaml"), tmp_path)[1]
+
+
+@pytest.mark.parametrize("name", ["mono[1]", "mono*"])
+def test_names_of_the_text_and_of_the_model_are_no_patterns(folder, tmp_path, name):
+    for stem, text in (("mono1", "blau\n"), ("mono2", "blau\n"), (name, "zwei Katze\n")):
+        (tmp_path / f"{stem}.de").write_text(text)
+    (tmp_path / "model1").mkdir()
+    (tmp_path / "model[1]").symlink_to(folder / "reverse")
+    recipe = load_recipe(folder / "recipe.yaml", [
+        f"data.train=[{{target: '{tmp_path / name}.de', translated_by: '{tmp_path}/model[1]', sampling: false}}]",
+        f"tokenizer.taken_from={tmp_path}/model[1]"])
+    assert made(recipe, tmp_path / "made")[1].splitlines() == [
+        best.text for best, *_ in Translator.load(folder / "reverse").translate(["zwei Katze"])]
+    assert taken_tokenizers(recipe).joint
 
 
 def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
