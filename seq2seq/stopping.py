@@ -20,6 +20,14 @@ class Stopped(Exception):
         self.exit_code = 128 + number
 
 
+def signal_name(number: int) -> str:
+    """SIGKILL for 9, and so on."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class StopRequest:
     """Which signal has asked to stop, if any. message: what is to be said then, such as how to go on."""
 

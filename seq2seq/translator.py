@@ -19,13 +19,14 @@ from seq2seq.continuations import Chooser, continuations
 from seq2seq.decoding import Decoding, Found, Part, Request
 from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
 from seq2seq.faults import FAULTS
+from seq2seq.inference.compiled import CompiledTransformer
+from seq2seq.inference.eager import for_inference
+from seq2seq.inference.kernel_library import CompilationError, library
+from seq2seq.inference.kernels import Kernels
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.machine import choose_device, choose_precision, settle_process
 from seq2seq.model import Model
-from seq2seq.model.compiled import CompiledTransformer
-from seq2seq.model.inference import for_inference
 from seq2seq.model.interface import Seq2Seq
-from seq2seq.model.kernels import CompilationError, Kernels, library
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingSection, Languages, Recipe
 from seq2seq.restoring import read_model

@@ -14,6 +14,7 @@ from typing import Any, cast
 from seq2seq.decoding import Request
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingSection
+from seq2seq.stopping import signal_name
 from seq2seq.translator import Progress, Translation, Translator, growing_blocks, kernels_ready, numbered
 
 
@@ -38,6 +39,9 @@ class TranslatorPool:
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
         self.processes = []
+        self.compile = bool(models.get("compile"))
+        # First and last line, from 1, that each process translates at the moment.
+        self.lines: dict[Connection, tuple[int, int]] = {}
         for _ in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, str(path), device, precision, threads, models),
@@ -73,7 +77,12 @@ class TranslatorPool:
         shares = {pipe: order[first :: len(self.pipes)] for first, pipe in enumerate(self.pipes)}
         waiting = [pipe for pipe, share in shares.items() if share]
         for pipe in waiting:
-            pipe.send(([lines[number] for number in shares[pipe]], decoding))
+            numbers = [line.number + 1 for line in (lines[place] for place in shares[pipe]) if line.number is not None]
+            self.lines[pipe] = min(numbers), max(numbers)
+            try:
+                pipe.send(([lines[number] for number in shares[pipe]], decoding))
+            except BrokenPipeError:
+                raise self._death(pipe) from None
         found: list[list[Translation]] = [[] for _ in lines]
         refused: Exception | None = None
         while waiting:
@@ -96,14 +105,30 @@ class TranslatorPool:
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
         try:
             kind, content = pipe.recv()
-        except EOFError:
-            process = self.processes[self.pipes.index(pipe)]
-            process.join()
-            raise UserError(f"a worker ended with exit code {process.exitcode}, perhaps for lack of memory. "
-                            "Use fewer --workers.") from None
+        except (EOFError, ConnectionResetError):
+            raise self._death(pipe) from None
         if kind == "error":
             raise content
         return kind, content
+
+    def _death(self, pipe: Connection) -> UserError:
+        """The error for a process that has ended: by what, at which lines, and what to do."""
+        process = self.processes[self.pipes.index(pipe)]
+        process.join()
+        code = process.exitcode or 0
+        at = "while it loaded the model" if pipe not in self.lines else \
+            "at lines {:,} to {:,}".format(*self.lines[pipe])
+        if code == -signal.SIGKILL:
+            cause, remedy = "was killed (SIGKILL)", ("This is how the system ends processes when memory runs out: use "
+                                                     "fewer --workers or a smaller --batch-tokens.")
+        elif code < 0:
+            cause = f"was ended by {signal_name(-code)}"
+            remedy = "Leave out --compile: the compiled kernels may be at fault." if self.compile else \
+                "Translate these lines with one worker to see more, and report it."
+        else:
+            cause, remedy = f"ended with exit code {code}", "Translate these lines with one worker to see more."
+        return UserError(f"a worker {cause} {at}. {remedy} With --output FILE, what was translated before is in "
+                         "FILE.part, and the same command with --resume goes on from there.")
 
     def close(self) -> None:
         """End the processes, at once."""

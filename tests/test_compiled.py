@@ -1,7 +1,5 @@
-import ctypes
 import math
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +11,13 @@ from random_models import GERMAN, recipe_text, save_random_model, trained_tokeni
 
 from seq2seq import translator as translator_module
 from seq2seq.continuations import continuations
-from seq2seq.machine import cpu_flags
-from seq2seq.model import kernels as kernels_module
+from seq2seq.inference import kernels as kernels_module
+from seq2seq.inference.compiled import FEW_ROWS, FEW_TOKENS, STEPS_OF_ROOM, CompiledState, CompiledTransformer
+from seq2seq.inference.eager import Int8Linear, for_inference
+from seq2seq.inference.kernel_interface import Norm
+from seq2seq.inference.kernel_library import CompilationError, library
+from seq2seq.inference.kernels import TOKENS_TOGETHER, Kernels, Pointers, linear_of_levels
 from seq2seq.model.caches import TransformerState
-from seq2seq.model.compiled import FEW_ROWS, FEW_TOKENS, STEPS_OF_ROOM, CompiledState, CompiledTransformer
-from seq2seq.model.inference import Int8Linear, for_inference
-from seq2seq.model.kernels import TOKENS_TOGETHER, CompilationError, Kernels, Norm, Pointers, library, linear_of_levels
 from seq2seq.search import power_normaliser, search
 from seq2seq.translator import Translator
 
@@ -217,40 +216,6 @@ def test_products_of_levels_are_those_of_int8_layers(multiply, dtype, rows, inpu
     assert (found - expected).abs().max() < 0.02 * inputs ** 0.5 and relative_error(found, expected) < 2e-3
 
 
-# What the processor can do, by the names of the kernel, where a build for it is known to have gone wrong: g++ 12.2 with
-# -O3 -ffast-math wrote a row past the end of the result of 6, 8 or 11 rows.
-BUILDS = {"native": set(), "cascadelake": {"avx512_vnni"}, "icelake-server": {"avx512_vnni", "avx512_vbmi2"}}
-
-
-@pytest.mark.parametrize("target", ["native", *(pytest.param(target, marks=pytest.mark.slow) for target in BUILDS
-                                                if target != "native")])
-def test_products_write_their_rows_and_nothing_around_them(compiled_library, target, tmp_path, monkeypatch):
-    if not BUILDS[target] <= cpu_flags():
-        pytest.skip(f"this processor cannot run a build for {target}")
-    if target != "native":
-        monkeypatch.setattr(kernels_module, "FLAGS", tuple(flag.replace("native", target)
-                                                           for flag in kernels_module.FLAGS))
-        compiled_library = library(tmp_path)
-    compiled = ctypes.CDLL(str(compiled_library))
-    random = np.random.default_rng(3)
-    for rows in range(1, 24):
-        for inputs, outputs in ((32, 7), (64, 64), (13, 5)):
-            weight, given = (random.standard_normal((count, inputs)).astype(np.float32) for count in (outputs, rows))
-            room = np.full(rows * outputs + 2 * 97, 7.5, np.float32)            # guarded by 97 numbers on each side
-            levels = random.integers(-127, 128, (outputs, inputs), np.int8)
-            scale = random.random(outputs, np.float32)
-            for linear, expected in (
-                    (kernels_module.Linear(weight=weight.ctypes.data), given @ weight.T),
-                    (kernels_module.Linear(levels=levels.ctypes.data, scale=scale.ctypes.data),
-                     given @ levels.T.astype(np.float32) * scale)):
-                linear.inputs, linear.outputs = inputs, outputs
-                room[:] = 7.5
-                compiled.product_fp32(ctypes.byref(linear), ctypes.c_void_p(given.ctypes.data),
-                                      ctypes.c_void_p(room[97:].ctypes.data), ctypes.c_long(rows))
-                np.testing.assert_allclose(room[97:-97].reshape(rows, outputs), expected, rtol=1e-4, atol=1e-3)
-                assert (room[:97] == 7.5).all() and (room[-97:] == 7.5).all(), (rows, inputs, outputs)
-
-
 @needs_onednn
 def test_a_row_with_what_is_no_number_gives_none_and_spoils_no_other(multiply):
     layer, rows = Int8Linear(torch.randn(70, 37), None), torch.randn(3, 37)
@@ -342,57 +307,7 @@ def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batc
         assert torch.allclose(ours, theirs, atol=1e-4)
 
 
-# Compiling
-
-
-def test_what_is_compiled_is_kept(compiled_library, monkeypatch):
-    directory, calls = compiled_library.parent, []
-    real = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: calls.append(command) or real(command, **options))
-    assert library(directory) == compiled_library and [command[1:] for command in calls] == [["--version"]]
-    assert [path.name for path in directory.iterdir()] == [compiled_library.name]
-
-
-def test_a_library_that_cannot_be_loaded_is_compiled_again(compiled_library, tmp_path, monkeypatch):
-    source = tmp_path / "small.cpp"
-    source.write_text('extern "C" int answer() { return 42; }')
-    monkeypatch.setattr(kernels_module, "SOURCE", source)
-    place = library(tmp_path / "cache")
-    place.write_bytes(b"")
-    assert library(tmp_path / "cache") == place and ctypes.CDLL(str(place)).answer() == 42
-
-
-@pytest.mark.parametrize("text", [b"\x7fELF rubbish", b"#!/bin/sh\nprintf '\\351: error' >&2; exit 1\n"])
-def test_a_compiler_that_cannot_be_run_or_read_is_told(tmp_path, monkeypatch, text):
-    broken = tmp_path / "c++"
-    broken.write_bytes(text)
-    broken.chmod(0o755)
-    monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(CompilationError, match="cannot be run|cannot compile the kernels"):
-        library(tmp_path / "cache")
-
-
-def test_without_a_home_it_says_so(compiled_library, monkeypatch):
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    with pytest.raises(CompilationError, match="set XDG_CACHE_HOME"):
-        library()
-
-
-def test_without_a_compiler_it_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(CompilationError, match=r"there is no C\+\+ compiler"):
-        library(tmp_path)
-
-
-def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
-    broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\n[ $1 = --version ] || { echo 'x.cpp:3: error: no such thing' >&2; exit 1; }\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(CompilationError, match="broken cannot compile the kernels: x.cpp:3: error: no such thing"):
-        library(tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+# In a translator
 
 
 def test_where_nothing_can_be_compiled_it_translates_without(monkeypatch, capsys):

@@ -13,9 +13,9 @@ from trainings import final_weights, interrupting, press_ctrl_c, same
 from seq2seq import loss as losses
 from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.cli import main
+from seq2seq.inference.eager import for_inference
 from seq2seq.loss import log_probabilities, negative_log_likelihood, training_loss
 from seq2seq.model.copying import CopyHead
-from seq2seq.model.inference import for_inference
 from seq2seq.model.interface import Logits, Mixture
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -141,6 +143,19 @@ def test_workers_go_on_after_a_request_that_cannot_be_had(pool, exact):
             list(pool.translate_stream([impossible, *GERMAN[1:]], forbid=["dog"]))
     found = list(pool.translate_stream(GERMAN))
     assert [one.text for one, *_ in found] == [one.text for one, *_ in exact.translate(GERMAN)]
+
+
+@pytest.mark.parametrize(("number", "told"), [
+    (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. This is how the system ends processes when memory"),
+    (signal.SIGSEGV, r"was ended by SIGSEGV at lines 3 to \d+\. Translate these lines with one worker"),
+    (signal.SIGABRT, r"was ended by SIGABRT at lines 3 to \d+\. Translate these lines with one worker")], ids=str)
+def test_a_worker_that_dies_is_told_with_its_signal_and_its_lines(places, number, told):
+    with TranslatorPool(places[0], workers=1, device="cpu", precision="fp32") as pool:
+        blocks = pool.translate_blocks([Request(line) for line in GERMAN], begin=2)
+        os.kill(pool.processes[0].pid, number)
+        pool.processes[0].join()
+        with pytest.raises(UserError, match=told + r".* --resume goes on from there"):
+            next(blocks)
 
 
 def test_workers_draw_what_one_translator_draws(pool, translator):

@@ -12,7 +12,8 @@ PACKAGE = Path(seq2seq.__file__).parent
 READING_ORDER = [
     "errors", "console", "stopping", "unpacking", "recipe", "subword_sampling", "vocabulary", "words", "numbering",
     "tokenizer", "language_codes", "tmx", "corpus", "quality", "side_languages", "cleaning", "textio", "resuming",
-    "batching", "machine", "continuations", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
+    "batching", "machine", "continuations", "model", "inference", "loss", "gradients", "optim", "sampling", "search",
+    "constraints",
     "candidate_selection", "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding",
     "safety_net", "storage", "preparation", "locking", "checkpoint", "averaging", "restoring", "translator",
     "synthetic", "generation", "rescoring", "alignment", "inspection", "views", "workers", "processes", "evaluation",
@@ -21,8 +22,9 @@ READING_ORDER = [
 ]
 MODEL_ORDER = [
     "packing", "interface", "dropout", "embedding", "attention", "copying", "joined", "caches", "transformer",
-    "language_model", "rnn", "pointer", "flat", "inference", "kernels", "compiled", "inspection", "__init__",
+    "language_model", "rnn", "pointer", "inspection", "__init__",
 ]
+INFERENCE_ORDER = ["flat", "eager", "kernel_interface", "kernel_check", "kernel_library", "kernels", "compiled"]
 WITHOUT_TORCH = [
     "errors", "stopping", "unpacking", "recipe", "language_codes", "corpus", "quality", "side_languages", "cleaning",
     "tmx", "textio", "resuming", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
@@ -83,12 +85,19 @@ def test_a_module_imports_only_from_those_above_it(parts):
         assert READING_ORDER.index(imported[0]) < place, f"{'.'.join(parts)} imports {'.'.join(imported)}"
 
 
-@pytest.mark.parametrize("name", MODEL_ORDER)
-def test_models_are_read_from_packing_to_build_model(name):
-    place = MODEL_ORDER.index(name)
-    for imported in own_modules(MODULES["model", name]):
-        if imported[0] == "model" and len(imported) > 1:
-            assert imported[1] in MODEL_ORDER[:place], f"model.{name} imports {'.'.join(imported)}"
+@pytest.mark.parametrize(("chapter", "order", "name"), [
+    *(("model", MODEL_ORDER, name) for name in MODEL_ORDER),
+    *(("inference", INFERENCE_ORDER, name) for name in INFERENCE_ORDER)])
+def test_models_and_engines_are_read_in_the_order_of_their_imports(chapter, order, name):
+    place = order.index(name)
+    for imported in own_modules(MODULES[chapter, name]):
+        if imported[0] == chapter and len(imported) > 1:
+            assert imported[1] in order[:place], f"{chapter}.{name} imports {'.'.join(imported)}"
+
+
+def test_kernels_are_checked_without_torch():
+    for name in ("kernel_interface", "kernel_check"):
+        assert not any(imported.split(".")[0] == "torch" for imported in imports(MODULES["inference", name]))
 
 
 def test_search_knows_a_model_by_its_interface_alone():

@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 from seq2seq.batching import round_down
+from seq2seq.inference.eager import FEW_ROWS, Int8Linear, PackedLinear, for_inference, quantised
+from seq2seq.inference.flat import FlatDecoderLayer
 from seq2seq.model.attention import Weighing
-from seq2seq.model.flat import FlatDecoderLayer
-from seq2seq.model.inference import FEW_ROWS, Int8Linear, PackedLinear, for_inference, quantised
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer

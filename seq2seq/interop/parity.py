@@ -18,8 +18,8 @@ import numpy as np
 from seq2seq import console
 from seq2seq.corpus import read_pairs, read_texts
 from seq2seq.errors import FormatError, UserError
+from seq2seq.inference.eager import for_inference
 from seq2seq.model import Model
-from seq2seq.model.inference import for_inference
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe
 from seq2seq.recipe.decoding import SAMPLING_KEYS

@@ -18,11 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.batching import Batch
-from seq2seq.model.flat import FlatDecoderLayer
-from seq2seq.model.inference import Int8Linear, PackedLinear
+from seq2seq.inference.eager import Int8Linear, PackedLinear
+from seq2seq.inference.flat import FlatDecoderLayer
+from seq2seq.inference.kernel_interface import ACTIVATIONS as KERNEL_ACTIVATIONS
+from seq2seq.inference.kernel_interface import Layer, Linear, Norm, Stack
+from seq2seq.inference.kernels import NAMES, Kernels, Pointers, linear_of_levels
 from seq2seq.model.interface import Logits, State
-from seq2seq.model.kernels import ACTIVATIONS as KERNEL_ACTIVATIONS
-from seq2seq.model.kernels import NAMES, Kernels, Layer, Linear, Norm, Pointers, Stack, linear_of_levels
 from seq2seq.model.transformer import ACTIVATIONS, DecoderLayer, EncoderLayer, Residual, Transformer
 from seq2seq.tokenizer import END_ID
 

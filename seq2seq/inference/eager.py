@@ -12,8 +12,8 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from seq2seq.inference.flat import FlatDecoderLayer
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.flat import FlatDecoderLayer
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer

@@ -80,8 +80,11 @@ constexpr long MANY_ROWS = 32;
 // Rows that go through all layers together: what they hold stays in a core's cache.
 constexpr long TOGETHER = 96;
 
-// Stands for log 0: -ffast-math leaves nothing to rely on of infinity.
+// Stands for log 0, and stays finite when something is added to it.
 constexpr float LEAST = -1e38f;
+// Adding and subtracting it rounds a number below 2^22 to the nearest whole one, ties to even, in two instructions that
+// every processor has vectors for.
+constexpr float ROUNDER = 12582912.0f;
 // `</s>`, as in tokenizer.py.
 constexpr int64_t END = 2;
 
@@ -89,45 +92,6 @@ constexpr int64_t END = 2;
 template <class T>
 std::unique_ptr<T[]> room_for(long count) {
     return std::unique_ptr<T[]>(new T[count]);
-}
-
-// exp, in a form that vectorises: 2^whole * 2^rest, the latter by its Taylor series; off by 5e-7 of it at most. Beyond
-// +-87 what it is there.
-inline float exponential(float x) {
-    const float LOG2_E = 1.44269504f, LN_2_HIGH = 0.693359375f, LN_2_LOW = -2.12194440e-4f;
-    x = std::min(std::max(x, -87.0f), 87.0f);
-    const float whole = std::nearbyint(x * LOG2_E);
-    const float rest = (x - whole * LN_2_HIGH) - whole * LN_2_LOW;
-    float power = 1 / 720.0f;
-    power = power * rest + 1 / 120.0f;
-    power = power * rest + 1 / 24.0f;
-    power = power * rest + 1 / 6.0f;
-    power = power * rest + 0.5f;
-    power = power * rest * rest + rest + 1;
-    const int32_t bits = (int32_t(whole) + 127) << 23;
-    float two_to_whole;
-    std::memcpy(&two_to_whole, &bits, sizeof two_to_whole);
-    return power * two_to_whole;
-}
-
-// sum = hidden + output, and its layer norm; `sum` may be `hidden`.
-template <class Number>
-void add_and_norm(const Number* hidden, const Number* output, const Norm& norm, Number* sum, Number* normed, long rows,
-                  long size) {
-#pragma omp parallel for if (rows > MANY_ROWS)
-    for (long row = 0; row < rows; ++row) {
-        const Number *before = hidden + row * size, *added = output + row * size;
-        Number *total = sum + row * size, *result = normed + row * size;
-        float mean = 0, variance = 0;
-        for (long i = 0; i < size; ++i) {
-            total[i] = float(before[i]) + float(added[i]);
-            mean += float(total[i]);
-        }
-        mean /= size;
-        for (long i = 0; i < size; ++i) variance += (float(total[i]) - mean) * (float(total[i]) - mean);
-        const float scale = 1 / std::sqrt(variance / size + norm.epsilon);
-        for (long i = 0; i < size; ++i) result[i] = (float(total[i]) - mean) * scale * norm.gain[i] + norm.shift[i];
-    }
 }
 
 // Sixteen numbers at once; where the processor's vectors are shorter, the compiler takes several.
@@ -151,6 +115,13 @@ inline Wide load(const BFloat16* from) {
     return numbers;
 }
 
+inline Wide load(const int8_t* from) {
+    typedef int8_t Bytes __attribute__((vector_size(16)));
+    Bytes bytes;
+    std::memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, Wide);
+}
+
 inline void store(Wide numbers, float* to) { std::memcpy(to, &numbers, sizeof numbers); }
 
 inline void store(Wide numbers, BFloat16* to) {
@@ -165,6 +136,91 @@ inline float sum_of(Wide numbers) {
     for (long i = 0; i < WIDTH; ++i) sum += numbers[i];
     return sum;
 #endif
+}
+
+inline Wide all(float number) { return Wide{} + number; }
+
+// Fewer than sixteen numbers, and after them `rest`.
+template <class Number>
+inline Wide load_some(const Number* from, long count, float rest) {
+    float numbers[WIDTH];
+    std::fill_n(numbers, WIDTH, rest);
+    std::copy_n(from, count, numbers);
+    return load(numbers);
+}
+
+// exp: 2^whole * 2^rest, the latter by its Taylor series; off by 5e-7 of it at most. Beyond +-87 it stays what it is
+// there, and of what is no number it is none.
+inline Wide exponential(Wide number) {
+    typedef int32_t Whole __attribute__((vector_size(64)));
+    const float LOG2_E = 1.44269504f, LN_2_HIGH = 0.693359375f, LN_2_LOW = -2.12194440e-4f;
+    // In this order, in which these are one instruction each and what is no number stays none.
+    Wide x = number < -87.0f ? all(-87.0f) : number;
+    x = all(87.0f) < x ? all(87.0f) : x;
+    const Wide whole = (x * LOG2_E + ROUNDER) - ROUNDER;
+    const Wide rest = (x - whole * LN_2_HIGH) - whole * LN_2_LOW;
+    Wide power = all(1 / 720.0f);
+    power = power * rest + 1 / 120.0f;
+    power = power * rest + 1 / 24.0f;
+    power = power * rest + 1 / 6.0f;
+    power = power * rest + 0.5f;
+    power = power * rest * rest + rest + 1.0f;
+    const Whole bits = (__builtin_convertvector(whole, Whole) + 127) << 23;
+    Wide two_to_whole;
+    std::memcpy(&two_to_whole, &bits, sizeof two_to_whole);
+    return power * two_to_whole;
+}
+
+// The sum of term(x) of some numbers x. In sixteen sums side by side, for the compiler may not put what is added in
+// another order by itself. The term of `nothing` is 0.
+template <class Number, class Term>
+inline float sum_of_terms(const Number* numbers, long count, float nothing, Term term) {
+    Wide sums = {}, others = {};
+    long i = 0;
+    for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
+        sums += term(load(numbers + i));
+        others += term(load(numbers + i + WIDTH));
+    }
+    for (; i < count; i += WIDTH)
+        sums += term(i + WIDTH <= count ? load(numbers + i) : load_some(numbers + i, count - i, nothing));
+    return sum_of(sums + others);
+}
+
+// The largest of some numbers, or LEAST; what is no number is passed over.
+inline float largest_of(const float* numbers, long count) {
+    const auto larger = [](Wide one, Wide other) { return one < other ? other : one; };
+    Wide parts[4] = {all(LEAST), all(LEAST), all(LEAST), all(LEAST)};           // each waits for its own result only
+    long i = 0;
+    for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
+        for (long part = 0; part < 4; ++part) parts[part] = larger(parts[part], load(numbers + i + part * WIDTH));
+    for (; i < count; i += WIDTH)
+        parts[0] = larger(parts[0],
+                          i + WIDTH <= count ? load(numbers + i) : load_some(numbers + i, count - i, LEAST));
+    const Wide largest = larger(larger(parts[0], parts[1]), larger(parts[2], parts[3]));
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)largest);
+#else
+    float found = LEAST;
+    for (long lane = 0; lane < WIDTH; ++lane) found = std::max(found, float(largest[lane]));
+    return found;
+#endif
+}
+
+// sum = hidden + output, and its layer norm; `sum` may be `hidden`.
+template <class Number>
+void add_and_norm(const Number* hidden, const Number* output, const Norm& norm, Number* sum, Number* normed, long rows,
+                  long size) {
+#pragma omp parallel for if (rows > MANY_ROWS)
+    for (long row = 0; row < rows; ++row) {
+        const Number *before = hidden + row * size, *added = output + row * size;
+        Number *total = sum + row * size, *result = normed + row * size;
+        for (long i = 0; i < size; ++i) total[i] = float(before[i]) + float(added[i]);
+        const float mean = sum_of_terms(total, size, 0, [](Wide number) { return number; }) / size;
+        const float variance =
+            sum_of_terms(total, size, mean, [=](Wide number) { return (number - mean) * (number - mean); });
+        const float scale = 1 / std::sqrt(variance / size + norm.epsilon);
+        for (long i = 0; i < size; ++i) result[i] = (float(total[i]) - mean) * scale * norm.gain[i] + norm.shift[i];
+    }
 }
 
 // Attention of each row over keys of its own: key number n stands in row past[row * longest + n] of `keys_values`, or,
@@ -191,7 +247,6 @@ void attend_sized(const Query* query, long query_stride, const Number* keys_valu
             for (long head = 0; head < heads; ++head) {
                 const Query* own = query + row * query_stride + head * size;
                 Query* found = result + row * features + head * size;
-                float largest = -INFINITY, total = 0;
                 Wide asked[VECTORS + 1], sum[VECTORS + 1] = {};
                 for (long v = 0; v < VECTORS; ++v) asked[v] = load(own + v * WIDTH) * factor;
                 for (long n = 0; n < keys; ++n) {
@@ -202,17 +257,24 @@ void attend_sized(const Query* query, long query_stride, const Number* keys_valu
                         for (long v = 1; v < VECTORS; ++v) products += asked[v] * load(key + v * WIDTH);
                         score = sum_of(products);
                     } else {
-                        for (long i = 0; i < size; ++i) score += factor * float(own[i]) * float(key[i]);
+                        const long whole = size / WIDTH * WIDTH;
+                        Wide products = {};
+                        for (long i = 0; i < whole; i += WIDTH) products += load(own + i) * load(key + i);
+                        score = sum_of(products);
+                        for (long i = whole; i < size; ++i) score += float(own[i]) * float(key[i]);
+                        score *= factor;
                     }
                     weights[n] = score;
-                    largest = std::max(largest, score);
                 }
-                std::fill(weights.begin() + keys, weights.end(), LEAST);
-                for (long begin = 0; begin < filled; begin += WIDTH)
-                    for (long n = begin; n < begin + WIDTH; ++n) {
-                        weights[n] = exponential(weights[n] - largest);
-                        total += weights[n];
-                    }
+                const float largest = largest_of(weights.data(), keys);
+                std::fill(weights.begin() + keys, weights.end(), 2 * LEAST);
+                Wide totals = {};
+                for (long begin = 0; begin < filled; begin += WIDTH) {
+                    const Wide powers = exponential(load(weights.data() + begin) - largest);
+                    store(powers, weights.data() + begin);
+                    totals += powers;
+                }
+                const float total = sum_of(totals);
                 if (!VECTORS) std::fill(plain.begin(), plain.end(), 0.0f);
                 for (long n = 0; n < keys; ++n) {
                     const Number* value = places[n] + features + head * size;
@@ -256,7 +318,7 @@ void quantise(const Number* numbers, uint8_t* levels, float* scale, long rows, l
         const Number* own = numbers + row * size;
         uint8_t* levels_of_row = levels + row * stride;
         // The bits of what is not negative are in the order of the numbers, and those that are none come last: compared
-        // as numbers, they would be lost with -ffast-math.
+        // as numbers, they would be lost. And whole numbers are compared side by side.
         uint32_t largest_bits = bits_of(1e-12f);
         for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(float(own[i])) & 0x7fffffff);
         if (largest_bits >= INFINITE) {
@@ -269,7 +331,8 @@ void quantise(const Number* numbers, uint8_t* levels, float* scale, long rows, l
         scale[row] = largest / 127;
         const float levels_of_one = 127 / largest;
         for (long i = 0; i < size; ++i)
-            levels_of_row[i] = uint8_t(int32_t(std::nearbyint(float(own[i]) * levels_of_one)) + int32_t(ZERO_LEVEL));
+            levels_of_row[i] =
+                uint8_t(int32_t((float(own[i]) * levels_of_one + ROUNDER) - ROUNDER) + int32_t(ZERO_LEVEL));
         std::memset(levels_of_row + size, ZERO_LEVEL, stride - size);
     }
 }
@@ -349,22 +412,29 @@ template <long ROWS, class Weight>
 void sums_of(const float* __restrict input, const Weight* __restrict weight, float* __restrict result, long inputs,
              long outputs) {
     constexpr long SIDE_BY_SIDE = 4;
+    const long whole = inputs / WIDTH * WIDTH;
     for (long first = 0; first < outputs; first += SIDE_BY_SIDE) {
         const Weight* own[SIDE_BY_SIDE];                                        // the last one again beyond the end
         for (long part = 0; part < SIDE_BY_SIDE; ++part) own[part] = weight + std::min(first + part, outputs - 1) * inputs;
-        float sums[SIDE_BY_SIDE][ROWS] = {};
-        for (long i = 0; i < inputs; ++i)
-            for (long part = 0; part < SIDE_BY_SIDE; ++part)
-                for (long row = 0; row < ROWS; ++row) sums[part][row] += float(own[part][i]) * input[row * inputs + i];
+        Wide sums[SIDE_BY_SIDE][ROWS] = {};
+        for (long i = 0; i < whole; i += WIDTH)
+            for (long part = 0; part < SIDE_BY_SIDE; ++part) {
+                const Wide weights = load(own[part] + i);
+                for (long row = 0; row < ROWS; ++row) sums[part][row] += weights * load(input + row * inputs + i);
+            }
         for (long part = 0; part < std::min(SIDE_BY_SIDE, outputs - first); ++part)
-            for (long row = 0; row < ROWS; ++row) result[row * outputs + first + part] = sums[part][row];
+            for (long row = 0; row < ROWS; ++row) {
+                float sum = sum_of(sums[part][row]);
+                for (long i = whole; i < inputs; ++i) sum += float(own[part][i]) * input[row * inputs + i];
+                result[row * outputs + first + part] = sum;
+            }
     }
 }
 
 template <class Weight>
 void all_sums(const float* input, const Weight* weight, float* result, long rows, long inputs, long outputs) {
-    // One loop for each size: g++ 12.2 (-O3 -ffast-math, AVX-512) translates one loop that chooses among the three so
-    // that a last single row is computed as two, and writes past the end of the result.
+    // One loop for each size: one loop that chooses among the three was translated by g++ 12.2 (-O3 -ffast-math,
+    // AVX-512) so that a last single row was computed as two, and wrote past the end of the result.
     long row = 0;
     for (; row + 5 <= rows; row += 5) sums_of<5>(input + row * inputs, weight, result + row * outputs, inputs, outputs);
     for (; row + 2 <= rows; row += 2) sums_of<2>(input + row * inputs, weight, result + row * outputs, inputs, outputs);
@@ -400,7 +470,11 @@ void activate(float* numbers, long count, long activation) {
     else if (activation == GELU)
         for (long i = 0; i < count; ++i) numbers[i] *= 0.5f * (1 + std::erf(numbers[i] * float(M_SQRT1_2)));
     else
-        for (long i = 0; i < count; ++i) numbers[i] /= 1 + exponential(-numbers[i]);
+        for (long i = 0; i < count; i += WIDTH) {
+            const long some = std::min(WIDTH, count - i);
+            const Wide x = load_some(numbers + i, some, 0), result = x / (1.0f + exponential(-x));
+            for (long lane = 0; lane < some; ++lane) numbers[i + lane] = result[lane];
+        }
 }
 
 // Some rows on their way through the sublayers of a stack: what is added to, what a sublayer reads and what it gives.
@@ -528,9 +602,9 @@ void in_parts(long rows, Work work) {
 
 // log of the sum of exp of the logits.
 float log_sum_exp(const float* logits, long count) {
-    float largest = LEAST, sum = 0;
-    for (long i = 0; i < count; ++i) largest = std::max(largest, logits[i]);
-    for (long i = 0; i < count; ++i) sum += exponential(logits[i] - largest);
+    const float largest = largest_of(logits, count);
+    const float sum =
+        sum_of_terms(logits, count, 2 * LEAST, [=](Wide logits) { return exponential(logits - largest); });
     return largest + std::log(sum);
 }
 
@@ -574,8 +648,7 @@ void choose(float* logits, const float* totals, long beam, long words, const int
         for (long i = 0; i < number_forbidden; ++i) logits[forbidden[i]] = 2 * LEAST;
         for (long begin = 0; begin < words; begin += BLOCK) {
             const long end = std::min(begin + BLOCK, words);
-            float largest = LEAST;
-            for (long i = begin; i < end; ++i) largest = std::max(largest, logits[i]);
+            const float largest = largest_of(logits + begin, end - begin);
             if (!(past + largest > best.totals[best.count - 1])) continue;
             for (long i = begin; i < end; ++i) best.consider(past + logits[i], row, i);
         }

@@ -1,0 +1,415 @@
+"""Self-check of a compiled `kernels.cpp`: every function against NumPy, with guard bytes around all it may write.
+
+    python -m seq2seq.inference.kernel_check LIBRARY [--shapes N] [--seed S] [--exact-buffers]
+
+Compilers have bugs: g++ 12.2 once translated a loop so that it wrote a row behind its result. A new library is
+therefore checked in a process of its own before it is used (kernel_library.py). Prints a line of progress per shape;
+exit code 1 and a last line that says what was wrong. With --exact-buffers, results lie in memory blocks of exactly
+their size, for AddressSanitizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seq2seq.inference.kernel_interface import (
+    ACTIVATIONS,
+    GROUP,
+    LEAST,
+    PANEL,
+    ZERO_LEVEL,
+    Functions,
+    Layer,
+    Linear,
+    Norm,
+    Stack,
+)
+
+Array = np.ndarray
+GUARD = 256
+"""Bytes before and behind each buffer that must keep their value."""
+SHAPES = 60
+"""Random shapes that each function is checked on by default; a few seconds."""
+
+
+class Fault(Exception):
+    """A function gave a wrong result or wrote outside its buffers."""
+
+
+class Checker:
+    """Buffers with guards, and comparisons, for the functions of one type of numbers."""
+
+    def __init__(self, library: Path, name: str, seed: int, exact: bool) -> None:
+        self.functions, self.name, self.exact = Functions(library, name), name, exact
+        self.random = np.random.default_rng([seed, name == "bf16"])
+        self.kept: list[Any] = []
+        self.guarded: list[tuple[str, Array, int]] = []
+
+    def begin(self) -> None:
+        """Forget the buffers of the shape before."""
+        self.kept, self.guarded = [], []
+
+    def given(self, values: Any, dtype: Any = np.float32) -> Array:
+        """A contiguous array that lives until the next shape, in a block of its own."""
+        array = np.array(values, dtype, order="C")
+        self.kept.append(array)
+        return array
+
+    def numbers(self, values: Array) -> Array:
+        """Values in the type of this checker; bf16 as its bits."""
+        return self.given(values) if self.name == "fp32" else self.given(to_bf16(values), np.uint16)
+
+    def values(self, array: Array) -> Array:
+        """Numbers of this checker's type as fp32."""
+        return array if array.dtype == np.float32 else from_bf16(array)
+
+    def rounded(self, values: Array) -> Array:
+        """fp32 values as this checker's type can hold them."""
+        return values.astype(np.float32) if self.name == "fp32" else from_bf16(to_bf16(values))
+
+    def room(self, what: str, shape: Sequence[int], dtype: Any = None) -> Array:
+        """A buffer to be written, filled with a pattern, between guards that `unharmed` looks at."""
+        dtype = np.dtype(dtype or (np.float32 if self.name == "fp32" else np.uint16))
+        size = int(np.prod(shape)) * dtype.itemsize
+        guard = 0 if self.exact else GUARD
+        block = np.full(size + 2 * guard, 0xA5, np.uint8)
+        self.kept.append(block)
+        self.guarded.append((what, block, size))
+        return block[guard : guard + size].view(dtype).reshape(shape)
+
+    def unharmed(self, shape: str) -> None:
+        """Raises Fault if a guard byte has changed."""
+        if self.exact:
+            return
+        for what, block, size in self.guarded:
+            if (block[:GUARD] != 0xA5).any() or (block[GUARD + size :] != 0xA5).any():
+                raise Fault(f"{what}_{self.name} writes outside its result ({shape})")
+
+    def same(self, what: str, found: Array, expected: Array, tolerance: float, shape: str) -> None:
+        """Raises Fault where results differ by more than `tolerance` of the largest expected one."""
+        largest = max(float(np.abs(expected).max(initial=0)), 1e-6)
+        difference = float(np.abs(found.astype(np.float64) - expected).max(initial=0))
+        if not difference <= tolerance * largest:
+            raise Fault(f"{what}_{self.name} is off by {difference:.3g} of {largest:.3g} ({shape})")
+
+    # Reference and structures
+
+    def linear(self, inputs: int, outputs: int, kind: str) -> tuple[Linear, Callable[[Array], Array]]:
+        """A random product of a kind (`weight`, `levels`, `panels`), and what it computes."""
+        levels = self.random.integers(-127, 128, (outputs, inputs))
+        scale = self.given(self.random.uniform(0.5, 2, outputs) / (127 * inputs**0.5))
+        bias = self.given(self.random.normal(size=outputs)) if self.random.random() < 0.8 else None
+        weights = levels * scale[:, None].astype(np.float64)
+        linear = Linear(inputs=inputs, outputs=outputs, bias=where(bias))
+        if kind == "weight":
+            linear.weight = where(self.given(weights))
+        elif kind == "levels":
+            linear.levels, linear.scale = where(self.given(levels, np.int8)), where(scale)
+        else:
+            filled = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // GROUP) * GROUP), np.int8)
+            filled[:outputs, :inputs] = levels
+            panels = filled.reshape(-1, PANEL, filled.shape[1] // GROUP, GROUP).transpose(0, 2, 1, 3)
+            linear.panels, linear.scale = where(self.given(panels, np.int8)), where(scale)
+            linear.offset = where(self.given(ZERO_LEVEL * levels.sum(1), np.int32))
+
+        def product(rows: Array) -> Array:
+            if kind == "panels":
+                step = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-12) / 127.0
+                rows = np.rint(rows / step) * step
+            return rows.astype(np.float64) @ weights.T + (0 if bias is None else bias)
+
+        return linear, product
+
+    def norm(self, size: int) -> tuple[Norm, Callable[[Array], Array]]:
+        """A random layer norm, and what it computes."""
+        gain, shift = self.given(self.random.uniform(0.5, 1.5, size)), self.given(self.random.normal(size=size))
+
+        def normed(rows: Array) -> Array:
+            centred = rows - rows.mean(1, keepdims=True)
+            return centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * gain + shift
+
+        return Norm(where(gain), where(shift), 1e-5), normed
+
+    # The checks, each of one random shape
+
+    def check_add_and_norm(self) -> None:
+        rows, size = self.size(97), self.size(130)
+        shape = f"{rows} rows of {size}"
+        hidden, output = (self.numbers(self.random.normal(size=(rows, size))) for _ in range(2))
+        norm, normed = self.norm(size)
+        total, result = (self.room("add_and_norm", (rows, size)) for _ in range(2))
+        self.functions.add_and_norm(where(hidden), where(output), norm, where(total), where(result), rows, size)
+        self.unharmed(shape)
+        expected = self.rounded(self.values(hidden) + self.values(output))
+        self.same("add_and_norm", self.values(total), expected, 1e-6, shape)
+        self.same("add_and_norm", self.values(result), normed(expected.astype(np.float64)), self.tolerance(1e-4), shape)
+
+    def check_product(self) -> None:
+        kind = self.random.choice(["weight", "levels", "panels"]) if self.name == "fp32" else "panels"
+        rows, inputs, outputs = self.size(97), self.size(300), self.size(200)
+        shape = f"{rows} rows, {inputs} inputs, {outputs} outputs, {kind}"
+        linear, product = self.linear(inputs, outputs, kind)
+        # Whole levels in steps that are powers of two: rounding to levels is exact, so a wrong sum shows at once.
+        values = self.random.integers(-127, 128, (rows, inputs)).astype(np.float64)
+        values[:, self.random.integers(inputs)] = 127
+        if self.name == "fp32":
+            values *= 2.0 ** self.random.integers(-9, 9, (rows, 1))
+        given, result = self.numbers(values), self.room("product", (rows, outputs), np.float32)
+        self.functions.product(linear, where(given), where(result), rows)
+        self.unharmed(shape)
+        for row in range(rows):                                                 # each by its own largest number
+            expected = product(self.values(given)[row : row + 1])[0]
+            self.same("product", result[row], expected, 2e-5, f"{shape}, row {row}")
+
+    def check_attend(self) -> None:
+        heads, head_size = int(self.random.integers(1, 5)), int(self.random.choice([32, 64, *range(1, 81), 96, 128]))
+        rows, longest, features = self.size(97), self.size(200), heads * head_size
+        shape = f"{rows} rows, {heads} heads of {head_size}, {longest} keys"
+        held = longest + self.size(50)
+        keys_values = self.numbers(self.random.normal(size=(held, 2 * features)))
+        stride = features + int(self.random.choice([0, 2 * features]))
+        query = self.numbers(self.random.normal(size=(rows, stride)))
+        past = first = count = None
+        if self.random.random() < 0.5:
+            past = self.given(self.random.integers(0, held, (rows, longest)), np.int32)
+            seen = [past[row] for row in range(rows)]
+        else:
+            count = self.given(self.random.integers(1, longest + 1, rows), np.int32)
+            first = self.given([self.random.integers(0, held - each + 1) for each in count], np.int32)
+            seen = [np.arange(begin, begin + each) for begin, each in zip(first, count, strict=True)]
+        result = self.room("attend", (rows, features))
+        self.functions.attend(where(query), stride, where(keys_values), 2 * features, where(past), where(first),
+                              where(count), 0 if past is None else longest, where(result), rows, heads, head_size)
+        self.unharmed(shape)
+        expected = attended(self.values(query)[:, :features], self.values(keys_values), seen, heads)
+        self.same("attend", self.values(result), expected, self.tolerance(1e-4), shape)
+
+    def check_stack(self) -> None:
+        """`encode` and then `step`, a few positions."""
+        kind = self.random.choice(["weight", "levels", "panels"])
+        heads, head_size = int(self.random.integers(1, 4)), int(self.random.choice([4, 7, 16, 32]))
+        d_model, feed_forward, words = heads * head_size, self.size(100), self.size(150) + 4
+        pre_norm, activation = bool(self.random.integers(2)), str(self.random.choice(ACTIVATIONS))
+        lengths = self.random.integers(1, 30, self.size(12))
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        tokens, beam = int(offsets[-1]), int(self.random.integers(1, 6))
+        rows, layers = beam * len(lengths), int(self.random.integers(1, 3))
+        shape = (f"{len(lengths)} sentences, {tokens} tokens, beam {beam}, {heads} heads of {head_size}, feed-forward "
+                 f"{feed_forward}, {words} words, {kind}, {activation}, {'pre' if pre_norm else 'post'}-norm")
+        encoder, encode = self.stack(layers, heads, head_size, feed_forward, pre_norm, activation, kind, False,
+                                     [2 * d_model] * layers)
+        decoder, decode = self.stack(layers, heads, head_size, feed_forward, pre_norm, activation, kind, True, [words])
+        first, count = (self.given(part.repeat(lengths), np.int32) for part in (offsets[:-1], lengths))
+        embedded = self.given(self.random.normal(size=(tokens, d_model)))
+        ends = self.given(sorted({*self.random.choice(offsets[1:], min(3, len(lengths))).tolist(), tokens}), np.int64)
+        memory = self.room("encode", (layers, tokens, 2 * d_model))
+        self.functions.encode(encoder, where(embedded), where(first), where(count), where(memory), where(ends),
+                              len(ends))
+        self.unharmed(shape)
+        seen = [np.arange(begin, begin + each) for begin, each in zip(first, count, strict=True)]
+        expected = encode(embedded.astype(np.float64), lambda query, layer, keys_values: attended(
+            query, keys_values, seen, heads))
+        # In int8 a number between two levels may fall on either; its share of a sum is small.
+        tolerance = 0.1 if kind == "panels" else self.tolerance(2e-3)
+        for layer in range(layers):
+            self.same("encode", self.values(memory[layer]), expected[layer], tolerance, shape)
+
+        positions = int(self.random.integers(1, 5))
+        embedding, position = (self.numbers(self.random.normal(size=size)) for size in ((words, d_model), (d_model,)))
+        cache = self.room("step", (layers, rows * positions, 2 * d_model))
+        kept = np.zeros((layers, rows * positions, 2 * d_model))
+        row_first, row_count = (self.given(part.repeat(beam), np.int32) for part in (offsets[:-1], lengths))
+        row_seen = [np.arange(begin, begin + each) for begin, each in zip(row_first, row_count, strict=True)]
+        places = self.given([where(memory[layer]) for layer in range(layers)], np.uint64)
+        past = np.empty((rows, 0), np.int32)
+        for number in range(positions):
+            last = self.given(self.random.integers(0, words, rows), np.int64)
+            taken = number * rows
+            parents = self.random.integers(0, rows, rows) if number else np.arange(rows)
+            past = self.given(np.concatenate([past[parents], taken + np.arange(rows)[:, None]], 1), np.int32)
+            logits = self.room("step", (rows, words), np.float32)
+            self.functions.step(decoder, where(embedding), where(position), 1.5, where(last), where(cache),
+                                cache[0].size, taken, where(past), number + 1, where(places), where(row_first),
+                                where(row_count), where(logits), rows)
+            self.unharmed(shape)
+
+            def attention(query: Array, layer: int, projected: Array | None, past: Array = past,
+                          taken: int = taken) -> Array:
+                if projected is None:                                           # over the source
+                    return attended(query, self.values(memory[layer]), row_seen, heads)
+                kept[layer, taken : taken + rows] = self.rounded(projected)
+                return attended(query, kept[layer], list(past), heads)
+
+            hidden = self.values(embedding)[last] * 1.5 + self.values(position)
+            self.same("step", logits, decode(hidden.astype(np.float64), attention)[0], tolerance, shape)
+
+    def stack(self, layers: int, heads: int, head_size: int, feed_forward: int, pre_norm: bool, activation: str,
+              kind: str, of_decoder: bool, last: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
+        """A random encoder or decoder, and what it computes, given its attention."""
+        d_model = heads * head_size
+        made, references = [], []
+        for _ in range(layers):
+            parts = [self.linear(d_model, 3 * d_model, kind), self.linear(d_model, d_model, kind),
+                     *([self.linear(d_model, d_model, kind) for _ in range(2)] if of_decoder else
+                       [(Linear(), np.positive)] * 2),
+                     self.linear(d_model, feed_forward, kind), self.linear(feed_forward, d_model, kind)]
+            norms = [self.norm(d_model) for _ in range(3)]
+            made.append(Layer(*(linear for linear, _ in parts), (Norm * 3)(*(norm for norm, _ in norms))))
+            references.append(([product for _, product in parts], [norm for _, norm in norms]))
+        first, first_normed = self.norm(d_model)
+        ends = [self.linear(d_model, outputs, kind) for outputs in last]
+        held = (Layer * layers)(*made), (Linear * len(ends))(*(linear for linear, _ in ends))
+        self.kept.append(held)
+        stack = Stack(held[0], layers, d_model, heads, feed_forward, pre_norm, ACTIVATIONS.index(activation), first,
+                      held[1], len(ends))
+
+        def run(hidden: Array, attention: Callable[[Array, int, Array | None], Array]) -> list[Array]:
+            entering = first_normed(hidden) if pre_norm else hidden
+
+            def left(added: Array, normed: Callable[[Array], Array]) -> tuple[Array, Array]:
+                total = hidden + added
+                return (total, normed(total)) if pre_norm else (normed(total),) * 2
+
+            for layer, (products, norms) in enumerate(references):
+                query_key_value, output, query, source_output, inner, outer = products
+                projected = query_key_value(entering)
+                own = output(attention(projected[:, :d_model], layer, projected[:, d_model:]))
+                hidden, entering = left(own, norms[0])
+                if of_decoder:
+                    of_source = source_output(attention(query(entering), layer, None))
+                    hidden, entering = left(of_source, norms[1])
+                hidden, entering = left(outer(activated(inner(entering), activation)), norms[2])
+            return [product(entering) for _, product in ends]
+
+        return stack, run
+
+    def check_choose(self) -> None:
+        groups, beam, words = self.size(40), int(self.random.integers(1, 8)), self.size(400) + 3
+        count, normalised = int(self.random.integers(1, 2 * beam + 2)), bool(self.random.integers(2))
+        shape = f"{groups} groups of {beam}, {words} words, the best {count}"
+        logits = self.random.normal(size=(groups, beam, words)).astype(np.float32) * 3
+        totals = self.given(-self.random.exponential(size=(groups, beam)))
+        forbidden = self.given(self.random.choice([0, 1, *range(3, words)], min(3, words - 1), replace=False), np.int64)
+        must_end = self.given(self.random.random(groups) < 0.3, np.bool_) if self.random.random() < 0.7 else None
+        given = self.room("choose", logits.shape, np.float32)
+        given[:] = logits
+        found, beams, ids = (self.room("choose", (groups, count), dtype) for dtype in (np.float32, np.int64, np.int64))
+        self.functions.choose(where(given), where(totals), groups, beam, words, where(forbidden), len(forbidden),
+                              where(must_end), normalised, where(found), where(beams), where(ids), count)
+        self.unharmed(shape)
+        wide = logits.astype(np.float64)
+        if not normalised:
+            wide -= np.log(np.exp(wide).sum(2, keepdims=True))
+        wide[:, :, forbidden] = -np.inf
+        if must_end is not None:
+            ends = wide[must_end][:, :, 2].copy()
+            wide[must_end] = -np.inf
+            wide[must_end, :, 2] = ends
+        wide += totals[:, :, None]
+        order = np.sort(wide.reshape(groups, -1), 1)[:, ::-1][:, :count]
+        possible = np.zeros((groups, count), bool)
+        possible[:, : order.shape[1]] = order > -np.inf
+        if (found[~possible] > LEAST / 2).any() or not (found[possible] > LEAST / 2).all():
+            raise Fault(f"choose gives another number of continuations ({shape})")
+        full = np.full((groups, count), -np.inf)
+        full[:, : order.shape[1]] = order
+        self.same("choose", found[possible], full[possible], 1e-5, shape)
+        group, place = np.nonzero(possible)
+        if not ((beams[possible] < beam).all() and (ids[possible] < words).all() and
+                (beams[possible] >= 0).all() and (ids[possible] >= 0).all()):
+            raise Fault(f"choose names continuations that do not exist ({shape})")
+        self.same("choose", wide[group, beams[possible], ids[possible]], found[possible], 1e-5, shape)
+
+    def size(self, largest: int) -> int:
+        """A random size from 1; small ones, and those beside multiples of vectors, more often than by chance."""
+        if self.random.random() < 0.4:
+            return int(self.random.integers(1, min(largest, 24) + 1))
+        return int(self.random.integers(1, largest + 1))
+
+    def tolerance(self, of_fp32: float) -> float:
+        return of_fp32 if self.name == "fp32" else max(of_fp32, 0.02)
+
+
+def attended(query: Array, keys_values: Array, seen: Sequence[Array], heads: int) -> Array:
+    """softmax(Q K^T / sqrt(D)) V in float64; each row sees the rows `seen` of keys_values."""
+    features = query.shape[1]
+    size = features // heads
+    result = np.empty(query.shape)
+    for row, places in enumerate(seen):
+        keys, values = np.split(keys_values[places].astype(np.float64).reshape(len(places), 2, heads, size), 2, 1)
+        scores = np.einsum("hd,nhd->hn", query[row].astype(np.float64).reshape(heads, size), keys[:, 0]) / size**0.5
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        result[row] = np.einsum("hn,nhd->hd", weights / weights.sum(1, keepdims=True), values[:, 0]).ravel()
+    return result
+
+
+def activated(numbers: Array, activation: str) -> Array:
+    """ReLU, GELU or SiLU."""
+    if activation == "relu":
+        return np.maximum(numbers, 0)
+    if activation == "silu":
+        return numbers / (1 + np.exp(-numbers))
+    from math import erf
+
+    return 0.5 * numbers * (1 + np.vectorize(erf)(numbers / 2**0.5))
+
+
+def to_bf16(values: Array) -> Array:
+    """fp32 rounded to the nearest bf16, ties to even, as bits."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+def from_bf16(bits: Array) -> Array:
+    """bf16 as fp32."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def where(array: Array | None) -> int | None:
+    """The address of an array, which the caller keeps."""
+    return None if array is None else int(array.ctypes.data)
+
+
+def check(library: Path, shapes: int, seed: int, exact: bool, done: Callable[[], None] = lambda: None) -> None:
+    """Check every function of a library on so many random shapes.
+
+    Raises:
+        Fault: a result is wrong, or a guard byte was overwritten; names the function and the shape.
+    """
+    for name in ("fp32", "bf16"):
+        checker = Checker(library, name, seed, exact)
+        for _ in range(shapes):
+            for one in (checker.check_add_and_norm, checker.check_product, checker.check_attend, checker.check_stack,
+                        checker.check_choose):
+                checker.begin()
+                one()
+            done()
+
+
+def main() -> int:
+    """The command; an exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("library", type=Path)
+    parser.add_argument("--shapes", type=int, default=SHAPES, metavar="N", help=f"of each function (default: {SHAPES})")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--exact-buffers", action="store_true", help="no guard bytes, for AddressSanitizer")
+    arguments = parser.parse_args()
+    try:
+        ctypes.CDLL(str(arguments.library))
+        check(arguments.library, arguments.shapes, arguments.seed, arguments.exact_buffers,
+              lambda: print("checked", flush=True))
+    except (Fault, OSError) as fault:
+        print(fault, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Compile `kernels.cpp` for this processor, check the result in a process of its own, and keep it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from seq2seq import console
+from seq2seq.inference import kernel_check
+from seq2seq.machine import cpu_flags
+from seq2seq.stopping import signal_name
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+# No -ffast-math: not-a-number and infinity keep their meaning. `sqrt` need not set errno.
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-fPIC")
+# 512-bit vectors where the processor has them; by itself, the compiler takes 256.
+WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
+# Seconds after which a self-check counts as hung; it takes two on an idle core.
+CHECK_SECONDS = 120
+
+
+class CompilationError(Exception):
+    """There are no kernels to be used; the message says why: no C++ compiler, or what went wrong with it."""
+
+
+def library(directory: Path | None = None) -> Path:
+    """The compiled and checked kernels, from `directory` (the user's cache) or compiled into it now.
+
+    A library that fails its check is not kept; a note beside it spares the next process the attempt. Processes that
+    start at the same time wait for the first one.
+
+    Raises:
+        CompilationError: there is no compiler, or it fails, or its result fails the self-check or cannot be kept.
+    """
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
+    if compiler is None:
+        raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
+    version = _run(compiler, "--version")
+    # A library depends on the source, its check, the compiler and its flags, and the processor.
+    made_of = (SOURCE.read_text(encoding="utf-8"), Path(kernel_check.__file__).read_text(encoding="utf-8"), *FLAGS,
+               *WIDE, version, platform.machine(), *sorted(cpu_flags()))
+    cache = directory or _cache()
+    compiled = cache / f"kernels-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}.so"
+    if _loads(compiled):
+        return compiled
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(compiled.with_suffix(".lock")):
+            if _loads(compiled):                                                # made while this process waited
+                return compiled
+            refused = compiled.with_suffix(".refused")
+            if refused.exists():
+                raise CompilationError(refused.read_text(encoding="utf-8"))
+            with tempfile.TemporaryDirectory(dir=cache) as temporary:
+                made = Path(temporary) / "kernels.so"
+                with console.progress("compiling and checking kernels", 2 * kernel_check.SHAPES + COMPILING) as advance:
+                    _run(compiler, str(SOURCE), "-shared", "-o", str(made), *FLAGS, *WIDE, directory=temporary)
+                    advance(COMPILING)
+                    if fault := self_check(made, advance):
+                        message = (f"{Path(compiler).name} ({version.partition(chr(10))[0]}) made kernels that fail "
+                                   f"their self-check: {fault.text}. Another compiler can be named in CXX.")
+                        if fault.lasting:
+                            refused.write_text(message, encoding="utf-8")
+                        raise CompilationError(message)
+                with made.open("rb") as file:
+                    os.fsync(file.fileno())                                     # a file cut short would end the process
+                os.replace(made, compiled)
+    except OSError as error:
+        raise CompilationError(f"the kernels cannot be kept in {cache} and loaded from there: {error}") from error
+    return compiled
+
+
+# Share of compiling in the progress bar, where each checked shape counts 1.
+COMPILING = 120
+
+
+class CheckFault(NamedTuple):
+    """Result of a failed self-check. lasting: the library is at fault for certain, not a busy machine or its memory."""
+
+    text: str
+    lasting: bool = True
+
+
+def self_check(made: Path, advance: console.Advance = lambda amount, news="": None) -> CheckFault | None:
+    """Check a library in a child process, which may crash or hang; None if it passes."""
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    # Functions use threads for many rows: they are checked with two.
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen([sys.executable, "-m", "seq2seq.inference.kernel_check", str(made)], stdout=output,
+                                 stderr=output, env=environment)
+        deadline, shown = time.monotonic() + CHECK_SECONDS, 0
+        try:
+            while child.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+                lines = _lines_of(output)
+                advance(len(lines) - shown)
+                shown = len(lines)
+            if child.poll() is None:
+                return CheckFault(f"it did not end within {CHECK_SECONDS} seconds", lasting=False)
+        finally:
+            child.kill()
+            child.wait()
+        lines = _lines_of(output)
+    if child.returncode == 0:
+        return None
+    if child.returncode < 0:
+        return CheckFault(f"it was ended by {signal_name(-child.returncode)}",
+                          lasting=child.returncode != -signal.SIGKILL)
+    return CheckFault(lines[-1] if lines else f"exit code {child.returncode}", lasting=bool(lines))
+
+
+def _lines_of(output: IO[bytes]) -> list[str]:
+    return os.pread(output.fileno(), 1 << 20, 0).decode(errors="replace").splitlines()
+
+
+def _loads(library: Path) -> bool:
+    """Whether the library is there and can be loaded."""
+    with suppress(OSError):
+        ctypes.CDLL(str(library))
+        return True
+    return False
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other processes waiting; on file systems without locks, nobody waits and the last one wins."""
+    import fcntl
+
+    with path.open("w") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(compiler: str, *arguments: str, directory: str | None = None) -> str:
+    """What the compiler prints, in English."""
+    try:
+        return subprocess.run([compiler, *arguments], cwd=directory, capture_output=True, text=True, errors="replace",
+                              env={**os.environ, "LC_ALL": "C"}, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        complaint = next((line for line in error.stderr.splitlines() if "error" in line), error.stderr.strip())
+        raise CompilationError(f"{compiler} cannot compile the kernels: {complaint}") from error
+    except OSError as error:
+        raise CompilationError(f"{compiler} cannot be run: {error.strerror}") from error
+
+
+def _cache() -> Path:
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq"
+    except RuntimeError as error:
+        raise CompilationError("there is no home directory to keep the kernels in; set XDG_CACHE_HOME") from error

@@ -1,0 +1,190 @@
+"""The kernels in C++: every function against NumPy under sanitizers, by each compiler, and builds that are bad."""
+
+import os
+import shutil
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from seq2seq.inference import kernel_library
+from seq2seq.inference.kernel_library import FLAGS, SOURCE, CompilationError, library, self_check
+from seq2seq.machine import cpu_flags
+
+# Targets of builds, and what a processor needs to run them, by the names that Linux has for it.
+TARGETS = {
+    "native": set(),
+    "icelake-server": {"avx512_vnni", "avx512_vbmi2", "avx512_bitalg", "vpclmulqdq", "gfni"},
+    "haswell": {"avx2", "fma", "bmi2", "movbe"},
+    "x86-64": set(),
+}
+SANITIZED_SHAPES = 15
+
+
+@pytest.fixture(scope="module")
+def compiled_library(tmp_path_factory):
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("there is no C++ compiler here")
+    return library(tmp_path_factory.mktemp("kernels"))
+
+
+# Builds
+
+
+def build(compiler, level, target, directory):
+    """A build with AddressSanitizer and UndefinedBehaviorSanitizer, and the runtime that must be loaded before it."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    if target != "native" and os.uname().machine != "x86_64":
+        pytest.skip(f"{target} is a target for x86-64")
+    flags = [flag.replace("native", target) for flag in FLAGS if flag != "-O3"]
+    shared = ["-shared-libasan"] if "clang" in compiler else []
+    made = directory / "kernels.so"
+    subprocess.run([compiler, str(SOURCE), "-shared", "-o", str(made), *flags, level, "-g", "-fno-omit-frame-pointer",
+                    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *shared], check=True)
+    name = f"libclang_rt.asan-{os.uname().machine}.so" if shared else "libasan.so"
+    runtime = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return made, runtime.stdout.strip()
+
+
+EVERY_BUILD = list(product(("g++", "clang++"), ("-O1", "-O2", "-O3"), TARGETS))
+QUICK = ("g++", "-O2", "native")
+
+
+@pytest.mark.parametrize(("compiler", "level", "target"), [
+    pytest.param(*one, marks=() if one == QUICK else pytest.mark.slow) for one in EVERY_BUILD])
+def test_every_build_computes_what_numpy_does_and_touches_nothing_else(compiler, level, target, tmp_path):
+    made, runtime = build(compiler, level, target, tmp_path)
+    if not TARGETS[target] <= cpu_flags():
+        pytest.skip(f"compiled; this processor cannot run a build for {target}")
+    done = subprocess.run(
+        [sys.executable, "-m", "seq2seq.inference.kernel_check", str(made), "--exact-buffers", "--shapes",
+         str(SANITIZED_SHAPES), "--seed", str(EVERY_BUILD.index((compiler, level, target)))],
+        env={**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "2",
+             "PYTHONPATH": str(Path(kernel_library.__file__).parents[2])},
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.stdout.count("checked") == 2 * SANITIZED_SHAPES
+
+
+# The self-check
+
+# Of each fault: what is replaced in the source, by what, and what is said then.
+LOG_SUM = "    const float largest = largest_of(logits, count);"
+KEYS = "const long keys = past ? longest : count[row];"
+BIAS = "                if (linear.bias)\n"
+BLOCK = "            for (long i = begin; i < end; ++i) best.consider("
+BROKEN = {
+    "one row too many": ("    if (row < rows) sums_of<1>(", "    if (row <= rows) sums_of<1>(",
+                         "product_fp32 writes outside its result"),
+    "one row of int8 too many": ("const long tile = std::min(TILE, rows - row);",
+                                 "const long tile = std::min(TILE, rows - row + rows % 2);",
+                                 r"writes outside its result|ended by SIG"),
+    "one wrong sum": (BIAS, "                if (rows == 7) found[0] *= 0.99f;\n" + BIAS, r"product_\w+ is off by"),
+    "a key forgotten": (KEYS, KEYS.replace("count[row]", "std::max(1, count[row] - 1)"), "attend_fp32 is off by"),
+    "a word overlooked": (BLOCK, BLOCK.replace("i = begin", "i = begin + 1"), "choose"),
+    "an endless loop": (LOG_SUM, "    for (volatile long forever = 1; forever;) {}\n" + LOG_SUM,
+                        "did not end within 3 seconds"),
+    "a segmentation fault": (LOG_SUM, "    *(volatile int*)(count % 7 ? (int*)&count : nullptr) = 1;\n" + LOG_SUM,
+                             "ended by SIGSEGV"),
+}
+
+
+QUICK_FAULTS = ("one row too many", "an endless loop", "a segmentation fault")
+
+
+@pytest.mark.parametrize("fault", [
+    pytest.param(fault, marks=() if fault in QUICK_FAULTS else pytest.mark.slow) for fault in BROKEN])
+def test_a_broken_build_is_caught_told_and_not_used(compiled_library, tmp_path, monkeypatch, fault):
+    before, after, told = BROKEN[fault]
+    source = tmp_path / "kernels.cpp"
+    whole = SOURCE.read_text()
+    assert whole.count(before) == 1
+    source.write_text(whole.replace(before, after))
+    monkeypatch.setattr(kernel_library, "SOURCE", source)
+    monkeypatch.setattr(kernel_library, "CHECK_SECONDS", 3 if "endless" in fault else 120)
+    cache = tmp_path / "cache"
+    with pytest.raises(CompilationError, match=rf"made kernels that fail their self-check: .*({told})"):
+        library(cache)
+    assert not list(cache.glob("*.so"))
+    if "endless" in fault:                                                      # perhaps the machine was busy
+        assert not list(cache.glob("*.refused"))
+        return
+    monkeypatch.setattr(kernel_library, "self_check", lambda *given: pytest.fail("compiled and checked again"))
+    with pytest.raises(CompilationError, match="fail their self-check"):
+        library(cache)
+
+
+def test_a_good_build_passes_its_check_with_progress(compiled_library):
+    steps = []
+    assert self_check(compiled_library, lambda amount, news="": steps.append(amount)) is None
+    assert sum(steps) > 0
+
+
+@pytest.mark.slow
+def test_processes_that_start_together_compile_once(compiled_library, tmp_path):
+    call = ("import sys; from pathlib import Path; from seq2seq.inference import kernel_library as k; real = k._run\n"
+            "def counted(compiler, *arguments, **options):\n"
+            "    if '-shared' in arguments: print('compiling', flush=True)\n"
+            "    return real(compiler, *arguments, **options)\n"
+            "k._run = counted; k.library(Path(sys.argv[1]))")
+    both = [subprocess.Popen([sys.executable, "-c", call, str(tmp_path / "cache")], stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, "PYTHONPATH": str(Path(kernel_library.__file__).parents[2])})
+            for _ in range(2)]
+    assert sorted(process.communicate()[0] for process in both) == ["", "compiling\n"]
+    assert [process.returncode for process in both] == [0, 0]
+
+
+# Compiling
+
+
+def test_what_is_compiled_is_kept(compiled_library, monkeypatch):
+    directory, calls = compiled_library.parent, []
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: calls.append(command) or real(command, **options))
+    assert library(directory) == compiled_library and [command[1:] for command in calls] == [["--version"]]
+    assert {path.suffix for path in directory.iterdir()} == {".so", ".lock"}
+
+
+def test_a_library_that_cannot_be_loaded_is_compiled_again(compiled_library, tmp_path):
+    cut_short = tmp_path / compiled_library.name
+    cut_short.write_bytes(b"")
+    assert library(tmp_path) == cut_short
+    assert len(cut_short.read_bytes()) == len(compiled_library.read_bytes())
+
+
+@pytest.mark.parametrize("text", [b"\x7fELF rubbish", b"#!/bin/sh\nprintf '\\351: error' >&2; exit 1\n"])
+def test_a_compiler_that_cannot_be_run_or_read_is_told(tmp_path, monkeypatch, text):
+    broken = tmp_path / "c++"
+    broken.write_bytes(text)
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(CompilationError, match="cannot be run|cannot compile the kernels"):
+        library(tmp_path / "cache")
+
+
+def test_without_a_home_it_says_so(compiled_library, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(CompilationError, match="set XDG_CACHE_HOME"):
+        library()
+
+
+def test_without_a_compiler_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(CompilationError, match=r"there is no C\+\+ compiler"):
+        library(tmp_path)
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\n[ $1 = --version ] || { echo 'x.cpp:3: error: no such thing' >&2; exit 1; }\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(CompilationError, match="broken cannot compile the kernels: x.cpp:3: error: no such thing"):
+        library(tmp_path / "cache")
+    assert {path.suffix for path in (tmp_path / "cache").iterdir()} == {".lock"}
+
+
