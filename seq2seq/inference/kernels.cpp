@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 #if defined(_OPENMP)
@@ -94,9 +94,16 @@ std::unique_ptr<T[]> room_for(long count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-// Sixteen numbers at once; where the processor's vectors are shorter, the compiler takes several.
-typedef float Wide __attribute__((vector_size(64)));
+// As many numbers as the processor's vectors hold: longer ones the compiler would take apart, some operations number by
+// number.
+#if defined(__AVX512F__)
 constexpr long WIDTH = 16;
+#elif defined(__AVX__)
+constexpr long WIDTH = 8;
+#else
+constexpr long WIDTH = 4;
+#endif
+typedef float Wide __attribute__((vector_size(4 * WIDTH)));
 
 inline Wide load(const float* from) {
     Wide numbers;
@@ -105,8 +112,8 @@ inline Wide load(const float* from) {
 }
 
 inline Wide load(const BFloat16* from) {
-    typedef uint16_t Halves __attribute__((vector_size(32)));
-    typedef uint32_t Words __attribute__((vector_size(64)));
+    typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
+    typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
     Halves halves;
     std::memcpy(&halves, from, sizeof halves);
     const Words words = __builtin_convertvector(halves, Words) << 16;
@@ -116,7 +123,7 @@ inline Wide load(const BFloat16* from) {
 }
 
 inline Wide load(const int8_t* from) {
-    typedef int8_t Bytes __attribute__((vector_size(16)));
+    typedef int8_t Bytes __attribute__((vector_size(WIDTH)));
     Bytes bytes;
     std::memcpy(&bytes, from, sizeof bytes);
     return __builtin_convertvector(bytes, Wide);
@@ -132,15 +139,17 @@ inline float sum_of(Wide numbers) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)numbers);
 #else
-    float sum = 0;
-    for (long i = 0; i < WIDTH; ++i) sum += numbers[i];
-    return sum;
+    typedef float Four __attribute__((vector_size(16)));
+    Four parts[WIDTH / 4];
+    std::memcpy(parts, &numbers, sizeof parts);
+    for (long part = 1; part < WIDTH / 4; ++part) parts[0] += parts[part];
+    return (parts[0][0] + parts[0][1]) + (parts[0][2] + parts[0][3]);
 #endif
 }
 
 inline Wide all(float number) { return Wide{} + number; }
 
-// Fewer than sixteen numbers, and after them `rest`.
+// Fewer than WIDTH numbers, and after them `rest`.
 template <class Number>
 inline Wide load_some(const Number* from, long count, float rest) {
     float numbers[WIDTH];
@@ -152,7 +161,7 @@ inline Wide load_some(const Number* from, long count, float rest) {
 // exp: 2^whole * 2^rest, the latter by its Taylor series; off by 5e-7 of it at most. Beyond +-87 it stays what it is
 // there, and of what is no number it is none.
 inline Wide exponential(Wide number) {
-    typedef int32_t Whole __attribute__((vector_size(64)));
+    typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
     const float LOG2_E = 1.44269504f, LN_2_HIGH = 0.693359375f, LN_2_LOW = -2.12194440e-4f;
     // In this order, in which these are one instruction each and what is no number stays none.
     Wide x = number < -87.0f ? all(-87.0f) : number;
@@ -171,7 +180,7 @@ inline Wide exponential(Wide number) {
     return power * two_to_whole;
 }
 
-// The sum of term(x) of some numbers x. In sixteen sums side by side, for the compiler may not put what is added in
+// The sum of term(x) of some numbers x. In several sums side by side, for the compiler may not put what is added in
 // another order by itself. The term of `nothing` is 0.
 template <class Number, class Term>
 inline float sum_of_terms(const Number* numbers, long count, float nothing, Term term) {
@@ -200,9 +209,11 @@ inline float largest_of(const float* numbers, long count) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)largest);
 #else
-    float found = LEAST;
-    for (long lane = 0; lane < WIDTH; ++lane) found = std::max(found, float(largest[lane]));
-    return found;
+    typedef float Four __attribute__((vector_size(16)));
+    Four found[WIDTH / 4];
+    std::memcpy(found, &largest, sizeof found);
+    for (long part = 1; part < WIDTH / 4; ++part) found[0] = found[0] < found[part] ? found[part] : found[0];
+    return std::max(std::max(found[0][0], found[0][1]), std::max(found[0][2], found[0][3]));
 #endif
 }
 
@@ -294,8 +305,8 @@ template <class Query, class Number>
 void attend(const Query* query, long query_stride, const Number* keys_values, long stride, const int32_t* past,
             const int32_t* first, const int32_t* count, long longest, Query* result, long rows, long heads,
             long head_size) {
-    auto sized = head_size == 32   ? attend_sized<2, Query, Number>
-                 : head_size == 64 ? attend_sized<4, Query, Number>
+    auto sized = head_size == 32   ? attend_sized<32 / WIDTH, Query, Number>
+                 : head_size == 64 ? attend_sized<64 / WIDTH, Query, Number>
                                    : attend_sized<0, Query, Number>;
     sized(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size);
 }
@@ -341,7 +352,11 @@ void quantise(const Number* numbers, uint8_t* levels, float* scale, long rows, l
 // belongs to the first output, to the second, …. Sizes are filled up with zeros.
 constexpr long PANEL = 64, GROUP = 4;
 // Rows that are multiplied with a panel together: their sums fill the processor's registers.
+#if defined(__AVX512VNNI__) || !defined(__AVX2__)
 constexpr long TILE = 6;
+#else
+constexpr long TILE = 3;
+#endif
 
 // What ROWS rows of levels give with a panel, (ROWS, PANEL).
 template <long ROWS>
@@ -370,6 +385,41 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
     for (long row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
         for (long v = 0; v < VECTORS; ++v) _mm512_storeu_si512(sums + row * PANEL + v * WIDTH, totals[row][v]);
+#elif defined(__AVX2__)
+    // Sums of sixteen outputs at a time, in pairs of inputs: in bytes the products of a pair could overflow.
+    constexpr long OUTPUTS = 16, VECTORS = 4;                                   // four outputs and both pairs in each
+    for (long first = 0; first < PANEL; first += OUTPUTS) {
+        __m256i totals[ROWS][VECTORS];
+#pragma GCC unroll 6
+        for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+            for (long v = 0; v < VECTORS; ++v) totals[row][v] = _mm256_setzero_si256();
+        const int8_t* weights = panel + first * GROUP;
+        for (long i = 0; i < stride; i += GROUP, weights += GROUP * PANEL) {
+            __m256i own[VECTORS];
+#pragma GCC unroll 4
+            for (long v = 0; v < VECTORS; ++v)
+                own[v] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights + v * 16)));
+#pragma GCC unroll 6
+            for (long row = 0; row < ROWS; ++row) {
+                int32_t group;
+                std::memcpy(&group, levels + row * stride + i, sizeof group);
+                const __m256i same = _mm256_cvtepu8_epi16(_mm_set1_epi32(group));
+#pragma GCC unroll 4
+                for (long v = 0; v < VECTORS; ++v)
+                    totals[row][v] = _mm256_add_epi32(totals[row][v], _mm256_madd_epi16(own[v], same));
+            }
+        }
+#pragma GCC unroll 6
+        for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 2
+            for (long v = 0; v < VECTORS; v += 2) {
+                // Adds the two pairs of each output; the halves of both vectors come out crosswise.
+                const __m256i crossed = _mm256_hadd_epi32(totals[row][v], totals[row][v + 1]);
+                _mm256_storeu_si256((__m256i*)(sums + row * PANEL + first + v * 4),
+                                    _mm256_permute4x64_epi64(crossed, 0xd8));
+            }
+    }
 #else
     std::fill_n(sums, ROWS * PANEL, 0);
     for (long i = 0; i < stride; i += GROUP, panel += GROUP * PANEL)
@@ -385,8 +435,8 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
 // A product of rows in levels, with their scale; a panel stays in the first cache while all rows pass.
 void product_of_levels(const Linear& linear, const uint8_t* levels, long stride, const float* input_scale, float* result,
                        long rows) {
-    static constexpr decltype(&panel_sums<1>) of_rows[TILE] = {panel_sums<1>, panel_sums<2>, panel_sums<3>,
-                                                              panel_sums<4>, panel_sums<5>, panel_sums<6>};
+    static constexpr decltype(&panel_sums<1>) of_rows[] = {panel_sums<1>, panel_sums<2>, panel_sums<3>,
+                                                          panel_sums<4>, panel_sums<5>, panel_sums<6>};
     alignas(64) int32_t sums[TILE * PANEL];
     for (long begin = 0; begin < linear.outputs; begin += PANEL) {
         const long outputs = std::min(PANEL, linear.outputs - begin);
