@@ -32,7 +32,7 @@ SHOWN = 5
 # What searches elsewhere have of ours; anything else in `decoding` must be as if it were not there.
 SEARCHED = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
             "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", *SAMPLING_KEYS,
-            "ensemble_mean", "fusion_weight", "safety_net"}
+            "ensemble_mean", "fusion_weight", "safety_net", "ignore_case"}
 
 
 class Exported(Protocol):
