@@ -14,7 +14,7 @@ from seq2seq.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases
 from seq2seq.confidence import Word
 from seq2seq.constraints import Phrase, at_least, beginning_with, no_repeat_ngram, text_of, without
 from seq2seq.coverage import Covering
-from seq2seq.errors import RequestError
+from seq2seq.errors import RequestError, require_text, require_texts
 from seq2seq.minimum_bayes_risk import expected_utilities
 from seq2seq.model.interface import Stepwise
 from seq2seq.model.joined import Ensemble, Fusion
@@ -33,12 +33,22 @@ class Request:
 
     prefix: text that the translation begins with. required: phrases that it holds, beside those of `decoding.require`.
     number: of the line in its input, from 0, on which its samples depend. Not set: its place in the call.
+
+    Raises:
+        TypeError: one of them is of another type.
     """
 
     text: str
     prefix: str = ""
     required: tuple[str, ...] = ()
     number: int | None = None
+
+    def __post_init__(self) -> None:
+        require_text(self.text, "text")
+        require_text(self.prefix, "prefix")
+        require_texts(self.required, "required")
+        if not isinstance(self.number, int | None):
+            raise TypeError(f"number is of type {type(self.number).__name__}; expected int or None")
 
 
 @dataclass(frozen=True)

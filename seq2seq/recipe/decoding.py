@@ -1,6 +1,7 @@
 """The `decoding` section of a recipe: what is searched for, and how."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import (
     Field,
@@ -155,3 +156,36 @@ class DecodingSection(Section):
         if not mbr and not info.data.get("sampling", False) and n_best > info.data.get("beam_size", n_best):
             raise ValueError(f"a beam of {info.data['beam_size']} cannot give {n_best} translations; raise beam_size")
         return n_best
+
+
+class DecodingOptions(TypedDict, total=False):
+    """Keys of `DecodingSection`, each of which a call in Python can give another value."""
+
+    beam_size: int
+    patience: float
+    length_penalty: float
+    length_penalty_form: Literal["power", "wu"]
+    coverage_penalty: float
+    min_length: int
+    max_length: int | None
+    max_length_ratio: float
+    max_length_offset: int
+    no_repeat_ngram: int
+    ignore_case: bool
+    forbid: Sequence[str]
+    require: Sequence[str]
+    diverse_groups: int
+    diverse_strength: float
+    sampling: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    mbr: int
+    n_best: int
+    safety_net: bool
+    word_confidence: bool
+    ensemble_mean: Literal["probability", "log_probability"]
+    fusion_weight: float
+    batch_tokens: int
