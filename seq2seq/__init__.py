@@ -2,6 +2,19 @@
 
 import os
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seq2seq.decoding import Request
+    from seq2seq.errors import UserError
+    from seq2seq.evaluation import corpus_scores, evaluate_tests
+    from seq2seq.generation import generate
+    from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
+    from seq2seq.rescoring import rescore
+    from seq2seq.trainer import train
+    from seq2seq.translator import Translation, Translator
+    from seq2seq.workers import TranslatorPool
 
 __version__ = "0.1.0"
 
@@ -11,3 +24,24 @@ __version__ = "0.1.0"
 if sys.platform == "linux":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+# The public interface, and the module of each name. They are imported when they are first asked for: importing torch
+# takes seconds, and the command line and recipes do without.
+_MODULES = {
+    "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "decoding", "Translation": "translator",
+    "Translator": "translator", "TranslatorPool": "workers", "UserError": "errors", "corpus_scores": "evaluation",
+    "evaluate_tests": "evaluation", "generate": "generation", "load_recipe": "recipe", "rescore": "rescoring",
+    "train": "trainer",
+}
+__all__ = ["DecodingOptions", "Recipe", "Request", "Translation", "Translator", "TranslatorPool", "UserError",
+           "corpus_scores", "evaluate_tests", "generate", "load_recipe", "rescore", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

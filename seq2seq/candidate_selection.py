@@ -6,12 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from seq2seq.constraints import Phrase, begins_in_word, text_of
 from seq2seq.continuations import most_probable
 from seq2seq.sampling import draw, narrowed, uniforms
 from seq2seq.search import Hypotheses
@@ -75,25 +77,57 @@ class Diverse:
         return totals, beams, ids
 
 
-class RequiredPhrases:
-    """Lexically constrained beam search: every target holds all phrases of its line.
+@dataclass(frozen=True)
+class RequiredPhrase:
+    """A phrase that a target's text contains in the end, in whatever subwords.
 
-    The beam is shared out among the numbers of required words that hypotheses hold (Post and Vilar 2018,
-    arXiv:1804.06609, "dynamic beam allocation"), here in turns: the best candidate with most of them, the best with one
-    fewer, …, then the second best of each. So a beam narrower than the phrases are long keeps only those that are
-    furthest.
+    spellings: sequences of subwords that complete the phrase; search proposes their subwords one after another. At
+    least one, none of them empty.
     """
 
-    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]]) -> None:
-        """phrases: those of each line of the search's input, as words; none of them empty."""
-        self.phrases = [sorted({tuple(phrase) for phrase in each}) for each in phrases]
+    phrase: Phrase
+    spellings: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Subwords of the shortest spelling."""
+        return min(map(len, self.spellings))
+
+
+class RequiredPhrases:
+    """Lexically constrained beam search: the text of every target contains all phrases of its line.
+
+    A phrase of whole words is met as soon as the text ends in it, for `</s>` may follow. If the next subword continues
+    its last word ("kick", "ing"), the phrase is lacking again.
+
+    The beam is shared out among the numbers of subwords that hypotheses lack (Post and Vilar 2018, arXiv:1804.06609,
+    "dynamic beam allocation"), here in turns: the best candidate with fewest of them, the best with one more, …, then
+    the second best of each. So a beam narrower than the phrases are long keeps only those that are furthest.
+    """
+
+    def __init__(self, phrases: Sequence[Sequence[RequiredPhrase]], pieces: Sequence[bytes]) -> None:
+        """phrases: those of each line of the search's input. pieces: the text of each id in UTF-8, a space where it
+        begins a word."""
+        self.phrases = [list(dict.fromkeys(each)) for each in phrases]
+        self.pieces = pieces
+        self.continuing = _continuing(tuple(pieces))
 
     def unfinished(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
-        """A `ScoreFunction`: no target ends before it holds its phrases. A constraint of the same search."""
+        """A `ScoreFunction`: no target ends before it contains its phrases. A constraint of the same search."""
         for row, (target, phrases) in enumerate(self._of_rows(hypotheses)):
-            if not all(_holds(target, phrase) for phrase in phrases):
+            text = text_of(target, self.pieces) if phrases else ""
+            if not all(each.phrase.is_in(text) for each in phrases):
                 logits[row, END_ID] = -math.inf
         return logits
+
+    def lacking(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
+        """How many subwords a target lacks: of each phrase that it does not contain the shortest spelling, less what it
+        ends in of one of them."""
+        text = text_of(target, self.pieces) if phrases else ""
+        missing = [each for each in phrases if not each.phrase.is_in(text)]
+        saved = (each.size - len(spelling) + self._begun(target, each.phrase, spelling)
+                 for each in missing for spelling in each.spellings)
+        return sum(each.size for each in missing) - max(saved, default=0)
 
     def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,17 +139,26 @@ class RequiredPhrases:
         considered = dict.fromkeys(zip((beams[:, 0] + first_rows).flatten().tolist(), ids.flatten().tolist(),
                                        strict=True))
         considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
-        by_row = list(self._of_rows(hypotheses))
+        by_row, completed = list(self._of_rows(hypotheses)), []
         for row, (target, phrases) in enumerate(by_row):
-            considered |= dict.fromkeys((row, phrase[_begun(target, phrase)])
-                                        for phrase in phrases if not _holds(target, phrase))
+            text = text_of(target, self.pieces) if phrases else ""
+            considered |= dict.fromkeys((row, spelling[self._begun(target, each.phrase, spelling)])
+                                        for each in phrases if not each.phrase.is_in(text)
+                                        for spelling in each.spellings)
+            if any(each.phrase.is_in(text) and not each.phrase.is_in(f"{text}x") for each in phrases):
+                completed.append(row)
+        if completed:
+            # What ends the word just completed, because the most probable subwords may all continue it.
+            ending = logits[completed].masked_fill(self.continuing.to(logits.device), -math.inf).argmax(1)
+            considered |= dict.fromkeys(zip(completed, ending.tolist(), strict=True))
         rows, words = torch.tensor(list(considered), device=logits.device).T
         totals = (logits[rows, words] + past.flatten()[rows]).tolist()
         candidates: list[list[_Candidate]] = [[] for _ in range(sentences)]
         for (row, word), total in zip(considered, totals, strict=True):
             if total > -math.inf:
                 target, phrases = by_row[row]
-                candidates[row // beam].append(_Candidate(total, row % beam, word, held((*target, word), phrases)))
+                lacking = self.lacking((*target, word), phrases) if phrases else 0
+                candidates[row // beam].append(_Candidate(total, row % beam, word, lacking))
         # Where fewer are possible than asked for, hopeless ones fill up.
         chosen = [[*_in_turns(each)[:count], *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(each))]
                   for each in candidates]
@@ -123,43 +166,43 @@ class RequiredPhrases:
                 ids.new_tensor([[[one.beam for one in each]] for each in chosen]),
                 ids.new_tensor([[[one.word for one in each]] for each in chosen]))
 
-    def _of_rows(self, hypotheses: Hypotheses) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
+    def _begun(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
+        """How many subwords of a spelling the target ends in, where the phrase may begin; fewer than all."""
+        spaced = self.pieces[spelling[0]].startswith(b" ")
+        for size in range(min(len(spelling) - 1, len(target)), 0, -1):
+            before = len(target) - size
+            if tuple(target[before:]) == tuple(spelling[:size]) and (
+                    spaced or phrase.may_begin_behind(text_of(target[:before], self.pieces))):
+                return size
+        return 0
+
+    def _of_rows(self, hypotheses: Hypotheses) -> Iterator[tuple[tuple[int, ...], list[RequiredPhrase]]]:
         """The target and the phrases of each row."""
         for line, targets in zip(hypotheses.lines, hypotheses.tokens.tolist(), strict=True):
             for target in targets:
                 yield tuple(target), self.phrases[line]
 
 
+@lru_cache(maxsize=4)
+def _continuing(pieces: tuple[bytes, ...]) -> Tensor:
+    """Which ids continue the word before them, (vocab_size,) bool; bytes of a character may."""
+    texts = (piece.decode(errors="surrogateescape") for piece in pieces)
+    return torch.tensor([begins_in_word(text) or "\udc80" <= text[:1] <= "\udcff" for text in texts])
+
+
 class _Candidate(NamedTuple):
     total: float
     beam: int
     word: int
-    held: int
-
-
-def held(target: Sequence[int], phrases: Sequence[Sequence[int]]) -> int:
-    """How many words of the phrases a target holds: of whole ones, and of the longest that it ends in the middle of."""
-    lacking = [phrase for phrase in phrases if not _holds(target, phrase)]
-    return (sum(map(len, phrases)) - sum(map(len, lacking))
-            + max((_begun(target, phrase) for phrase in lacking), default=0))
+    lacking: int
 
 
 def _in_turns(candidates: list[_Candidate]) -> list[_Candidate]:
-    """The best of each number of words held, those that hold most first; then the second best of each, and so on."""
+    """The best of each number of subwords lacking, those that lack fewest first; then the second best of each, and so
+    on."""
     ranks: Counter[int] = Counter()
     ranked = []
     for candidate in sorted(candidates, key=lambda candidate: -candidate.total):
-        ranked.append((ranks[candidate.held], -candidate.held, candidate))
-        ranks[candidate.held] += 1
+        ranked.append((ranks[candidate.lacking], candidate.lacking, candidate))
+        ranks[candidate.lacking] += 1
     return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]
-
-
-def _holds(target: Sequence[int], phrase: Sequence[int]) -> bool:
-    return any(tuple(target[begin : begin + len(phrase)]) == tuple(phrase)
-               for begin in range(len(target) - len(phrase) + 1))
-
-
-def _begun(target: Sequence[int], phrase: Sequence[int]) -> int:
-    """How many words of the phrase the target ends in; fewer than all."""
-    return next(size for size in range(min(len(phrase) - 1, len(target)), -1, -1)
-                if tuple(target[len(target) - size :]) == tuple(phrase[:size]))

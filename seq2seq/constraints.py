@@ -6,9 +6,12 @@ to -inf. As `constraints` of a search they leave the others their probability.
 
 from __future__ import annotations
 
+import codecs
 import math
+import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -58,23 +61,81 @@ def no_repeat_ngram(size: int) -> ScoreFunction:
     return function
 
 
-def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True) -> ScoreFunction:
-    """No target's text holds one of the phrases, in whatever pieces.
+@dataclass(frozen=True)
+class Phrase:
+    """A phrase and the rule by which a text contains it: that of `decoding.forbid` and of `decoding.require`.
+
+    text: the phrase, without white space around it.
+    whole_words: a phrase that begins or ends with a letter or digit begins or ends where a word does: "art" is neither
+        in "party" nor in "arts", but in "art-house". Combining marks belong to the word of the letter before them. A
+        phrase that begins or ends with another character, such as "." or "%", may do so anywhere. If not set, every
+        substring counts, as in languages written without spaces.
+    ignore_case: characters are compared without their case, one with one: "\u1e9e" equals "\u00df", but "SS" does not.
+    """
+
+    text: str
+    whole_words: bool = True
+    ignore_case: bool = False
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text contains the phrase."""
+        text = self._comparable(text)
+        place = text.find(self._key)
+        while place >= 0:
+            if self.may_begin_behind(text[:place]) and self._may_end_before(text[place + len(self._key) :]):
+                return True
+            place = text.find(self._key, place + 1)
+        return False
+
+    def begun_by(self, text: str) -> str:
+        """The longest beginning of the phrase, but not all of it, that a text ends in; in lower case if case is
+        ignored."""
+        text = self._comparable(text)
+        for length in range(min(len(self._key) - 1, len(text)), 0, -1):
+            if text.endswith(self._key[:length]) and self.may_begin_behind(text[: len(text) - length]):
+                return self._key[:length]
+        return ""
+
+    def may_begin_behind(self, text: str) -> bool:
+        """Whether the phrase may follow a text at once."""
+        return not (self.whole_words and self._key[:1].isalnum() and _ends_in_word(text))
+
+    def _may_end_before(self, text: str) -> bool:
+        return not (self.whole_words and _ends_in_word(self._key) and begins_in_word(text))
+
+    @cached_property
+    def _key(self) -> str:
+        return self._comparable(self.text)
+
+    def _comparable(self, text: str) -> str:
+        return _without_case(text) if self.ignore_case else text
+
+
+def text_of(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
+    """The text of subwords; bytes that are not UTF-8, such as those of a character that is not complete, become lone
+    surrogates. pieces: the text of each id in UTF-8."""
+    return b"".join([pieces[token] for token in tokens]).decode(errors="surrogateescape")
+
+
+def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True,
+            ignore_case: bool = False) -> ScoreFunction:
+    """No target's text contains one of the phrases, in whatever subwords.
+
+    After the subword "art" it is too late to say whether "s" will follow: the word "art" is forbidden there, and so is
+    "arts" unless it begins with another subword.
 
     Args:
         pieces: the text of each id in UTF-8, a space where it begins a word.
-        whole_words: a phrase that begins or ends with a letter or digit begins or ends where a word does: "art" forbids
-            neither "party" nor "arts" where that is a piece. (After the piece "art" it is too late to say whether "s"
-            will follow: the word "art" is forbidden.)
-            Otherwise it is forbidden anywhere.
+        whole_words, ignore_case: see `Phrase`.
     Raises:
         ValueError: a phrase is empty.
     """
     if not all(phrases):
         raise ValueError("an empty phrase is in every text")
-    forbidden = [_Forbidden(phrase.encode(), pieces, whole_words) for phrase in phrases]
-    # Pieces enough to hold what may go before the end of a phrase.
-    reach = max((len(each.phrase) for each in forbidden), default=0) + 4
+    forbidden = [_Forbidden(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
+    # A subword is a byte at least, and a character four bytes at most: enough of them to hold the phrase, the character
+    # before it and an incomplete one behind it.
+    reach = 4 * max(map(len, phrases), default=0) + 8
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         for row, tokens in enumerate(hypotheses.tokens.flatten(0, 1)[:, -reach:].tolist()):
@@ -88,43 +149,51 @@ def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool =
 
 
 class _Forbidden:
-    """The pieces that would complete a phrase, by how much of it a text ends in."""
+    """The subwords that would complete a phrase, by how much of it a text ends in."""
 
-    def __init__(self, phrase: bytes, pieces: Sequence[bytes], whole_words: bool) -> None:
+    def __init__(self, phrase: Phrase, pieces: Sequence[bytes]) -> None:
         self.phrase, self.pieces = phrase, pieces
-        # A mark such as "." or "%" is no word: it is forbidden behind letters, too.
-        self.begins_word = whole_words and _begins_in_word(phrase)
-        self.ends_word = whole_words and _ends_in_word(phrase)
         self.completing = lru_cache(maxsize=None)(self._completing)
 
     def after(self, text: bytes) -> Tensor:
         """Ids that must not follow the text, (ids,)."""
-        for length in range(min(len(self.phrase) - 1, len(text)), 0, -1):
-            if text.endswith(self.phrase[:length]) and self._may_begin(text[: len(text) - length]):
-                return self.completing(self.phrase[:length])
-        return self.completing(b"" if self._may_begin(text) else b"x")          # "x": within a word
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        characters, incomplete = decoder.decode(text), decoder.getstate()[0]
+        beginning = self.phrase.begun_by(characters)
+        if not beginning and not self.phrase.may_begin_behind(characters):
+            beginning = "x"                                                     # within a word
+        return self.completing(beginning.encode(errors="surrogateescape") + incomplete)
 
     def _completing(self, beginning: bytes) -> Tensor:
-        return torch.tensor([index for index, piece in enumerate(self.pieces) if self._holds(beginning + piece)],
+        return torch.tensor([index for index, piece in enumerate(self.pieces)
+                             if self.phrase.is_in((beginning + piece).decode(errors="surrogateescape"))],
                             dtype=torch.int64)
 
-    def _holds(self, text: bytes) -> bool:
-        place = text.find(self.phrase)
-        while place >= 0:
-            if self._may_begin(text[:place]) and not (self.ends_word
-                                                      and _begins_in_word(text[place + len(self.phrase) :])):
-                return True
-            place = text.find(self.phrase, place + 1)
-        return False
 
-    def _may_begin(self, before: bytes) -> bool:
-        return not (self.begins_word and _ends_in_word(before))
+def _ends_in_word(text: str) -> bool:
+    """Whether a letter or digit stands at the end, with or without combining marks."""
+    for character in reversed(text):
+        if not _joins(character):
+            return character.isalnum()
+    return False
 
 
-def _ends_in_word(text: bytes) -> bool:
-    """Whether a letter or digit stands at the end."""
-    return text[-4:].decode(errors="ignore")[-1:].isalnum()
+def begins_in_word(text: str) -> bool:
+    """Whether a text that follows a word continues it: it begins with a letter, a digit or a combining mark."""
+    return text[:1].isalnum() or _joins(text[:1])
 
 
-def _begins_in_word(text: bytes) -> bool:
-    return text[:4].decode(errors="ignore")[:1].isalnum()
+def _joins(character: str) -> bool:
+    """Whether a character belongs to the word of the letter before it: combining marks, such as the vowel signs of
+    Hindi, and the joiners within Persian words."""
+    return not character.isascii() and (character in "\u200c\u200d" or unicodedata.category(character)[0] == "M")
+
+
+def _without_case(text: str) -> str:
+    """The text in one case, character by character, so that its length stays."""
+    folded = text.casefold()
+    return folded if len(folded) == len(text) else "".join(map(_character_without_case, text))
+
+
+def _character_without_case(character: str) -> str:
+    return next((form for form in (character.casefold(), character.lower()) if len(form) == 1), character)

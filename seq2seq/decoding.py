@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from string import capwords
 from typing import Any
 
 import numpy as np
 
-from seq2seq.candidate_selection import Diverse, RequiredPhrases, Sampling
+from seq2seq.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases, Sampling
 from seq2seq.confidence import Word
-from seq2seq.constraints import at_least, beginning_with, no_repeat_ngram, without
+from seq2seq.constraints import Phrase, at_least, beginning_with, no_repeat_ngram, text_of, without
 from seq2seq.coverage import Covering
-from seq2seq.errors import RequestError
+from seq2seq.errors import RequestError, require_text, require_texts
 from seq2seq.minimum_bayes_risk import expected_utilities
 from seq2seq.model.interface import Stepwise
 from seq2seq.model.joined import Ensemble, Fusion
 from seq2seq.recipe import DecodingSection
 from seq2seq.search import Hypothesis, LengthNormaliser, ScoreFunction, power_normaliser, wu_normaliser
 from seq2seq.segments import SPACELESS, main_language
-from seq2seq.tokenizer import Vocabulary
+from seq2seq.tokenizer import UNKNOWN_ID, Vocabulary
 
 # A character that stands in no text: what is encoded after it does not begin a word.
 NO_WORD = "\ue000"
@@ -32,6 +33,9 @@ class Request:
 
     prefix: text that the translation begins with. required: phrases that it holds, beside those of `decoding.require`.
     number: of the line in its input, from 0, on which its samples depend. Not set: its place in the call.
+
+    Raises:
+        TypeError: one of them is of another type.
     """
 
     text: str
@@ -39,24 +43,31 @@ class Request:
     required: tuple[str, ...] = ()
     number: int | None = None
 
+    def __post_init__(self) -> None:
+        require_text(self.text, "text")
+        require_text(self.prefix, "prefix")
+        require_texts(self.required, "required")
+        if not isinstance(self.number, int | None):
+            raise TypeError(f"number is of type {type(self.number).__name__}; expected int or None")
+
 
 @dataclass(frozen=True)
 class Part:
     """What search translates at once: a line, or a part of one that is too long.
 
-    line, place: the number of the line, and the part's within it. prefix, required: as pieces.
+    line, place: the number of the line, and the part's within it. prefix: as pieces.
     """
 
     text: str
     line: int
     place: int = 0
     prefix: tuple[int, ...] = ()
-    required: tuple[tuple[int, ...], ...] = ()
+    required: tuple[RequiredPhrase, ...] = ()
 
     @property
     def least_length(self) -> int:
         """Pieces that its translation needs, if nothing that is asked for overlaps."""
-        return len(self.prefix) + sum(map(len, self.required))
+        return len(self.prefix) + sum(each.size for each in self.required)
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ class Decoding:
         self.options, self.tokenizer = options, tokenizer
         self.spaceless = main_language(language) in SPACELESS
         self.forms = {"power": power_normaliser, "wu": wu_normaliser}
-        self.required = tuple(map(self.pieces_of_phrase, options.require))
+        self.required = tuple(map(self.required_phrase, options.require))
         self.constraints = list(self._constraints())
 
     @property
@@ -111,7 +122,7 @@ class Decoding:
         """
         assert request.number is not None
         prefix = self._encode(request.prefix.strip(), request.number, "prefix") if request.prefix.strip() else ()
-        required = tuple(dict.fromkeys([*self.required, *(self.pieces_of_phrase(phrase, request.number)
+        required = tuple(dict.fromkeys([*self.required, *(self.required_phrase(phrase, request.number)
                                                           for phrase in request.required if phrase.strip())]))
         if required and self.options.sampling:
             raise RequestError(f"line {request.number + 1}: required phrases need a search. Leave out sampling, or "
@@ -131,7 +142,7 @@ class Decoding:
         options = self.options
         constraints, selection, groups = list(self.constraints), None, 1
         if any(part.required for part in parts):
-            selection = RequiredPhrases([part.required for part in parts])
+            selection = RequiredPhrases([part.required for part in parts], self.tokenizer.piece_texts)
             constraints.append(selection.unfinished)
         if any(part.prefix for part in parts):
             constraints.append(beginning_with([part.prefix for part in parts]))
@@ -211,20 +222,54 @@ class Decoding:
         return [text.replace("\n", " ").strip()
                 for text in self.tokenizer.decode([hypothesis.tokens for hypothesis in hypotheses])]
 
-    def pieces_of_phrase(self, phrase: str, line: int | None = None) -> tuple[int, ...]:
-        """A phrase as it stands within a text.
+    def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
+        """A phrase that a translation contains: as whole words, in languages without spaces as any substring.
 
+        If `decoding.ignore_case` is set, any casing meets it. Search itself proposes these casings, as far as the
+        vocabulary has them: as given, in lower case, with its first letter in upper case, with the first letter of each
+        word in upper case, and all in upper case.
+
+        Args:
+            line: number of the line, from 0, for the error. whole_words: if not set, any substring counts.
         Raises:
             RequestError: it holds what no translation has; the message names the line, if that is given.
         """
-        if not self.spaceless:
-            return self._encode(phrase.strip(), line, "required phrase")
+        given, ignore_case = phrase.strip(), self.options.ignore_case
+        casings = [given, given.lower(), given.capitalize(), capwords(given, " "), given.upper()]
+        spellings, refused = [], None
+        for casing in dict.fromkeys(casings if ignore_case else [given]):
+            try:
+                spellings += self._spellings(casing, line)
+            except RequestError as error:
+                refused = refused or error
+        if refused and not spellings:
+            raise refused
+        # The text as the tokenizer normalises it. Another casing can be another phrase: "SS" is no casing of "ß".
+        text = text_of(spellings[0], self.tokenizer.piece_texts).strip()
+        required = Phrase(text, whole_words and not self.spaceless, ignore_case)
+        return RequiredPhrase(required, tuple(dict.fromkeys(
+            spelling for spelling in spellings if required.is_in(text_of(spelling, self.tokenizer.piece_texts)))))
+
+    def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
+        """The subwords of a phrase that stands within a text, after a space unless the language is without; where that
+        is another way, those of one that the text begins with, too."""
+        alone = self._encode(phrase, line, "required phrase")
+        if not alone:
+            raise RequestError(f"{_line(line)}the required phrase {phrase!r} has only characters that the tokenizer "
+                               "drops. Leave it out.")
+        if self.spaceless:
+            return [self._behind_text(phrase, line) or alone]
+        if self.tokenizer.piece_texts[alone[0]].startswith(b" "):
+            return [alone]
+        behind = self._behind_text(f" {phrase}", line)
+        return [alone] if behind is None else [alone, behind]
+
+    def _behind_text(self, text: str, line: int | None) -> tuple[int, ...] | None:
+        """The subwords of a text that does not begin its line; None if the tokenizer does not tell: one that joins it
+        with the character before it, or drops that character."""
         before = self._encode(NO_WORD, line, "required phrase")
-        pieces = self._encode(NO_WORD + phrase.strip(), line, "required phrase")
-        # A tokenizer that joins the two characters, or drops the first, does not tell how the phrase stands alone.
-        if pieces[: len(before)] != before:
-            return self._encode(phrase.strip(), line, "required phrase")
-        return pieces[len(before) :]
+        pieces = self._encode(NO_WORD + text, line, "required phrase")
+        return pieces[len(before) :] if pieces[: len(before)] == before and len(pieces) > len(before) else None
 
     def _constraints(self) -> Sequence[ScoreFunction]:
         options = self.options
@@ -234,14 +279,24 @@ class Decoding:
         if options.no_repeat_ngram:
             found.append(no_repeat_ngram(options.no_repeat_ngram))
         if options.forbid:
-            phrases = [phrase.strip() for phrase in options.forbid]
-            found.append(without(phrases, self.tokenizer.piece_texts, not self.spaceless))
+            phrases = dict.fromkeys(form for phrase in options.forbid for form in self._forms(phrase.strip()))
+            found.append(without(list(phrases), self.tokenizer.piece_texts, not self.spaceless, options.ignore_case))
         return found
+
+    def _forms(self, phrase: str) -> list[str]:
+        """A phrase as it is written, and as the tokenizer normalises it: as translations have it."""
+        pieces = self.tokenizer.encode([phrase])[0]
+        normalised = "" if UNKNOWN_ID in pieces else text_of(pieces, self.tokenizer.piece_texts).strip()
+        return [phrase, normalised] if normalised else [phrase]
 
     def _encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
         pieces = tuple(self.tokenizer.encode([text])[0])
         if banned := set(pieces).intersection(self.tokenizer.control_ids):
-            where = "" if line is None else f"line {line + 1}: "
-            raise RequestError(f"{where}the {name} {text!r} holds {self.tokenizer.pieces(sorted(banned))[0]}, a "
+            raise RequestError(f"{_line(line)}the {name} {text!r} holds {self.tokenizer.pieces(sorted(banned))[0]}, a "
                                "control character, which no translation has. Take it out.")
         return pieces
+
+
+def _line(number: int | None) -> str:
+    """The beginning of a message about a line."""
+    return "" if number is None else f"line {number + 1}: "

@@ -13,7 +13,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from seq2seq import console
 from seq2seq.corpus import read_pairs, read_texts
-from seq2seq.errors import CorpusError, UserError
+from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
 from seq2seq.segments import main_language
 
 if TYPE_CHECKING:
@@ -65,9 +65,13 @@ def corpus_scores(
     Raises:
         CorpusError: there is nothing to compare, or lines do not match.
         UserError: the language needs an optional package.
+        TypeError: a line is no str.
     """
     if isinstance(references, str) or any(isinstance(stream, str) for stream in references):
         raise TypeError("references are streams of lines: [lines], or [lines, lines] where there are two")
+    require_texts(hypotheses, "hypotheses")
+    for place, stream in enumerate(references):
+        require_texts(stream, f"references[{place}]")
     if names is None:
         numbers = [f" {number}" for number in range(1, len(references) + 1)] if len(references) > 1 else [""]
         names = ["the hypotheses", *(f"the reference{number}" for number in numbers)]
@@ -221,6 +225,7 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
     """bleu, chrf or ter, as sacreBLEU computes it for text in this language.
 
     Raises:
+        OptionError: there is no such metric.
         UserError: the language needs an optional package.
     """
     if metric == "chrf":
@@ -230,7 +235,7 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
         characters = main_language(language) in ("zh", "ja")
         return TER(normalized=characters, asian_support=characters)
     if metric != "bleu":
-        raise ValueError(f"unknown metric {metric!r}; known are {', '.join((*METRICS, 'exact'))}")
+        raise OptionError(f"there is no metric {metric!r}. Use one of {', '.join((*METRICS, 'exact'))}.")
     tokenizer = bleu_tokenizer(language)
     try:
         return BLEU(tokenize=tokenizer)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Unpack
 
 from seq2seq.confidence import Word
 from seq2seq.decoding import Decoding, Part, Request
-from seq2seq.errors import UserError
+from seq2seq.errors import OptionError, UserError, require_several, require_text
 from seq2seq.preparation import blocks
-from seq2seq.recipe import DecodingSection
+from seq2seq.recipe import DecodingOptions, decoding_with
 from seq2seq.translator import Translator, growing_blocks
 
 # Beginnings that are read before the first text comes.
@@ -37,8 +37,8 @@ class Text:
     words: tuple[Word, ...] = ()
 
 
-def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, max_length: int | None = None,
-             block_prompts: int = BLOCK_PROMPTS, **decoding: Any) -> Iterator[list[Text]]:
+def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *, block_prompts: int = BLOCK_PROMPTS,
+             **decoding: Unpack[DecodingOptions]) -> Iterator[list[Text]]:
     """For each beginning, in order, texts that go on from it: with decoding's `sampling`, `samples` of them, else the
     `n_best` of a search.
 
@@ -47,28 +47,41 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, m
     Args:
         translator: a language model, loaded.
         prompts: white space around them is left out, and "" lets the model begin.
-        max_length: pieces of a text at most, its beginning included; a text that reaches it is closed there. Not
-            given: the recipe's, or 100.
         block_prompts: so many are read before the first text comes.
         decoding: keys of the recipe's `decoding` section that differ for this call, such as sampling=True, top_p=0.9.
+            max_length counts the pieces of a text with its beginning; a text that reaches it is closed there. If
+            neither the call nor the recipe sets it, it is 100.
     Raises:
-        UserError: the model is no language model, or has no room for a beginning.
-        ValueError: several samples are asked for, and no sampling.
+        OptionError: an option does not exist, or does not allow its value; at once.
+        UserError: the model is no language model; or it has no room for a beginning, when that is read.
+        TypeError: `prompts` is one beginning, or a beginning is no str.
     """
     if not translator.languages.monolingual:
         raise UserError("this is no language model: it translates. Use seq2seq translate, or name a language model.")
-    recipe = translator.decoding
-    longest = max_length or recipe.max_length or LONGEST
-    options = DecodingSection.model_validate({
-        **recipe.model_dump(), **decoding,
+    require_several(prompts, "prompts")
+    for name, number in (("samples", samples), ("block_prompts", block_prompts)):
+        if number < 1:
+            raise OptionError(f"{name}: expected a number of at least 1; found {number}")
+    given = decoding_with(translator.decoding, decoding)
+    longest = given.max_length or LONGEST
+    options = decoding_with(given, {
         # The source of every text is one token, `</s>`: it says nothing of how long texts may be, nor how many there
         # is memory for.
         "max_length": None, "max_length_ratio": 1.0, "max_length_offset": longest,
-        "batch_tokens": max(1, recipe.batch_tokens // longest)})
+        "batch_tokens": max(1, given.batch_tokens // longest)})
     if samples > 1 and not options.sampling:
-        raise ValueError("several samples need sampling=True; of a search, n_best says how many texts there are")
+        raise OptionError("several samples need sampling=True; of a search, n_best says how many texts there are")
     asked = Decoding(options, translator.tokenizers.target, translator.languages.target)
-    requests = (Request("", prompt, number=number) for number, prompt in enumerate(prompts))
+    return _generated(translator, prompts, samples, block_prompts, asked)
+
+
+def _generated(translator: Translator, prompts: Iterable[str], samples: int, block_prompts: int, asked: Decoding,
+               ) -> Iterator[list[Text]]:
+    def request(number: int, prompt: str) -> Request:
+        require_text(prompt, f"prompts[{number}]")
+        return Request("", prompt, number=number)
+
+    requests = (request(number, prompt) for number, prompt in enumerate(prompts))
     for block in growing_blocks(requests, max(1, min(block_prompts, MOST_TOGETHER // samples))):
         begun = [part for request in block for part in asked.parts(request, [""])]
         for part in begun:

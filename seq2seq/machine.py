@@ -9,15 +9,22 @@ from pathlib import Path
 
 import torch
 
-from seq2seq.errors import UserError
+from seq2seq.errors import OptionError, UserError
+
+PRECISIONS = ("auto", "fp32", "bf16", "int8")
+"""Of inference; see `choose_precision`."""
 
 
 def settle_process(threads: int | None = None) -> None:
     """Settings that every command wants; harmless when repeated.
 
     threads: of a CPU computation; None leaves torch's choice, one a core.
+    Raises:
+        OptionError: there are to be none.
     """
     if threads is not None:
+        if threads < 1:
+            raise OptionError(f"threads: expected a number of at least 1; found {threads}")
         torch.set_num_threads(threads)
     _keep_freed_memory()
 
@@ -87,8 +94,10 @@ def choose_precision(precision: str, device: torch.device) -> str:
     """The precision of inference: `auto` is bf16 where the hardware has it, else fp32.
 
     Raises:
-        UserError: the named precision is not to be had here.
+        UserError: the named precision is not to be had here, or there is none of that name.
     """
+    if precision not in PRECISIONS:
+        raise OptionError(f"there is no precision '{precision}'. Use one of {', '.join(PRECISIONS)}.")
     if precision == "int8":
         if device.type != "cpu":
             raise UserError(f"precision int8 is for the CPU; this is {device.type}. Use precision auto or bf16.")

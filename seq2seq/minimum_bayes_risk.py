@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from seq2seq.errors import require_texts
+
 ORDER, BETA = 6, 2
 
 
@@ -19,7 +21,11 @@ def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
 
     The utility of two texts is the mean of chrF with the one and with the other as reference, from 0 to 100. A text
     that stands there twice counts twice, itself included.
+
+    Raises:
+        TypeError: a candidate is no str.
     """
+    require_texts(candidates, "candidates")
     texts = list(dict.fromkeys(candidates))
     times = Counter(candidates)
     counts = np.array([times[text] for text in texts])

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.errors import UserError
 from seq2seq.machine import is_out_of_memory
+from seq2seq.recipe import DecodingOptions
 from seq2seq.translator import Progress, Translation, Translator, numbered
 
 Item = TypeVar("Item")
@@ -144,7 +145,7 @@ class SharedTranslator(Translator):
         self.group = group
 
     def translate(self, lines: Sequence[Any], *, progress: Progress | None = None,
-                  **decoding: Any) -> list[list[Translation]]:
+                  **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`."""
         # Sorted by length, as they are batched, so that all have as much to do.
         requests = list(numbered(lines))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from seq2seq.errors import CorpusError
+from seq2seq.errors import CorpusError, require_texts
+from seq2seq.recipe import DecodingSection, decoding_with
 from seq2seq.translator import Translation, Translator
 
 
@@ -30,8 +31,15 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
         models: each with its weight. Their vocabularies need not be those of the model that translated.
         length_penalty: that of the search, so that weights of 0 change nothing (if its score had no other parts).
     Raises:
-        CorpusError: a translation is longer than a model can take.
+        CorpusError: a translation is longer than a model can take, or lines do not match.
+        OptionError: the length penalty is not one of `decoding.length_penalty`.
+        TypeError: a source is no str.
     """
+    require_texts(sources, "sources")
+    if len(sources) != len(found):
+        raise CorpusError(f"there are {len(sources):,} sources and translations of {len(found):,} lines. They must "
+                          "match line by line.")
+    decoding_with(DecodingSection(), {"length_penalty": length_penalty})
     chosen = [(line, place) for line, ways in enumerate(found) if len(ways) > 1 for place in range(len(ways))]
     # The model saw and made the text without the white space around it.
     pairs = [(sources[line].strip(), found[line][place].text.strip()) for line, place in chosen]

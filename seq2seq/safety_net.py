@@ -84,16 +84,16 @@ def _second(options: DecodingSection, differing: dict[str, Any]) -> DecodingSect
 
 
 def _requiring(part: Part, translation: str, second: Decoding) -> Part:
-    """The part with what its translation lacks as required phrases: addresses, and whole numbers. A number with a
-    separator is written in another way in the other language."""
+    """The part with what its translation lacks as required phrases: addresses, and whole numbers, which may be part of
+    a word ("1980s"). A number with a separator is written in another way in the other language."""
     lacking = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
     if len(lacking) > MOST_REQUIRED:
         return part
-    pieces = list(part.required)
+    required = list(part.required)
     for phrase in lacking:
         with suppress(RequestError):                                            # the vocabulary does not know it
-            pieces.append(second.pieces_of_phrase(phrase))
-    return replace(part, required=tuple(dict.fromkeys(pieces)))
+            required.append(second.required_phrase(phrase, whole_words=False))
+    return replace(part, required=tuple(dict.fromkeys(required)))
 
 
 def _as_far_as_possible(parts: Sequence[Part], plain: Sequence[Part], second: Decoding,

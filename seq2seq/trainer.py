@@ -53,7 +53,7 @@ from seq2seq.translator import Translator
 from seq2seq.validation import Measured, Validation, require_held_out
 
 
-def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[str, Score]]:
+def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, dict[str, Score]]:
     """Train the recipe's model in the directory `run`, or go on where that run stands.
 
     Args:
@@ -63,7 +63,11 @@ def train(recipe: Recipe, run: Path, restart: bool = False) -> dict[str, dict[st
     Raises:
         UserError: recipe, data or run do not allow it; the message says what to do.
         Stopped: a signal asked for it; everything is saved.
+        TypeError: `recipe` is the path of one.
     """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
+    run = Path(run)
     settle_process(recipe.training.threads)
     with joined() as group, ExitStack() as stack:
         if group.first:

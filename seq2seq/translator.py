@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -17,7 +17,15 @@ from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gathe
 from seq2seq.confidence import Word, log_probabilities, words_of
 from seq2seq.continuations import Chooser, continuations
 from seq2seq.decoding import Decoding, Found, Part, Request
-from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
+from seq2seq.errors import (
+    CheckpointError,
+    CorpusError,
+    OptionError,
+    RequestError,
+    UserError,
+    require_several,
+    require_text,
+)
 from seq2seq.faults import FAULTS
 from seq2seq.inference.compiled import CompiledTransformer
 from seq2seq.inference.eager import for_inference
@@ -28,7 +36,7 @@ from seq2seq.machine import choose_device, choose_precision, settle_process
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import DecodingSection, Languages, Recipe
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, decoding_with
 from seq2seq.restoring import read_model
 from seq2seq.safety_net import mended
 from seq2seq.search import NoHypothesis, search
@@ -109,8 +117,10 @@ class Translator:
                 compiler; where there is none, a message says so, and it translates without.
         Raises:
             CheckpointError: there is no model, or it is damaged, or their vocabularies differ.
-            RecipeError: the device or precision is not to be had here.
+            UserError: the device or precision is not to be had here, or there are no such threads.
+            TypeError: `ensemble` is one model; it is a sequence of models.
         """
+        require_several(ensemble, "ensemble")
         settle_process(threads)
         model, recipe, tokenizers = read_model(Path(path))
         chosen = choose_device(device)
@@ -153,7 +163,7 @@ class Translator:
                           device, chosen, divides)
 
     def translate(self, lines: Sequence[str | Request], *, progress: Progress | None = None,
-                  **decoding: Any) -> list[list[Translation]]:
+                  **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """For each line its best translations, best first; there is always one. What a second search has mended stands
         before those of the first (see `decoding.safety_net`).
 
@@ -165,38 +175,50 @@ class Translator:
             progress: called with how many lines are done, now and then.
             decoding: keys of the recipe's `decoding` section that differ for this call, such as beam_size=1.
         Raises:
+            OptionError: an option does not exist, or does not allow its value.
             UserError: what is asked for cannot be had of a line.
             CorpusError: a line is too long for a model whose targets are positions, which no part can have.
+            TypeError: a line is neither a str nor a `Request`.
         """
-        if isinstance(lines, str):
-            raise TypeError("lines is a sequence of lines: [line] for one")
-        if self.languages.monolingual:
-            raise UserError("this is a language model, which translates nothing. It continues text: seq2seq generate; "
-                            "and it helps a model that translates: seq2seq translate --fusion, seq2seq rescore.")
-        options = DecodingSection.model_validate({**self.decoding.model_dump(), **decoding})
-        asked = Decoding(options, self.tokenizers.target, self.languages.target)
+        asked = self._asked(decoding)
         requests = list(numbered(lines))
         divided = self._divide([request.text for request in requests])
         parts = [asked.parts(request, line.texts) for request, line in zip(requests, divided, strict=True)]
         report = _per_line([len(line.texts) for line in divided], progress)
         together = [part for line in parts for part in line]
         ways = self.search_parts(together, asked, report)
-        if options.safety_net and self.divides:                                 # positions are no text
+        if asked.options.safety_net and self.divides:                                 # positions are no text
             ways = mended(together, ways, asked, self.languages, self.search_parts)
         found = iter(ways)
         return [self._assemble(line, [next(found) for _ in line.texts], asked) for line in divided]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
-                         progress: Progress | None = None, **decoding: Any) -> Iterator[list[Translation]]:
+                         progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[Translation]]:
         """`translate` for endless input, in order: blocks grow from 1,024 lines, so that the first come soon."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: Progress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
+                         progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[list[Translation]]]:
         """`translate_stream` block by block. begin: lines of the input that went before; blocks end where they would
-        if these had been given, too, so that the same lines are translated together."""
-        for block in growing_blocks(numbered(lines, begin), block_lines, begin):
-            yield self.translate(block, progress=progress, **decoding)
+        if these had been given, too, so that the same lines are translated together. Options are checked at once,
+        lines when they are read."""
+        self._asked(decoding)
+        blocks = growing_blocks(numbered(lines, begin), block_lines, begin)
+        return (self.translate(block, progress=progress, **decoding) for block in blocks)
+
+    def _asked(self, decoding: DecodingOptions) -> Decoding:
+        """How a call translates.
+
+        Raises:
+            OptionError: an option does not exist, or does not allow its value.
+            UserError: this is a language model, or no translation holds what is required.
+        """
+        if self.languages.monolingual:
+            raise UserError("this is a language model, which translates nothing. It continues text: seq2seq generate; "
+                            "and it helps a model that translates: seq2seq translate --fusion, seq2seq rescore.")
+        return Decoding(decoding_with(self.decoding, decoding), self.tokenizers.target, self.languages.target)
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: Progress | None = None) -> list[PairScore]:
@@ -205,7 +227,9 @@ class Translator:
         Raises:
             ValueError: a side has more pieces than the model has positions (see `within_reach`).
             CorpusError: targets are positions, and one holds anything but those of its source.
+            TypeError: one of the pairs is not two texts.
         """
+        require_pairs(pairs)
         for source, target in () if self.divides else pairs:
             if fault := position_fault(source, target):
                 raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
@@ -227,6 +251,7 @@ class Translator:
 
     def within_reach(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Those pairs that `score` can take: neither side has more pieces than the model has positions."""
+        require_pairs(pairs)
         threads = torch.get_num_threads()
         sides = (self.tokenizers.source.encode([source for source, _ in pairs], threads),
                  self.tokenizers.target.encode([target for _, target in pairs], threads))
@@ -313,10 +338,29 @@ class Translator:
 
 
 def numbered(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request]:
-    """Each line as a request that knows its number: its place, where it has none yet; the first one's is `begin`."""
-    for place, line in enumerate(lines, begin):
-        request = Request(line) if isinstance(line, str) else line
-        yield replace(request, number=place) if request.number is None else request
+    """Each line as a request that knows its number: its place, where it has none yet; the first one's is `begin`.
+
+    Raises:
+        TypeError: `lines` is one line, at once; or a line is neither a str nor a `Request`, when it is read.
+    """
+    require_several(lines, "lines")
+
+    def request(place: int, line: str | Request) -> Request:
+        require_text(line, f"lines[{place}]", Request)
+        given = Request(line) if isinstance(line, str) else line
+        return replace(given, number=begin + place) if given.number is None else given
+
+    return (request(place, line) for place, line in enumerate(lines))
+
+
+def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Raises TypeError unless each pair is two texts."""
+    require_several(pairs, "pairs")
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"pairs[{place}] is {pair!r:.60}; expected two texts, (source, target)")
+        for side, text in enumerate(pair):
+            require_text(text, f"pairs[{place}][{side}]")
 
 
 def _require_one_vocabulary(path: str | Path, tokenizer: Vocabulary, other: str | Path, others: Vocabulary) -> None:
@@ -332,10 +376,14 @@ def growing_blocks(lines: Iterable[Line], largest: int, begin: int = 0) -> Itera
     begin: how many lines went before; the lists end where they would if these had been given, too.
 
     Raises:
-        ValueError: `largest` is below 1.
+        OptionError: `largest` is below 1; at once.
     """
     if largest < 1:
-        raise ValueError(f"blocks of {largest} lines hold nothing")
+        raise OptionError(f"blocks of {largest} lines hold nothing; make it 1 or more")
+    return _growing_blocks(lines, largest, begin)
+
+
+def _growing_blocks(lines: Iterable[Line], largest: int, begin: int) -> Iterator[list[Line]]:
     remaining = iter(lines)
     size = min(1024, largest)
     end = size

@@ -9,11 +9,11 @@ from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from seq2seq.decoding import Request
-from seq2seq.errors import UserError
-from seq2seq.recipe import DecodingSection
+from seq2seq.errors import OptionError, UserError, require_several
+from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.stopping import signal_name
 from seq2seq.translator import Progress, Translation, Translator, growing_blocks, kernels_ready, numbered
 
@@ -27,19 +27,22 @@ class TranslatorPool:
     """
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
-                 threads: int = 1, **models: Any) -> None:
-        """Start the processes and wait until each has loaded the model. Arguments, `models` too: as
-        `Translator.load` takes them.
+                 threads: int = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
+                 compile: bool = False) -> None:
+        """Start the processes and wait until each has loaded the model. Arguments: as `Translator.load` takes them.
 
         Raises:
-            UserError: as `Translator.load`, or a process ended.
+            UserError: as `Translator.load`, or a process ended, or there are to be none.
         """
-        if models.get("compile"):
-            models["compile"] = kernels_ready() is not None                     # once, not in each process
+        require_several(ensemble, "ensemble")
+        if workers < 1:
+            raise OptionError(f"{workers} workers translate nothing; make it 1 or more")
+        models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion,
+                                  "compile": compile and kernels_ready() is not None}   # once, not in each process
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
         self.processes = []
-        self.compile = bool(models.get("compile"))
+        self.compile = bool(models["compile"])
         # First and last line, from 1, that each process translates at the moment.
         self.lines: dict[Connection, tuple[int, int]] = {}
         for _ in range(workers):
@@ -60,18 +63,21 @@ class TranslatorPool:
         self.device: str = ready[0][2]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
-                         progress: Progress | None = None, **decoding: Any) -> Iterator[list[Translation]]:
+                         progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[Translation]]:
         """See `Translator.translate_stream`; `block_lines` are those of all processes together."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: Progress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
+                         progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[list[Translation]]]:
         """See `Translator.translate_blocks`; `block_lines` are those of all processes together."""
-        for block in growing_blocks(numbered(lines, begin), block_lines, begin):
-            yield self._translate(block, progress, decoding)
+        decoding_with(self.decoding, decoding)
+        blocks = growing_blocks(numbered(lines, begin), block_lines, begin)
+        return (self._translate(block, progress, decoding) for block in blocks)
 
     def _translate(self, lines: Sequence[Request], progress: Progress | None,
-                   decoding: dict[str, Any]) -> list[list[Translation]]:
+                   decoding: DecodingOptions) -> list[list[Translation]]:
         # Each gets every n-th line by length: as many, and as long, as the others.
         order = sorted(range(len(lines)), key=lambda number: len(lines[number].text))
         shares = {pipe: order[first :: len(self.pipes)] for first, pipe in enumerate(self.pipes)}

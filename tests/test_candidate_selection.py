@@ -2,14 +2,15 @@
 
 import itertools
 import math
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.candidate_selection import Diverse, RequiredPhrases, Sampling, held
-from seq2seq.constraints import at_least, beginning_with
+from seq2seq.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases, Sampling
+from seq2seq.constraints import Phrase, at_least, beginning_with, text_of
 from seq2seq.tokenizer import END_ID
 
 
@@ -19,9 +20,18 @@ def holds(tokens, phrase):
 
 # Required phrases
 
+# The text of each id; 3, 4 and 6 are the words of the table. Here each is a word.
+A_WORD_EACH = [b"", b"", b"", b" one", b" two", b"-", b" six"]
 
-def with_phrases(table, sentences, phrases, constraints=(), **options):
-    required = RequiredPhrases(phrases)
+
+def of_words(phrase, pieces=A_WORD_EACH):
+    return RequiredPhrase(Phrase(text_of(phrase, pieces).strip()), (tuple(phrase),))
+
+
+def with_phrases(table, sentences, phrases, constraints=(), pieces=A_WORD_EACH, **options):
+    """phrases: of each sentence, as ids or as `RequiredPhrase`s."""
+    required = RequiredPhrases([[each if isinstance(each, RequiredPhrase) else of_words(each) for each in of_line]
+                                for of_line in phrases], pieces)
     return translate(table, sentences, selection=required, constraints=[required.unfinished, *constraints], **options)
 
 
@@ -67,11 +77,69 @@ def test_phrases_and_prefixes_meet():
     assert found.tokens == expected[1]
 
 
-def test_words_of_phrases_are_counted_whole_and_begun():
-    phrases = [(3, 4, 3, 6), (6, 6)]
-    assert [held(target, phrases) for target in ((), (4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
-        == [0, 0, 1, 2, 3, 2, 5]                                                # 3 4 3 6 begins 6 6, too
-    assert held((6, 6, 4, 3), phrases) == 3 and held((3, 4, 3, 6, 6), phrases) == 6
+def test_what_is_lacking_is_counted_whole_and_begun():
+    phrases = [of_words((3, 4, 3, 6)), of_words((6, 6))]
+    required = RequiredPhrases([phrases], A_WORD_EACH)
+    assert [required.lacking(target, phrases) for target in
+            ((), (4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
+        == [6, 6, 5, 4, 3, 4, 1]                                                # 3 4 3 6 begins 6 6, too
+    assert required.lacking((6, 6, 4, 3), phrases) == 3 and required.lacking((3, 4, 3, 6, 6), phrases) == 0
+
+
+# Whole words
+
+PARTS_OF_WORDS = [b"", b"", b"", b" a", b"r", b"-", b" ar"]
+WITH_A_MARK = [b"", b"", b"", b" a", b"r", b"-", b"-"]
+IN_BYTES = [b"", b"", b"", b" a", b"\xc3", b"-", b"\xbc"]                       # \u00fc is 4 6
+IN_CASES = [b"", b"", b"", b" a", b" A", b"-", b"r"]
+WITHOUT_SPACES = [b"", b"", b"", b"a", b" ", b"-", b"r"]                        # of a tokenizer that adds none
+
+
+def contains(text, phrase, ignore_case=False):
+    """Whole words by another way: a regular expression."""
+    before, after = r"(?<!\w)" * phrase[0].isalnum(), r"(?!\w)" * phrase[-1].isalnum()
+    return bool(re.search(f"{before}{re.escape(phrase)}{after}", text, re.IGNORECASE if ignore_case else 0))
+
+
+@pytest.mark.parametrize(("pieces", "phrase", "spellings", "ignore_case"), [
+    (PARTS_OF_WORDS, "a", [(3,)], False), (PARTS_OF_WORDS, "ar", [(6,)], False),
+    (PARTS_OF_WORDS, "a ar", [(3, 6)], False), (PARTS_OF_WORDS, "arr", [(3, 4, 4), (6, 4)], False),
+    (WITH_A_MARK, "a", [(3,)], False), (WITH_A_MARK, "r", [(4,)], False), (WITH_A_MARK, "-", [(6,)], False),
+    (IN_BYTES, "a", [(3,)], False), (IN_BYTES, "a\u00fc", [(3, 4, 6)], False),
+    (IN_CASES, "a", [(3,), (4,)], True), (IN_CASES, "AR", [(3, 6), (4, 6)], True), (IN_CASES, "a", [(3,)], False),
+    (WITHOUT_SPACES, "a", [(3,), (4, 3)], False), (WITHOUT_SPACES, "ar", [(3, 6), (4, 3, 6)], False),
+], ids=str)
+def test_the_best_that_hold_a_phrase_as_whole_words_are_found(pieces, phrase, spellings, ignore_case):
+    table, required = Table(), RequiredPhrase(Phrase(phrase, ignore_case=ignore_case), tuple(spellings))
+    for sentence in range(5):
+        every = [(total, tokens, b"".join(pieces[token] for token in tokens).decode(errors="replace"))
+                 for tokens, total in every_translation(table, sentence, 5)]
+        expected = sorted(((total, tokens) for total, tokens, text in every if contains(text, phrase, ignore_case)),
+                          reverse=True)
+        (found,) = with_phrases(table, [sentence], [[required]], pieces=pieces, beam_size=121, max_length=5, n_best=121,
+                                alpha=0.0)
+        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
+        for beam_size in (1, 2, 5):
+            (narrow,) = with_phrases(table, [sentence], [[required]], pieces=pieces, beam_size=beam_size, max_length=5,
+                                     alpha=0.0)
+            assert narrow[0].tokens in [tokens for _, tokens in expected]
+
+
+def test_a_phrase_that_the_next_subword_continues_is_lacking_again():
+    class Continuing(Table):
+        """After 3, " a", it is sure of 4, "r", and then of the end."""
+
+        def logits(self, sentence, prefix):
+            row = super().logits(sentence, prefix)
+            row[{3: 4, 4: END_ID}.get(prefix[-1] if prefix else 0, 3)] += 20.0
+            return row
+
+    for beam_size in (1, 2, 5):
+        ((free,),) = translate(Continuing(), [1], beam_size=beam_size, max_length=7)
+        assert text_of(free.tokens, PARTS_OF_WORDS) == " ar"
+        ((found,),) = with_phrases(Continuing(), [1], [[of_words((3,), PARTS_OF_WORDS)]], pieces=PARTS_OF_WORDS,
+                                   beam_size=beam_size, max_length=7)
+        assert "a" in text_of(found.tokens, PARTS_OF_WORDS).split()
 
 
 # Diverse groups

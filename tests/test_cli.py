@@ -395,6 +395,9 @@ def test_files_beside_the_input_say_how_translations_begin_and_what_they_hold(ru
     piped = run("translate", model, "--prefix", "prefixes", "--require", "phrases.tsv",
                 stdin=(directory / "in").read_bytes()).out.decode().splitlines()
     assert piped[0].startswith("a dog") and "cat" in piped[0] and piped[3].startswith("the") and "house" in piped[3]
+    any_casing = run("translate", model, "in", "--require", "phrases.tsv", "--ignore-case", "--beam-size", 4)
+    first, blank, _, last = any_casing.out.decode().lower().splitlines()
+    assert "cat" in first and "dog" in first and blank == "" and "house" in last
 
 
 @pytest.mark.parametrize("option", ["--prefix", "--require"])
@@ -414,6 +417,9 @@ def test_what_is_forbidden_stands_in_no_translation(run, model):
     forbidding = [part for word in readable for part in ("--forbid", word)]
     result = run("translate", model, *forbidding, "--no-repeat-ngram", 2, stdin=b"ein Hund\neine Katze\n")
     assert result.code == 0 and not set(readable) & set(result.out.decode().split())
+    swapped = [part for word in readable for part in ("--forbid", word.swapcase())]
+    result = run("translate", model, *swapped, "--ignore-case", stdin=b"ein Hund\neine Katze\n")
+    assert not {word.lower() for word in readable} & set(result.out.decode().lower().split())
 
 
 def test_lengths_coverage_and_groups_reach_the_search(run, model):
@@ -509,7 +515,7 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
     (["--sampling", "--diverse-groups", 2], "--sampling (or decoding in the recipe): diverse groups are of a beam"),
     (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups"),
     (["--diverse-strength", 3], "Add --diverse-groups N"), (["--seed", 3], "Add --sampling"),
-    (["--mbr", 3], "a beam of 2 cannot give 3 candidates"),
+    (["--mbr", 3], "a beam of 2 cannot give 3 candidates"), (["--ignore-case"], "Add --require FILE or --forbid TEXT"),
     (["--mbr", 2, "--n-best", 3, "--format", "jsonl"], "2 candidates cannot give 3 translations"),
     (["--min-length", 3, "--max-length", 2], "at least 3 and at most 2 pieces"),
     (["--forbid", " "], "a phrase is text"), (["--word-confidence"], "Add --format jsonl"),

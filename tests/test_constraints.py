@@ -6,7 +6,7 @@ import pytest
 import torch
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.constraints import at_least, beginning_with, no_repeat_ngram, without
+from seq2seq.constraints import Phrase, at_least, beginning_with, no_repeat_ngram, without
 from seq2seq.search import Hypotheses, NoHypothesis
 
 # The text of each id; 3, 4 and 6 are the words of the table.
@@ -39,6 +39,8 @@ CASES = {
     "without art anywhere": (without(["art"], PIECES, whole_words=False), lambda tokens: "art" not in text_of(tokens)),
     "without ar and t": (without(["ar", "t"], PIECES, whole_words=False),
                          lambda tokens: not any(each in text_of(tokens) for each in ("ar", "t"))),
+    "without ART in any casing": (without(["ART"], PIECES, ignore_case=True),
+                                  lambda tokens: "art" not in words(text_of(tokens))[1:]),
     "without a a": (without(["a a"], PIECES, whole_words=False), lambda tokens: "a a" not in text_of(tokens)),
 }
 
@@ -125,6 +127,42 @@ def test_of_words_within_words_only_those_are_forbidden_that_are_whole():
     ]:
         constraint = without(["art"], pieces, whole_words)
         assert set(range(len(pieces))) - allowed(constraint, context, len(pieces)) == expected, (whole_words, context)
+
+
+@pytest.mark.parametrize(("text", "phrase", "found"), [
+    ("kick", "kick", True), ("a kick-off", "kick", True), ("kicking", "kick", False), ("sidekick", "kick", False),
+    ("kicking a kick", "kick", True), ("Kick", "kick", False), ("Z\u00fcriching", "Z\u00fcrich", False),
+    ("50%ig", "%", True), ("C++11", "C++", True), ("aC++", "C++", False), ("1980s", "1980", False),
+    # Marks belong to the letter before them: the vowel sign of Hindi, an accent, the joiner of Persian.
+    ("\u0915\u0940", "\u0915", False), ("cafe\u0301", "cafe", False), ("e\u0301t", "t", False),
+    ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc", False), ("\u2764\ufe0fkick", "kick", True),
+])
+def test_a_phrase_is_in_a_text_as_whole_words(text, phrase, found):
+    assert Phrase(phrase).is_in(text) == found
+    assert Phrase(phrase, whole_words=False).is_in(text) == (phrase in text)
+
+
+@pytest.mark.parametrize(("text", "phrase", "found"), [
+    ("KICK", "kick", True), ("a Kick.", "kICK", True), ("KICKING", "kick", False),
+    ("\u039f\u0394\u039f\u03a3", "\u03bf\u03b4\u03bf\u03c2", True),
+    ("STRA\u1e9eE", "stra\u00dfe", True), ("STRASSE", "stra\u00dfe", False), ("\u0130 kick", "KICK", True),
+    ("\u0130kick", "KICK", False),
+])
+def test_case_is_ignored_character_by_character(text, phrase, found):
+    assert Phrase(phrase, ignore_case=True).is_in(text) == found
+    assert not Phrase(phrase).is_in(text)
+
+
+def test_a_phrase_is_forbidden_in_any_casing_and_in_whatever_pieces():
+    pieces = [b"", b"", b"", b" do", b"g", b" DO", b"G", b"gs", b" Dog", b" \xc3", b"\x9c", b"\xbc"]
+    constraint = without(["dog", "\u00fc"], pieces, ignore_case=True)
+
+    def forbidden(*tokens):
+        return {index for index in range(3, len(pieces)) if index not in allowed(constraint, tokens, len(pieces))}
+
+    assert forbidden() == {8} and forbidden(3) == forbidden(5) == forbidden(8, 5) == {4, 6, 8}
+    assert forbidden(9) == {8, 10, 11}                                          # both cases of \u00fc
+    assert allowed(without(["dog"], pieces), (5,), len(pieces)) == set(range(len(pieces)))
 
 
 def test_an_empty_phrase_is_refused():

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 import math
 import os
+import re
 import signal
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.batching import EncodedSide
 from seq2seq.confidence import log_probabilities, words_of
-from seq2seq.decoding import Request
+from seq2seq.decoding import Decoding, Request
 from seq2seq.errors import CheckpointError, RequestError, UserError
 from seq2seq.minimum_bayes_risk import expected_utilities
+from seq2seq.recipe import DecodingSection
+from seq2seq.search import Hypotheses
 from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.translator import Translator
+from seq2seq.words import Words
 from seq2seq.workers import TranslatorPool
 
 RECIPE = recipe_text(
@@ -217,6 +223,104 @@ def test_every_translation_holds_what_is_required(exact, beam_size):
     assert all("house" in one.text for one, in everywhere)
 
 
+def mostly(translator: Translator, pieces: list[str], monkeypatch) -> None:
+    """Make the model sure that these pieces come one behind another, over and over."""
+    ids = [translator.tokenizers.target.pieces(range(translator.tokenizers.target.vocab_size)).index(piece)
+           for piece in pieces]
+    step = type(translator.model).step
+
+    def sure(model, last_tokens, state):
+        logits, state = step(model, last_tokens, state)
+        after = dict(zip(ids, [*ids[1:], ids[0]], strict=True))
+        for row, token in zip(logits, last_tokens.tolist(), strict=True):
+            row[after.get(token, ids[0])] += 30
+        return logits, state
+
+    monkeypatch.setattr(type(translator.model), "step", sure)
+
+
+def whole_words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "words", "nmt_nfkc"])
+@pytest.mark.parametrize("beam_size", [1, 6])
+def test_phrases_are_required_as_whole_words_by_every_tokenizer(kind, beam_size, tmp_path, monkeypatch):
+    kinds = {"unigram": "", "bpe": ", type: bpe", "words": ", type: words", "nmt_nfkc": ", normalization: nmt_nfkc"}
+    text = RECIPE.replace("vocab_size: 283", f"vocab_size: 290{kinds[kind]}")
+    english = ["a kick", "the kicking", "kicking dog", "Z\u00fcrich", *ENGLISH]
+    tokenizers = trained_tokenizers(text, [(line, line) for line in [*english, *GERMAN]])
+    translator = Translator.load(bundle(tmp_path / "model", tokenizers, text=text), "cpu", "fp32")
+    if kind != "words":
+        ing = tokenizers.target.pieces(tokenizers.target.encode(["kicking"])[0])
+        mostly(translator, ing, monkeypatch)
+    for phrase in ("kick", "Z\u00fcrich", "a kick"):
+        for one in itertools.chain(*translator.translate(GERMAN, require=[phrase], beam_size=beam_size,
+                                                         n_best=beam_size, max_length_offset=17, safety_net=False)):
+            assert f" {phrase} " in f" {' '.join(whole_words(one.text))} ", one.text
+
+
+def test_what_follows_a_required_phrase_does_not_lengthen_its_last_word(exact, monkeypatch):
+    cat = [*exact.tokenizers.target.pieces(exact.tokenizers.target.encode(["cat"])[0]), "s"]
+    mostly(exact, cat, monkeypatch)
+    options = {"max_length_offset": 11, "safety_net": False}
+    free = [one.text for one, in exact.translate(GERMAN, **options)]
+    assert all("cats" in text for text in free) and not any(
+        "cat" in whole_words(text)[:-1] for text in free), "but for one that the longest length cuts"
+    for beam_size in (1, 2, 6):
+        found = [one.text for one, in exact.translate(GERMAN, require=["cat"], beam_size=beam_size, **options)]
+        assert all("cat" in whole_words(text) for text in found), found
+
+
+def test_a_phrase_is_required_in_any_casing(exact, monkeypatch):
+    mostly(exact, exact.tokenizers.target.pieces(exact.tokenizers.target.encode(["THE"])[0]), monkeypatch)
+    options = {"max_length_offset": 17, "safety_net": False}
+    for beam_size in (1, 6):
+        for one, in exact.translate(GERMAN, require=["the"], beam_size=beam_size, **options):
+            assert "the" in whole_words(one.text)
+        found = exact.translate(GERMAN, require=["the"], beam_size=beam_size, ignore_case=True, **options)
+        assert all("the" in whole_words(one.text.lower()) for one, in found)
+        assert all("THE" in whole_words(one.text) for one, in found), "what the model prefers"
+
+
+def test_casings_that_search_proposes(tokenizers):
+    def casings(phrase, **options):
+        asked = Decoding(DecodingSection(**options), tokenizers.target, "en")
+        return tokenizers.target.decode(asked.required_phrase(phrase).spellings)
+
+    assert casings("Ice cream") == ["Ice cream"]
+    assert casings("ICE cream", ignore_case=True) == ["ICE cream", "ice cream", "Ice cream", "Ice Cream", "ICE CREAM"]
+    assert casings("stra\u00dfe", ignore_case=True) == ["stra\u00dfe", "Stra\u00dfe"], "SS is no casing of \u00df"
+    words = Words(["Ice", "cream", "dog"])
+    asked = Decoding(DecodingSection(ignore_case=True), words, "en")
+    assert words.decode(asked.required_phrase("ICE").spellings) == ["Ice"]
+    with pytest.raises(RequestError, match="line 3: the required phrase 'Dogs' holds <unk>"):
+        asked.required_phrase("Dogs", 2)
+
+
+def test_phrases_are_meant_as_the_tokenizer_normalises_them():
+    text = RECIPE.replace("vocab_size: 283", "vocab_size: 283, normalization: nmt_nfkc")
+    target = trained_tokenizers(text).target
+    asked = Decoding(DecodingSection(forbid=("\uff44\uff4f\uff47",)), target, "en")
+    required = asked.required_phrase("a  \uff44\uff4f\uff47")
+    assert required.phrase.is_in("a dog") and target.decode(required.spellings) == ["a dog"]
+    last = target.encode(["dog"])[0]
+    logits = asked.constraints[0](Hypotheses(torch.tensor([[last[:-1]]]), [0]), torch.zeros(1, target.vocab_size))
+    assert logits[0, last[-1]] == -math.inf
+    with pytest.raises(RequestError, match="line 2: the required phrase .* has only characters that"):
+        asked.required_phrase("\u200b", 1)
+
+
+def test_a_tokenizer_that_puts_no_space_before_a_line_spells_a_phrase_in_two_ways():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(ENGLISH * 3), model_writer=model, vocab_size=277,
+                                             byte_fallback=True, add_dummy_prefix=False, minloglevel=2,
+                                             normalization_rule_name="identity", remove_extra_whitespaces=False)
+    target = Tokenizer(model.getvalue())
+    spellings = Decoding(DecodingSection(), target, "en").required_phrase("dog").spellings
+    assert [b"".join(target.piece_texts[piece] for piece in each) for each in spellings] == [b"dog", b" dog"]
+
+
 def test_no_translation_holds_what_is_forbidden(exact):
     # What a random model says is mostly bytes that are no text: here it says none.
     target = Tokenizer(exact.tokenizers.target.model)
@@ -230,6 +334,9 @@ def test_no_translation_holds_what_is_forbidden(exact):
     for options in ({"n_best": 6}, {"beam_size": 1}, {"sampling": True, "n_best": 6}):
         forbidden = sorted(words(**options))[::2]
         assert forbidden and not words(forbid=forbidden, **options).intersection(forbidden)
+        swapped = [word.swapcase() for word in forbidden]
+        assert not {word.lower() for word in words(forbid=swapped, ignore_case=True, **options)}.intersection(
+            word.lower() for word in forbidden)
 
 
 def test_in_languages_without_spaces_phrases_stand_anywhere(tokenizers, tmp_path):
@@ -279,6 +386,7 @@ def test_what_cannot_be_had_is_refused(translator, request_, options, message):
     ({"mbr": 7}, "a beam of 6 cannot give 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot give 4"),
     ({"min_length": 5, "max_length": 4}, "at least 5 and at most 4 pieces"),
     ({"forbid": [" "]}, "a phrase is text"), ({"forbid": ["a"], "require": ["a"]}, "'a' is forbidden, too"),
+    ({"forbid": ["A "], "require": ["a"], "ignore_case": True}, "'a' is forbidden, too"),
 ])
 def test_options_that_contradict_each_other_are_refused(translator, options, message):
     with pytest.raises(ValueError, match=message):

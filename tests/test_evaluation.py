@@ -101,7 +101,7 @@ def test_a_perfect_translation_is_perfect():
 
 def test_only_the_asked_metrics_are_computed():
     assert list(corpus_scores(ENGLISH, [REFERENCE], "en", metrics=("chrf",))) == ["chrf"]
-    with pytest.raises(ValueError, match="meteor"):
+    with pytest.raises(UserError, match="there is no metric 'meteor'. Use one of bleu, chrf, ter, exact"):
         corpus_scores(ENGLISH, [REFERENCE], "en", metrics=("meteor",))
 
 
@@ -124,6 +124,11 @@ def test_nothing_to_compare_gets_no_score():
         corpus_scores(ENGLISH, [], "en")
     with pytest.raises(CorpusError, match="all lines are blank"):
         corpus_scores(ENGLISH, [[" "] * 5], "en")
+    for lines, name in (("a", "hypotheses is of type str"), ([None], r"hypotheses\[0\] is of type NoneType")):
+        with pytest.raises(TypeError, match=name):
+            corpus_scores(lines, [["a"]], "en")
+    with pytest.raises(TypeError, match=r"references\[1\]\[0\] is of type int"):
+        corpus_scores(["a"], [["a"], [5]], "en")
     with pytest.raises(TypeError, match="streams"):
         corpus_scores(ENGLISH, REFERENCE, "en")
 

@@ -118,6 +118,27 @@ def test_what_helps_to_translate_is_a_language_model_of_the_same_vocabulary(bund
         Translator.load(bundles["translates"], fusion=bundles["speaks"])
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    ({"beam_sise": 3}, "beam_sise: there is no such option. Did you mean 'beam_size'"),
+    ({"top_p": 2.0, "sampling": True}, "top_p: expected a number of at most 1; found 2"),
+    ({"samples": 0}, "samples: expected a number of at least 1; found 0"),
+    ({"block_prompts": 0}, "block_prompts: expected a number of at least 1; found 0"),
+    ({"max_length": 0}, "max_length: expected a number above 0; found 0"),
+    ({"samples": 2}, "several samples need sampling=True"),
+])
+def test_options_of_generation_are_checked_at_once(speaker, options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        generate(speaker, ["the"], **options)
+    assert isinstance(caught.value, ValueError) and "pydantic" not in str(caught.value)
+
+
+def test_what_is_no_beginning_is_told_by_its_place_and_type(speaker):
+    with pytest.raises(TypeError, match="prompts is of type str"):
+        generate(speaker, "the")
+    with pytest.raises(TypeError, match=r"prompts\[1\] is of type NoneType; expected str"):
+        list(generate(speaker, ["the", None]))
+
+
 # Choosing anew
 
 
@@ -164,6 +185,18 @@ def test_a_translation_that_a_model_has_no_room_for_is_shown(models):
         rescore(["ein"], [long], [(models["speaks"], 1.0)])
 
 
+def test_what_cannot_be_rescored_is_told(models):
+    found = [[Translation("x", -1.0, -1.0, 2), Translation("y", -2.0, -2.0, 2)]]
+    with pytest.raises(TypeError, match=r"sources\[0\] is of type NoneType; expected str"):
+        rescore([None], found, [(models["speaks"], 1.0)])
+    with pytest.raises(TypeError, match="sources is of type str"):
+        rescore("a", found, [(models["speaks"], 1.0)])
+    with pytest.raises(CorpusError, match="there are 2 sources and translations of 1 lines"):
+        rescore(["a", "b"], found, [(models["speaks"], 1.0)])
+    with pytest.raises(UserError, match="length_penalty: expected a number of at least 0; found -1"):
+        rescore(["a"], found, [(models["speaks"], 1.0)], -1.0)
+
+
 # The command line
 
 
@@ -199,7 +232,7 @@ def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker
                     "--max-length", 5, "--temperature", 0.7, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01,
                     "--precision", "fp32")
     drawing = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
-    expected = next(generate(speaker, [" the"], 3, 5, sampling=True, **drawing))
+    expected = next(generate(speaker, [" the"], 3, max_length=5, sampling=True, **drawing))
     assert [json.loads(line) for line in out.splitlines()] == [
         {"line": 1, "sample": number, "prompt": " the", "text": text.text,
          "log_probability": pytest.approx(text.log_probability), "tokens": text.tokens,

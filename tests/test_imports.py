@@ -1,6 +1,8 @@
 """Reading order is import order: a module imports only from those above it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,34 @@ def test_recipes_and_text_need_no_torch(name):
 def test_what_is_slow_or_optional_is_imported_where_it_is_needed(parts):
     at_once = {name.split(".")[0] for name in imports(MODULES[parts], also_inside_functions=False)}
     assert not at_once & INSIDE_FUNCTIONS
+
+
+# The public interface
+
+
+def test_public_names_are_those_of_their_modules_and_of_editors():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (typed,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    for_editors = {alias.name: node.module for node in typed.body for alias in node.names}
+    assert sorted(for_editors) == seq2seq.__all__ == sorted(seq2seq._MODULES)
+    for name, module in for_editors.items():
+        assert module == f"seq2seq.{seq2seq._MODULES[name]}"
+        assert getattr(seq2seq, name) is getattr(sys.modules[module], name) and name in dir(seq2seq)
+    with pytest.raises(AttributeError, match="module 'seq2seq' has no attribute 'Translater'"):
+        _ = seq2seq.Translater
+    with pytest.raises(ImportError, match="cannot import name 'Translater'"):
+        exec("from seq2seq import Translater")
+
+
+@pytest.mark.parametrize(("statement", "without"), [
+    ("import seq2seq", {"torch", "pydantic", "sentencepiece", "numpy"}),
+    ("from seq2seq import UserError", {"torch", "pydantic", "sentencepiece", "numpy"}),
+    ("from seq2seq import load_recipe, Recipe, DecodingOptions", {"torch", "sentencepiece"}),
+    ("from seq2seq import corpus_scores", {"torch"}),
+    ("from seq2seq import Translator, train; import torch", set()),
+    ("from seq2seq import console, translator", set()),
+])
+def test_names_are_imported_when_they_are_asked_for(statement, without):
+    code = f"import sys; {statement}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not without & set(loaded)

@@ -51,3 +51,10 @@ def test_shared_ngrams_are_counted_as_often_as_both_have_them():
              (text.replace(" ", "") for text in texts)]
     assert totals.tolist() == [each.total() for each in grams]
     assert matches.tolist() == [[(one & other).total() for other in grams] for one in grams]
+
+
+def test_what_is_no_candidate_is_told_by_its_place_and_type():
+    for candidates, message in ((["a", None], r"candidates\[1\] is of type NoneType"),
+                                ("ab", "candidates is of type str")):
+        with pytest.raises(TypeError, match=message):
+            expected_utilities(candidates)

@@ -89,7 +89,9 @@ def test_lost_numbers_and_addresses_are_required(mend, tokenizers):
     assert found == [[("1987 the dog and 2,345 http://a.example", (), True)]]
     (_, (part,)), = mend.asked_for
     # 2.345 is written otherwise in English.
-    assert list(part.required) == [tuple(each) for each in tokenizers.target.encode(["http://a.example", "1987"])]
+    assert [each.spellings for each in part.required] \
+        == [(tuple(each),) for each in tokenizers.target.encode(["http://a.example", "1987"])]
+    assert part.required[1].phrase.is_in("the 1987s"), "1987er of German"
 
 
 def test_of_a_line_that_has_lost_a_table_of_numbers_none_is_required(mend):

@@ -83,10 +83,15 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(recipe, tm
 def test_a_finished_run_says_so_and_measures_again(recipe, tmp_path, capsys):
     first = train(recipe(), tmp_path / "run")
     weights = final_weights(tmp_path / "run")
-    again = train(recipe(), tmp_path / "run")
+    again = train(recipe(), str(tmp_path / "run"))
     assert "has finished: 11 steps" in capsys.readouterr().err
     assert again == first
     assert same(final_weights(tmp_path / "run"), weights)
+
+
+def test_the_path_of_a_recipe_is_no_recipe(tmp_path):
+    with pytest.raises(TypeError, match=r"recipe is of type str; expected Recipe, such as load_recipe\(path\)"):
+        train("recipe.yaml", tmp_path / "run")
 
 
 def test_a_prolonged_run_goes_on_and_names_what_changed(recipe, tmp_path, capsys):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import typing
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +17,18 @@ from random_models import ENGLISH, GERMAN, parsed, random_model, recipe_text, sa
 from seq2seq import translator as module
 from seq2seq.batching import EncodedSide
 from seq2seq.checkpoint import MODEL, RECIPE, load_bundle, save_bundle
+from seq2seq.decoding import Request
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
+from seq2seq.generation import generate
 from seq2seq.machine import has_fast_bf16
-from seq2seq.recipe import Recipe
+from seq2seq.processes import SharedTranslator
+from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
 from seq2seq.restoring import stored_weights
 from seq2seq.search import search, wu_normaliser
 from seq2seq.storage import read_tensors
 from seq2seq.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
 from seq2seq.translator import Translation, Translator
+from seq2seq.workers import TranslatorPool
 
 # The model is random: it says nothing, but says it reproducibly. (Its faults are the matter of test_safety_net.py.)
 RECIPE_TEXT = recipe_text(
@@ -210,9 +216,117 @@ def test_progress_sums_to_the_number_of_lines(translator, batch_tokens):
     ({"max_length_ratio": "two"}, "max_length_ratio"),
 ])
 def test_options_are_checked_before_anything_is_translated(translator, options, message):
-    for lines in (["ein Hund"], []):
-        with pytest.raises(ValueError, match=message):
-            translator.translate(lines, **options)
+    def endless():
+        raise AssertionError("a line was read")
+        yield
+
+    for lines, call in ((["ein Hund"], translator.translate), ([], translator.translate),
+                        (endless(), translator.translate_stream), (endless(), translator.translate_blocks)):
+        with pytest.raises(UserError, match=message) as caught:
+            call(lines, **options)
+        assert isinstance(caught.value, ValueError) and "pydantic" not in f"{caught.value}{caught.value.__cause__}"
+
+
+def test_an_option_that_does_not_exist_is_told_with_those_that_do(translator):
+    with pytest.raises(UserError) as caught:
+        translator.translate(["ein Hund"], beam_sise=3, wrong_key=1, beam_size=0, max_length=2.0, forbid=["a", 5],
+                             top_k=np.int64(3))
+    similar, wrong, *others = sorted(str(caught.value).split("\n"), key=lambda line: "no such option" not in line)
+    assert similar.startswith("beam_sise: there is no such option. Did you mean 'beam_size'? The options are beam_size")
+    assert wrong.startswith("wrong_key: there is no such option. The options are ") and wrong.endswith("batch_tokens.")
+    assert set(others) == {
+        "beam_size: expected a number of at least 1; found 0",
+        "max_length: expected a whole number; found 2.0. Write 2.",
+        "forbid[1]: expected text; found 5",
+        "top_k: expected a whole number; found 3. It is of type int64; convert it by int()."}
+
+
+def test_options_are_typed_as_the_section_of_the_recipe_is():
+    hints, options = typing.get_type_hints(DecodingSection), typing.get_type_hints(DecodingOptions)
+    section = {key: hints[key] for key in DecodingSection.model_fields}
+    phrases = {"forbid": Sequence[str], "require": Sequence[str]}               # a list will do
+    assert list(options) == list(section) and options == section | phrases
+    for call in (Translator.translate, Translator.translate_stream, Translator.translate_blocks, generate,
+                 TranslatorPool.translate_stream, TranslatorPool.translate_blocks, SharedTranslator.translate):
+        assert typing.get_type_hints(call)["decoding"] == typing.Unpack[DecodingOptions], call
+
+
+@pytest.mark.parametrize("lines, message", [
+    ([None], r"^lines\[0\] is of type NoneType; expected str or Request$"),
+    (["ein", b"Hund"], r"^lines\[1\] is of type bytes; expected str or Request$"),
+    ("ein Hund", r"^lines is of type str; expected a sequence, such as \[text\] for one text$"),
+    (b"ein Hund", "^lines is of type bytes"), (None, "^lines is of type NoneType"), (5, "^lines is of type int"),
+    (Request("ein Hund"), "^lines is of type Request"),
+])
+def test_what_is_no_line_is_told_by_its_place_and_type(translator, lines, message):
+    with pytest.raises(TypeError, match=message):
+        translator.translate(lines)
+    with pytest.raises(TypeError, match=message):
+        list(translator.translate_stream(lines))
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ({"text": None}, "^text is of type NoneType; expected str$"), ({"prefix": 5}, "^prefix is of type int"),
+    ({"required": "dog"}, r"^required is of type str; expected a sequence, such as \[text\]"),
+    ({"required": ("dog", None)}, r"^required\[1\] is of type NoneType"), ({"number": "3"}, "^number is of type str"),
+])
+def test_a_request_is_made_of_texts(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        Request(**({"text": "ein Hund"} | arguments))
+
+
+@pytest.mark.parametrize("pairs, message", [
+    ([("a", "b"), ("a", None)], r"^pairs\[1\]\[1\] is of type NoneType; expected str"),
+    (["ab"], r"^pairs\[0\] is 'ab'; expected two texts"), ([None], r"^pairs\[0\] is None"),
+    ("ab", "^pairs is of type str"),
+])
+def test_what_is_no_pair_is_told_by_its_place_and_type(translator, pairs, message):
+    for call in (translator.score, translator.within_reach):
+        with pytest.raises(TypeError, match=message):
+            call(pairs)
+
+
+def test_blocks_of_no_lines_are_refused_at_once(translator):
+    for call in (translator.translate_stream, translator.translate_blocks):
+        with pytest.raises(UserError, match="blocks of 0 lines hold nothing"):
+            call(["ein Hund"], 0)
+
+
+@pytest.mark.parametrize("options, error, message", [
+    ({"device": "gpu"}, UserError, "device 'gpu' cannot be used here"),
+    ({"precision": "fp64"}, UserError, "there is no precision 'fp64'. Use one of auto, fp32, bf16, int8."),
+    ({"threads": 0}, UserError, "threads: expected a number of at least 1; found 0"),
+    ({"ensemble": "model"}, TypeError, "ensemble is of type str; expected a sequence"),
+    ({"beam_size": 5}, TypeError, "unexpected keyword argument 'beam_size'"),
+])
+def test_what_is_wrong_with_loading_is_told(bundle, options, error, message):
+    with pytest.raises(error, match=message) as caught:
+        Translator.load(bundle, **{"device": "cpu", **options})
+    assert "pydantic" not in str(caught.value)
+    if set(options) & {"ensemble", "beam_size"}:   # before any process starts
+        with pytest.raises(error, match=message):
+            TranslatorPool(bundle, 1, **options)
+
+
+def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
+    with pytest.raises(CheckpointError, match="nothing does not exist"):
+        Translator.load(tmp_path / "nothing")
+    with pytest.raises(UserError, match="0 workers translate nothing"):
+        TranslatorPool(bundle, 0)
+
+
+def test_workers_refuse_what_is_no_option_and_no_line_at_once(bundle):
+    with TranslatorPool(bundle, 1, "cpu", "fp32") as pool:
+        for call in (pool.translate_stream, pool.translate_blocks):
+            with pytest.raises(UserError, match="Did you mean 'beam_size'"):
+                call(["ein Hund"], beam_sise=2)
+            with pytest.raises(UserError, match="beam_size: expected a number of at least 1"):
+                call(["ein Hund"], beam_size=0)
+            with pytest.raises(TypeError, match="lines is of type str"):
+                call("ein Hund")
+        with pytest.raises(TypeError, match=r"lines\[1\] is of type int"):
+            list(pool.translate_stream(["ein Hund", 5]))
+        assert len(list(pool.translate_stream(["ein Hund"], beam_size=1))) == 1
 
 
 def test_n_best_translations_are_different_and_best_first(translator):

@@ -64,21 +64,12 @@ def decoding_with(translator: Translator | TranslatorPool, given: Mapping[str, A
     """The `decoding` section of a model's recipe with what options give.
 
     Raises:
-        UserError: a value that it does not allow, by the option's name.
+        OptionError: a value that it does not allow, by the option's name.
     """
-    from pydantic import ValidationError
+    from seq2seq import recipe
 
-    from seq2seq.recipe import DecodingSection
-
-    def mistake(detail: Any) -> str:
-        name = "-".join(str(part) for part in detail["loc"][:1]).replace("_", "-")
-        cause = detail.get("ctx", {}).get("error", detail["msg"])
-        return f"--{name} (or decoding in the recipe): {cause}"
-
-    try:
-        return DecodingSection.model_validate({**translator.decoding.model_dump(), **given})
-    except ValidationError as error:
-        raise UserError("\n".join(mistake(detail) for detail in error.errors(include_url=False))) from error
+    return recipe.decoding_with(translator.decoding, given,
+                                lambda key: f"--{key.replace('_', '-')} (or decoding in the recipe)")
 
 
 def number_or(words: Sequence[str], value: str | None, option: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -72,7 +72,7 @@ def generate(
     The log-probability in JSONL is that of the whole text, its end included, whatever it was drawn from.
     """
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    decoding = {name: value for name, value in given.items() if value is not None}
+    decoding: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if greedy and (samples > 1 or decoding):
         useless = ", ".join(f"--{name.replace('_', '-')}" for name in [*decoding, *["samples"] * (samples > 1)])
         raise UserError(f"--greedy draws nothing, so that {useless} would change nothing; leave out the one or the "
@@ -84,13 +84,15 @@ def generate(
         from seq2seq import generation
         from seq2seq.recipe.decoding import DRAWN
 
-        decoding_with(translator, {**decoding, **DRAWN})
+        drawn = {**DRAWN, **(GREEDY if greedy else decoding)}
+        if max_length is not None:
+            drawn["max_length"] = max_length
+        decoding_with(translator, drawn)
         console.say(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
                 at_once = 1 if lines.live else generation.BLOCK_PROMPTS
-                return generation.generate(translator, prompts, samples, max_length, at_once, **DRAWN,
-                                           **(GREEDY if greedy else decoding))
+                return generation.generate(translator, prompts, samples, block_prompts=at_once, **drawn)
 
             for line, texts in through(lines, generated):
                 for number, found in enumerate(texts, start=1):

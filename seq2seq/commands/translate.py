@@ -132,11 +132,14 @@ def translate(
         metavar="FILE", help="Text that each translation begins with, line by line; nothing where a line is empty.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     require: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Words or phrases that each translation holds, line by line, tabs between them.",
-        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        metavar="FILE", help="Words or phrases that each translation holds as whole words, line by line, tabs between "
+        "them.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     forbid: Annotated[list[str] | None, typer.Option(
-        metavar="TEXT", help="A word or phrase that no translation holds, as it is written. May be given again.",
+        metavar="TEXT", help="A word or phrase that no translation holds as whole words. May be given again.",
         show_default="the recipe's", rich_help_panel=CONSTRAINTS)] = None,
+    ignore_case: Annotated[bool | None, typer.Option(
+        help="--require and --forbid mean their phrases in any casing.", show_default="the recipe's",
+        rich_help_panel=CONSTRAINTS)] = None,
     no_repeat_ngram: Annotated[int | None, typer.Option(
         metavar="N", min=0, help="No N pieces in a row twice in a translation.", show_default="the recipe's",
         rich_help_panel=CONSTRAINTS)] = None,
@@ -180,8 +183,8 @@ def translate(
         "n_best": n_best, "beam_size": beam_size, "patience": patience,
         "length_penalty": length_penalty, "coverage_penalty": coverage_penalty, "min_length": min_length,
         "max_length": max_length, "diverse_groups": diverse_groups, "diverse_strength": diverse_strength, "mbr": mbr,
-        "safety_net": safety_net, "forbid": tuple(forbid) if forbid else None, "no_repeat_ngram": no_repeat_ngram,
-        "sampling": sampling,
+        "safety_net": safety_net, "forbid": tuple(forbid) if forbid else None, "ignore_case": ignore_case,
+        "no_repeat_ngram": no_repeat_ngram, "sampling": sampling,
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed,
         "ensemble_mean": ensemble_mean and ensemble_mean.value, "fusion_weight": fusion_weight,
     }
@@ -358,11 +361,12 @@ def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], re
     options = decoding_with(translator, given)
     if "diverse_strength" in given and options.diverse_groups == 1:
         raise UserError("--diverse-strength is that of groups. Add --diverse-groups N.")
+    if "ignore_case" in given and not (requiring or options.require or options.forbid):
+        raise UserError("--ignore-case is for phrases. Add --require FILE or --forbid TEXT.")
     if requiring and (sampling or options.diverse_groups > 1):
         raise UserError("--require shares out the beam of a search; it goes neither with sampling nor with diverse "
                         "groups. Leave out one of both.")
     return given
-
 
 
 def _translation_record(line: Line, found: Sequence[Translation], n_best: int, words: bool, judged: bool,

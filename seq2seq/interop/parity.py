@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, Unpack
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from seq2seq.errors import FormatError, UserError
 from seq2seq.inference.eager import for_inference
 from seq2seq.model import Model
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import DecodingSection, ModelSection, Recipe
+from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
 from seq2seq.recipe.decoding import SAMPLING_KEYS
 from seq2seq.restoring import read_model
 from seq2seq.tokenizer import Tokenizers
@@ -32,13 +32,13 @@ SHOWN = 5
 # What searches elsewhere have of ours; anything else in `decoding` must be as if it were not there.
 SEARCHED = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
             "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", *SAMPLING_KEYS,
-            "ensemble_mean", "fusion_weight", "safety_net"}
+            "ensemble_mean", "fusion_weight", "safety_net", "ignore_case"}
 
 
 class Exported(Protocol):
     """The exported model with its own library, as a `Translator` has it."""
 
-    def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
+    def translate(self, lines: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:

@@ -2,7 +2,8 @@
 
 from seq2seq.recipe.comparison import PROLONGING, Difference, differences
 from seq2seq.recipe.data import Cleaning, Corpus, Data
-from seq2seq.recipe.decoding import DecodingSection
+from seq2seq.recipe.decoding import DecodingOptions, DecodingSection
+from seq2seq.recipe.messages import decoding_with
 from seq2seq.recipe.model import Metric, ModelSection
 from seq2seq.recipe.reading import load_recipe, parse_recipe, save_recipe
 from seq2seq.recipe.reference import recipe_reference, recipe_schema
@@ -16,6 +17,7 @@ __all__ = [
     "Cleaning",
     "Corpus",
     "Data",
+    "DecodingOptions",
     "DecodingSection",
     "Difference",
     "Languages",
@@ -25,6 +27,7 @@ __all__ = [
     "Section",
     "TokenizerSection",
     "TrainingSection",
+    "decoding_with",
     "differences",
     "load_recipe",
     "parse_recipe",

@@ -1,6 +1,7 @@
 """The `decoding` section of a recipe: what is searched for, and how."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import (
     Field,
@@ -45,11 +46,14 @@ class DecodingSection(Section):
     """Pieces that a translation may have beyond `max_length_ratio` times its source."""
     no_repeat_ngram: NonNegativeInt = 0
     """No so many pieces in a row stand in a translation twice. 0 turns it off."""
+    ignore_case: bool = False
+    """`forbid` and `require` mean their phrases in any casing: `dog` also `Dog` and `DOG`."""
     forbid: Phrases = ()
-    """Words or phrases that no translation holds, as they are written. In languages with spaces only whole words are
-    meant: `art` forbids no `party`."""
+    """Words or phrases that no translation holds. In languages with spaces only whole words are meant: `art` forbids no
+    `party`."""
     require: Phrases = ()
-    """Words or phrases that every translation holds. Wants a beam about as wide as they have pieces."""
+    """Words or phrases that every translation holds. In languages with spaces as whole words: `kicking` is no `kick`.
+    Wants a beam about as wide as they have pieces."""
     diverse_groups: PositiveInt = 1
     """Groups of the beam that avoid each other's words (diverse beam search, Vijayakumar et al. 2016); must divide
     `beam_size`. 1 turns it off."""
@@ -101,7 +105,11 @@ class DecodingSection(Section):
             raise ValueError("a phrase is text, found white space")
         if any("\ud800" <= character <= "\udfff" for phrase in phrases for character in phrase):
             raise ValueError("a phrase holds bytes that are not UTF-8")
-        if both := set(info.data.get("forbid", ())).intersection(phrases):
+        def comparable(phrase: str) -> str:
+            return phrase.strip().casefold() if info.data.get("ignore_case") else phrase.strip()
+
+        forbidden = set(map(comparable, info.data.get("forbid", ())))
+        if both := [phrase for phrase in phrases if comparable(phrase) in forbidden]:
             raise ValueError(f"'{min(both)}' is forbidden, too")
         return phrases
 
@@ -148,3 +156,36 @@ class DecodingSection(Section):
         if not mbr and not info.data.get("sampling", False) and n_best > info.data.get("beam_size", n_best):
             raise ValueError(f"a beam of {info.data['beam_size']} cannot give {n_best} translations; raise beam_size")
         return n_best
+
+
+class DecodingOptions(TypedDict, total=False):
+    """Keys of `DecodingSection`, each of which a call in Python can give another value."""
+
+    beam_size: int
+    patience: float
+    length_penalty: float
+    length_penalty_form: Literal["power", "wu"]
+    coverage_penalty: float
+    min_length: int
+    max_length: int | None
+    max_length_ratio: float
+    max_length_offset: int
+    no_repeat_ngram: int
+    ignore_case: bool
+    forbid: Sequence[str]
+    require: Sequence[str]
+    diverse_groups: int
+    diverse_strength: float
+    sampling: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    mbr: int
+    n_best: int
+    safety_net: bool
+    word_confidence: bool
+    ensemble_mean: Literal["probability", "log_probability"]
+    fusion_weight: float
+    batch_tokens: int

@@ -2,13 +2,15 @@
 
 import difflib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from seq2seq.errors import OptionError
+from seq2seq.recipe.decoding import DecodingSection
 from seq2seq.recipe.document import Document, Key, Mistake
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.section import MistakeAt, Section
@@ -53,6 +55,33 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
         yield document.mistake(key, _text(detail, key, document.value))
 
 
+def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
+                  name_of: Callable[[str], str] = str) -> DecodingSection:
+    """A `decoding` section with other values for some keys.
+
+    name_of: a key as the user knows it.
+    Raises:
+        OptionError: keys that do not exist, or values that they do not allow; with all mistakes, a line each.
+    """
+    changed: dict[str, Any] = {**decoding.model_dump(), **options}
+    try:
+        return DecodingSection.model_validate(changed)
+    except ValidationError as error:
+        mistakes = [_option_mistake(detail, changed, name_of) for detail in error.errors(include_url=False)]
+    raise OptionError("\n".join(mistakes))
+
+
+def _option_mistake(detail: ErrorDetails, options: dict[str, Any], name_of: Callable[[str], str]) -> str:
+    first, *places = detail["loc"]
+    name = str(first)
+    if detail["type"] == "extra_forbidden":
+        known = list(DecodingSection.model_fields)
+        close = difflib.get_close_matches(name, known, n=1)
+        meant = f" Did you mean '{close[0]}'?" if close else ""
+        return f"{name}: there is no such option.{meant} The options are {', '.join(known)}."
+    return f"{name_of(name)}{''.join(f'[{place}]' for place in places)}: {_text(detail, detail['loc'], options)}"
+
+
 def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     kind, found, context = detail["type"], detail["input"], detail.get("ctx") or {}
     if kind == "extra_forbidden":
@@ -95,6 +124,8 @@ def _hint(kind: str, found: Any, context: dict[str, Any]) -> str:
         except ValueError:
             return ""
         return " Write it without quotes."
+    if kind in ("int_type", "float_type", "bool_type") and type(found).__module__ != "builtins":
+        return f" It is of type {type(found).__name__}; convert it by {kind.removesuffix('_type')}()."
     if kind == "int_type" and isinstance(found, float) and found.is_integer():
         return f" Write {int(found)}."
     if kind == "literal_error" and isinstance(found, str):
