@@ -20,7 +20,7 @@ from seq2seq.checkpoint import (
     step_of,
 )
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.tokenizer_files import load_tokenizers
 
 # A training with a moving average keeps it in the state under this name; it is the model that is validated.
 MOVING_AVERAGE = "average."
@@ -46,7 +46,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     weights = average_weights(validated_weights(path) for path in checkpoints)
     steps = [step_of(path) for path in checkpoints]
     recipe, metadata = _description(runs[0])
-    tokenizers = Tokenizers.load(runs[0] / "tokenizer")
+    tokenizers = load_tokenizers(runs[0] / "tokenizer")
     save_bundle(output, weights, recipe, tokenizers.files(), {**metadata, "averaged_steps": steps})
     return steps
 

@@ -4,8 +4,6 @@ Everything here is a dict of tensors and a dict of JSON values; nothing is pickl
 How a directory comes to be on disk whole or not at all is storage.py's matter.
 """
 
-import hashlib
-import json
 import logging
 import os
 import re
@@ -17,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from seq2seq.checksums import SEAL, sealed
 from seq2seq.errors import CheckpointError
 from seq2seq.storage import (
     METADATA,
@@ -87,7 +86,7 @@ def save_checkpoint(
         write_tensors(directory / MODEL, model)
         write_tensors(directory / STATE, state)
         metadata = {"step": step, "info": info, **header("checkpoint", directory)}
-        write_json(directory / METADATA, metadata | {"checksum": _digest(metadata)})
+        write_json(directory / METADATA, sealed(metadata))
     return place
 
 
@@ -101,8 +100,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     def read(directory: Path) -> Checkpoint:
         metadata = read_metadata(directory, "checkpoint", required=(MODEL, STATE))
         # The counters of a training are worth as much as its weights: a flipped bit in them must not pass either.
-        if metadata.pop("checksum", None) != _digest(metadata):
-            raise Damaged(f"{directory / METADATA} is damaged: its contents do not match its checksum.")
+        if SEAL not in metadata:
+            raise Damaged(f"{directory / METADATA} is damaged: it has no checksum of its contents.")
         verify(directory, metadata["sha256"])
         model, state = read_tensors(directory / MODEL), read_tensors(directory / STATE)
         return Checkpoint(Path(path), metadata["step"], model, state, metadata["info"])
@@ -225,7 +224,7 @@ def save_bundle(
         (new / RECIPE).write_bytes(recipe_text.encode())
         for name, contents in tokenizer_files.items():
             (new / name).write_bytes(contents)
-        write_json(new / METADATA, {**header("bundle", new), **metadata})
+        write_json(new / METADATA, sealed({**header("bundle", new), **metadata}))
         for path in strangers:
             if path.is_dir():
                 shutil.copytree(path, new / path.name, symlinks=True)
@@ -288,7 +287,7 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
         try:
             descriptor = os.open(found, os.O_RDONLY)
             metadata = read_metadata(found, "bundle", required=())
-            replace_json(descriptor, METADATA, metadata | fields)
+            replace_json(descriptor, METADATA, sealed(metadata | fields))
         except OSError as error:
             raise cannot_save(found / METADATA, error, needed=0) from error
         finally:
@@ -367,7 +366,3 @@ def _require_json(value: Any, where: str) -> None:
 def _require_unreserved(fields: Iterable[str]) -> None:
     if reserved := [name for name in fields if name in RESERVED]:
         raise ValueError(f"reserved in {METADATA}: {', '.join(reserved)}")
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

