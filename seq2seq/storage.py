@@ -4,6 +4,7 @@ A directory is written aside, forced to disk and renamed into place, so that a p
 either the old directory or the new one. Its metadata.json names the format and the checksum of every other file.
 """
 
+import ctypes
 import errno
 import hashlib
 import json
@@ -33,6 +34,10 @@ RESERVED = ("format_version", "kind", "sha256", SEAL)
 """The keys of metadata.json that are set here."""
 
 
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux: paths are relative to the working directory; exchange two names."""
+
+
 class Damaged(CheckpointError):
     """A file is missing or is not what was saved. An older checkpoint can still be good."""
 
@@ -41,8 +46,14 @@ class Damaged(CheckpointError):
 
 
 @contextmanager
-def replacing(place: Path, needed: int) -> Iterator[Path]:
-    """A new directory beside place, which takes its name when the block has ended well and vanishes otherwise."""
+def replacing(place: Path, needed: int | None) -> Iterator[Path]:
+    """A new directory beside place, which takes its name when the block has ended well and vanishes otherwise.
+
+    Args:
+        needed: bytes that are to be written, for the message where they find no room; None: nobody knows.
+    Raises:
+        CheckpointError: it cannot be written.
+    """
     aside = aside_of(place)
     try:
         make_directories(place.parent)
@@ -56,8 +67,7 @@ def replacing(place: Path, needed: int) -> Iterator[Path]:
         _swap(aside, place)
     except BaseException as error:
         with suppress(OSError):
-            if not place.exists() and replaced_of(place).exists():
-                os.rename(replaced_of(place), place)
+            recover(place)
         shutil.rmtree(aside, ignore_errors=True)
         if isinstance(error, OSError):
             raise cannot_save(place, error, needed) from error
@@ -65,14 +75,51 @@ def replacing(place: Path, needed: int) -> Iterator[Path]:
 
 
 def _swap(new: Path, place: Path) -> None:
-    """Give place's name to new. A directory cannot be renamed onto a full one, so the old one steps aside first."""
+    """Give place's name to new, and delete the old one.
+
+    Both exchange their names in one operation where the system can, so that place is there at every moment. Elsewhere
+    the old one steps aside first, because a directory cannot be renamed onto a full one.
+    """
     replaced = replaced_of(place)
-    if place.exists():
+    if place.exists() and exchange(new, place):
+        sync(place.parent)
+        old = new
+    else:
+        if place.exists():
+            delete(replaced)
+            os.rename(place, replaced)
+        os.rename(new, place)
+        sync(place.parent)
+        old = replaced
+    with suppress(OSError):  # saved all the same; the next save tries again
+        delete(old)
         delete(replaced)
-        os.rename(place, replaced)
-    os.rename(new, place)
-    sync(place.parent)
-    shutil.rmtree(replaced, ignore_errors=True)  # saved all the same; the next save tries again
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two directories in one operation (Linux: renameat2 with RENAME_EXCHANGE).
+
+    Returns:
+        False where the system or the file system cannot; nothing has changed.
+    Raises:
+        OSError: they cannot be renamed.
+    """
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):  # another C library, or none of that name
+        return False
+    if renameat2(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))
+
+
+def recover(place: Path) -> None:
+    """Give back its name to a directory that a replacement, cut off between two renames, has left under another."""
+    if not os.path.lexists(place) and replaced_of(place).exists():
+        os.rename(replaced_of(place), place)
 
 
 def aside_of(place: Path) -> Path:
@@ -91,8 +138,10 @@ def where(place: Path) -> Path:
 
 
 def delete(path: Path) -> None:
-    """Delete a directory, if there is one, and all that is in it."""
-    if path.exists():
+    """Delete a directory, if there is one, and all that is in it; of a link, the link."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
         shutil.rmtree(path)
 
 
@@ -165,16 +214,16 @@ def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> di
     return {"format_version": FORMAT_VERSION, "kind": kind, "sha256": {file.name: _sha256(file) for file in files}}
 
 
-def cannot_save(place: Path, error: OSError, needed: int) -> CheckpointError:
+def cannot_save(place: Path, error: OSError, needed: int | None) -> CheckpointError:
     """The error to raise, with the place and a remedy.
 
     Args:
-        needed: bytes that were to be written.
+        needed: bytes that were to be written; None: nobody knows.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         existing = next(path for path in (place, *place.absolute().parents) if path.exists())
         free = shutil.disk_usage(existing).free
-        remedy = (
+        remedy = f"{free / 1e6:,.1f} MB are free: make room" if needed is None else (
             f"About {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} MB are free: "
             "make room, or lower training.keep_checkpoints"
         )
