@@ -8,8 +8,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from seq2seq.storage import (
     header,
     kind_of,
     read_metadata,
+    read_shapes,
     read_steadily,
     read_tensors,
     replace_json,
@@ -233,9 +234,16 @@ def save_bundle(
     return Path(directory)
 
 
-def load_bundle(directory: Path) -> Bundle:
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+"""Of tensors by name: shape, and type as safetensors calls it."""
+
+
+def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
     """Read a bundle and compare every file with its checksum; tensors come to the CPU.
 
+    Args:
+        require: called before the weights are read, with all but them, and with their shapes as the file's header says
+            them; raises a CheckpointError where they are not wanted.
     Raises:
         CheckpointError: there is none, a file is missing or damaged, or a newer seq2seq wrote it.
     """
@@ -252,7 +260,9 @@ def load_bundle(directory: Path) -> Bundle:
         except UnicodeDecodeError as error:
             raise Damaged(f"{found / RECIPE} is damaged: {error}.") from error
         own = {key: value for key, value in metadata.items() if key not in RESERVED}
-        return Bundle(Path(directory), read_tensors(found / MODEL), recipe_text, tokenizer_files, own)
+        bundle = Bundle(Path(directory), {}, recipe_text, tokenizer_files, own)
+        require(bundle, read_shapes(found / MODEL))
+        return replace(bundle, weights=read_tensors(found / MODEL))
 
     return read_steadily(Path(directory), read)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -388,6 +388,22 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise Damaged(f"{path} is damaged: {error}.") from error
     # Copies survive whatever later happens to the file; in a mapped file that is cut short, reading kills the process.
     return {name: tensor.clone() for name, tensor in mapped.items()}
+
+
+def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type (such as F32) of each tensor of a safetensors file, from its header alone.
+
+    Raises:
+        Damaged: it is missing or is no such file.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, no mapping
+            return {name: (tuple(one.get_shape()), str(one.get_dtype())) for name, one in slices.items()}
+    except OSError as error:
+        cannot_read(path, error)
+    except (SafetensorError, RuntimeError) as error:
+        raise Damaged(f"{path} is damaged: {error}.") from error
 
 
 def _sha256(path: Path) -> str:

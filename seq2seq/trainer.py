@@ -45,7 +45,7 @@ from seq2seq.preparation import SYNTHETIC, SampledEpochs, prepare, train_or_load
 from seq2seq.processes import ALONE, Group, SharedTranslator, joined
 from seq2seq.progress import Progress
 from seq2seq.recipe import Recipe
-from seq2seq.restoring import start_from, stored_weights
+from seq2seq.restoring import stored_weights, weights_to_start_from
 from seq2seq.run import Log, NoLog, admit, move_aside, recipe_checksum
 from seq2seq.stopping import Stopped, stopping_by_signal
 from seq2seq.synthetic import with_synthetic_text
@@ -122,12 +122,16 @@ class Training:
         self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.first) if sampling else None
         self.validation = Validation(recipe, self.tokenizers)
 
+        sizes = self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
+        start = None
+        if self.section.start_from is not None and not list_checkpoints(run):
+            start = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
         # The weights live in fp32, and so do the sums of gradients. What computes may be a copy in bf16: products in
         # it are several times faster, but a small update added to a bf16 weight would vanish.
-        self.model = build_model(recipe.model, self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size)
-        if self.section.start_from is not None and not list_checkpoints(run):
-            start_from(self.model, recipe.directory / self.section.start_from)
+        self.model = build_model(recipe.model, *sizes)
+        if start is not None:
+            self.model.load_state_dict(start, strict=False)
         self.model.to(self.device).train()
         self.names = [name for name, _ in self.model.named_parameters()]
         self.weights = list(self.model.parameters())

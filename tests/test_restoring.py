@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seq2seq import storage
 from seq2seq.checkpoint import save_bundle
 from seq2seq.checksums import sealed
 from seq2seq.errors import CheckpointError, UserError
@@ -63,20 +64,46 @@ def change(bundle, name, old, new):
 
 
 @pytest.mark.parametrize("old, new, told", [
-    ("d_model: 12", "d_model: 14", r"model.safetensors: \S+ is \(.*\) of torch.float32; .* wants"),
-    ("d_model: 12", "d_model: 1200000", "wants"),
-    ("d_model: 12", "d_model: 1200000000000", "cannot be built"),
-    ("max_positions: 31", "max_positions: 99999999999999", "cannot be built"),
+    ("d_model: 12", "d_model: 14", r"model.safetensors: \S+ is \(.*\) of F32; .* wants"),
+    ("d_model: 12", "d_model: 60000", "wants"),
+    ("d_model: 12", "d_model: 1200000000000", "d_model: expected a number of at most 65,536"),
+    ("max_positions: 31", "max_positions: 8000000", "max_positions: expected a number of at most 65,536"),
+    ("feed_forward: 7", "feed_forward: 999999", "wants"),
+    ("num_heads: 2", "num_heads: 300", "num_heads: expected a number of at most 256"),
+    ("beam_size: 2", "beam_size: 2, batch_tokens: 10000000000", "batch_tokens: expected a number of at most 1,000,000"),
+    ("beam_size: 2", "beam_size: 2, max_length: 1" + "0" * 400, "max_length: expected a number of at most 1,000,000"),
+    ("beam_size: 2", "beam_size: 100000000", "beam_size: expected a number of at most 1,000"),
     ("encoder_layers: 1", "encoder_layers: 2", "lacks the weights encoder"),
     ("encoder_layers: 1", "encoder_layers: 999999999", "encoder_layers"),
     ("model: {", "model: {base: ../secret.yaml, ", "names no base"),
     ("feed_forward: 7", "type: rnn", "lacks the weights"),
-], ids=["another width", "a great width", "a width without end", "positions without end", "another depth",
+], ids=["another width", "a great width", "a width without end", "positions without end", "a great feed-forward width",
+        "heads without end", "batches without end", "lengths without end", "a beam without end", "another depth",
         "a depth without end", "another file", "another architecture"])
 def test_a_recipe_that_is_not_the_models_is_refused_at_once(bundle, old, new, told):
     (bundle.parent / "secret.yaml").write_text("model: {d_model: 12}\n")
     change(bundle, "recipe.yaml", old, new)
     with pytest.raises(CheckpointError, match=told):
+        read_model(bundle)
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(bundle, monkeypatch):
+    monkeypatch.setattr(storage, "load_file", None)
+    change(bundle, "recipe.yaml", "feed_forward: 7", "feed_forward: 11")
+    with pytest.raises(CheckpointError, match="wants"):
+        read_model(bundle)
+
+
+def test_a_pointer_with_other_positions_than_its_tokenizer_is_refused(tmp_path):
+    text = RECIPE.replace("feed_forward: 7", "type: pointer")
+    text = text.replace("{vocab_size: 277}", "{type: words}") + "training: {label_smoothing: 0}\n"
+    recipe = parse_recipe(text, "recipe.yaml")
+    tokenizers = train_tokenizers([("b a", "2 1")], recipe.tokenizer, 1, target_positions=30)
+    weights = stored_weights(build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size))
+    bundle = save_bundle(tmp_path / "bundle", weights, text, tokenizers.files(), {})
+    assert read_model(bundle)[0].max_positions == 31
+    change(bundle, "recipe.yaml", "max_positions: 31", "max_positions: 32")
+    with pytest.raises(CheckpointError, match="points at 32 positions, its tokenizer has 31"):
         read_model(bundle)
 
 
