@@ -19,6 +19,7 @@ from seq2seq.checkpoint import (
     save_bundle,
     step_of,
 )
+from seq2seq.checksums import unsealed_text
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.tokenizer_files import load_tokenizers
 
@@ -125,7 +126,13 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
                                 if key in best.metadata}
         return best.recipe_text, kept
     try:
-        return (run / RECIPE).read_text(encoding="utf-8"), {}
+        text = unsealed_text((run / RECIPE).read_bytes())
+        if text is None:
+            raise CheckpointError(f"{run / RECIPE} is damaged: it is not what was saved. Go on with the training: it "
+                                  "writes the recipe again.")
+        return text.decode(), {}
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{run / RECIPE} is damaged: {error}.") from error
     except OSError as error:
         raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore it, for a bundle needs the "
                               "recipe.") from error

@@ -320,7 +320,7 @@ def resolve_model_path(path: Path) -> Path:
     expected = f"A model is a bundle (a directory with {MODEL}, {RECIPE} and {METADATA}) or a run with a {BEST}/ in it."
     if not where(path).exists():
         raise CheckpointError(f"{path} does not exist. {expected}")
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         hint = f" Name its directory, {path.parent}." if kind_of(path.parent) == "bundle" else ""
         raise CheckpointError(f"{path} is a file.{hint} {expected}")
     if kind_of(path) == "checkpoint":

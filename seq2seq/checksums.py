@@ -21,6 +21,9 @@ from seq2seq.json_reader import parse_json
 SEAL = "checksum"
 """The key of a JSON object that holds the checksum of all its other keys."""
 
+TEXT_SEAL = b"# checksum: "
+"""Begins the last line of a text that has a checksum."""
+
 BLOCK = 1 << 20
 FOREGROUND_BYTES = 1 << 27
 """Up to this size files are compared at once: 40 ms from the page cache. Larger ones do not delay the start."""
@@ -69,6 +72,22 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 def seal_is_broken(values: Mapping[str, Any]) -> bool:
     """Whether a JSON object has a checksum and is not what it was made from."""
     return SEAL in values and values != sealed(values)
+
+
+# A text with a checksum of its own
+
+
+def sealed_text(text: bytes) -> bytes:
+    """A text, such as YAML, with its sha256 in a comment behind it."""
+    return text + TEXT_SEAL + hashlib.sha256(text).hexdigest().encode() + b"\n"
+
+
+def unsealed_text(contents: bytes) -> bytes | None:
+    """What `sealed_text` was given, or all of it where there is no such comment; None where it is damaged."""
+    text, found, checksum = contents.rpartition(TEXT_SEAL)
+    if not found:
+        return contents
+    return text if checksum.strip() == hashlib.sha256(text).hexdigest().encode() else None
 
 
 # Text that a run's models have made

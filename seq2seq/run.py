@@ -13,6 +13,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.checkpoint import RECIPE, list_checkpoints, newest_checkpoint
+from seq2seq.checksums import sealed_text, unsealed_text
 from seq2seq.errors import RecipeError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Recipe, differences, load_recipe
@@ -20,8 +21,6 @@ from seq2seq.storage import sync
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
-CHECKSUM = b"# checksum: "
-"""Begins the last line of a run's recipe, the sha256 of all lines before."""
 
 
 def admit(recipe: Recipe, run: Path) -> None:
@@ -35,7 +34,7 @@ def admit(recipe: Recipe, run: Path) -> None:
     run.mkdir(parents=True, exist_ok=True)
     path = run / RECIPE
     resolved = recipe.resolve()
-    if path.exists() and _is_damaged(path):
+    if path.exists() and unsealed_text(path.read_bytes()) is None:
         _require_recipe_of_checkpoints(resolved, path, run)
         console.warn(f"{path} is damaged: it is not what was saved. It is written again.")
     elif path.exists():
@@ -55,7 +54,7 @@ def admit(recipe: Recipe, run: Path) -> None:
             return
     contents = resolved.to_yaml().encode()
     aside = path.with_name(f"{RECIPE}.unfinished")
-    aside.write_bytes(contents + CHECKSUM + hashlib.sha256(contents).hexdigest().encode() + b"\n")
+    aside.write_bytes(sealed_text(contents))
     sync(aside)
     os.replace(aside, path)
 
@@ -63,12 +62,6 @@ def admit(recipe: Recipe, run: Path) -> None:
 def recipe_checksum(recipe: Recipe) -> str:
     """sha256 of a resolved recipe: what a checkpoint remembers of it."""
     return hashlib.sha256(recipe.resolve().to_yaml().encode()).hexdigest()
-
-
-def _is_damaged(path: Path) -> bool:
-    """Whether a run's recipe is not what its last line says; those of before have no such line."""
-    contents, found, checksum = path.read_bytes().rpartition(CHECKSUM)
-    return bool(found) and checksum.strip() != hashlib.sha256(contents).hexdigest().encode()
 
 
 def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> None:

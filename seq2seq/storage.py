@@ -263,7 +263,8 @@ def _held(directory: Path) -> Iterator[tuple[int, int] | None]:
     """The directory's identity; held open, so that no directory made meanwhile can be given the same number."""
     descriptor = None
     with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
+        # Opening a named pipe would wait for a writer.
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _identity(directory if descriptor is None else descriptor)
     finally:
@@ -363,6 +364,21 @@ def inside(directory: Path, name: str) -> Path:
     if os.path.lexists(path) and not os.path.isfile(path):
         raise Damaged(f"{path} is no regular file.")
     return path
+
+
+def read_file(path: Path) -> bytes:
+    """The contents of a regular file, or of what a link leads to.
+
+    Raises:
+        CheckpointError: the permission is missing.
+        Damaged: it is missing, cannot be read, or is something that could be waited for without end.
+    """
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise Damaged(f"{path} is no regular file.")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        cannot_read(path, error)
 
 
 def cannot_read(path: Path, error: OSError) -> NoReturn:

@@ -255,6 +255,16 @@ def test_a_damaged_tokenizer_gets_into_no_bundle(interrupted, tmp_path):
 # The rest
 
 
+def test_a_damaged_recipe_gets_into_no_bundle(interrupted, tmp_path):
+    run = interrupted()
+    shutil.rmtree(run / "best")
+    average_checkpoints([run], tmp_path / "average")
+    assert "checksum" not in load_bundle(tmp_path / "average").recipe_text
+    flip(run / "recipe.yaml", 10, 7)
+    with pytest.raises(CheckpointError, match="recipe.yaml is damaged"):
+        average_checkpoints([run], tmp_path / "again")
+
+
 def test_a_damaged_log_is_named_and_the_training_goes_on(made, interrupted, capfd):
     folder, final = made
     run = interrupted()

@@ -10,9 +10,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq import storage
-from seq2seq.checkpoint import save_bundle
+from seq2seq.checkpoint import save_bundle, update_bundle_metadata
 from seq2seq.checksums import sealed
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model import build_model
@@ -156,6 +157,36 @@ def test_metadata_nested_without_end_is_damaged(bundle):
     (bundle / "metadata.json").write_text("[" * 100_000)
     with pytest.raises(CheckpointError, match="missing or damaged"):
         read_model(bundle)
+
+
+def test_metadata_nested_more_deeply_than_they_could_be_written_are_damaged(bundle):
+    metadata = json.loads((bundle / "metadata.json").read_text())
+    metadata["more"] = json.loads("[" * 300 + "]" * 300)
+    (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
+    with pytest.raises(CheckpointError, match="nested too deeply|missing or damaged"):
+        update_bundle_metadata(bundle, alignment={})
+
+
+@pytest.mark.parametrize("text", ["piece", "unknown"])
+def test_a_tokenizer_whose_text_is_not_utf8_is_refused(bundle, text):
+    model = sentencepiece_model_pb2.ModelProto.FromString((bundle / "tokenizer.model").read_bytes())
+    if text == "piece":
+        model.pieces[-1].piece = "xyxyx"
+    else:
+        model.trainer_spec.unk_surface = "xyxyx"
+    contents = model.SerializeToString()
+    assert contents.count(b"xyxyx") == 1
+    (bundle / "tokenizer.model").write_bytes(contents.replace(b"xyxyx", b"\xff\xfe\xff\xfe\xff"))
+    sign(bundle)
+    with pytest.raises(CheckpointError, match="tokenizer.model is not a sentencepiece model, or it is damaged"):
+        read_model(bundle)
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "pipe"])
+def test_what_is_no_directory_is_no_model(tmp_path, place):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="is a file"):
+        read_model(tmp_path / place)
 
 
 def test_a_bundle_may_itself_be_a_link_and_its_files_links_inside_it(bundle):
