@@ -21,7 +21,8 @@ def parse_json(contents: bytes | str) -> Any:
             thousands of digits, or text that no UTF-8 file can hold (half of a surrogate pair).
     """
     try:
-        value = json.loads(contents)
+        # Of bytes, json.loads would take UTF-16 and UTF-32, too.
+        value = json.loads(contents if isinstance(contents, str) else contents.decode())
     except RecursionError:
         raise NotJson("nested too deeply") from None
     except ValueError as error:                                                 # JSONDecodeError, UnicodeDecodeError

@@ -19,10 +19,11 @@ OTHERS = {"json_reader.py", "resuming.py", "corpus.py"}
 
 @pytest.mark.parametrize("contents, told", [
     (b"", "Expecting value"), (b"{", "Expecting"), (b"\xff\xfe\xfd", "codec"), (b'"\xff"', "codec"),
+    ("1".encode("utf-16"), "codec"),
     ("[" * 100_000, "nested too deeply"), ('{"a":' * 100_000, "nested too deeply"),
     ("[" * (MOST_NESTED + 1) + "1" + "]" * (MOST_NESTED + 1), "nested too deeply"),
     ("1" * 5000, "digits"), (r'"a\ud800b"', "surrogate"), (r'[{"\udc00": 1}]', "surrogate"),
-], ids=["nothing", "cut off", "no UTF-8", "no UTF-8 in a string", "lists without end", "objects without end",
+], ids=["nothing", "cut off", "no UTF-8", "no UTF-8 in a string", "UTF-16", "lists without end", "objects without end",
         "one list too many", "digits without end", "half a pair", "half a pair in a key"])
 def test_what_is_no_usable_json_is_one_kind_of_error(contents, told):
     with pytest.raises(NotJson, match=told):
