@@ -19,8 +19,9 @@ from seq2seq.checkpoint import (
     save_bundle,
     step_of,
 )
+from seq2seq.checksums import unsealed_text
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.tokenizer_files import load_tokenizers
 
 # A training with a moving average keeps it in the state under this name; it is the model that is validated.
 MOVING_AVERAGE = "average."
@@ -46,7 +47,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     weights = average_weights(validated_weights(path) for path in checkpoints)
     steps = [step_of(path) for path in checkpoints]
     recipe, metadata = _description(runs[0])
-    tokenizers = Tokenizers.load(runs[0] / "tokenizer")
+    tokenizers = load_tokenizers(runs[0] / "tokenizer")
     save_bundle(output, weights, recipe, tokenizers.files(), {**metadata, "averaged_steps": steps})
     return steps
 
@@ -125,7 +126,13 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
                                 if key in best.metadata}
         return best.recipe_text, kept
     try:
-        return (run / RECIPE).read_text(encoding="utf-8"), {}
+        text = unsealed_text((run / RECIPE).read_bytes())
+        if text is None:
+            raise CheckpointError(f"{run / RECIPE} is damaged: it is not what was saved. Go on with the training: it "
+                                  "writes the recipe again.")
+        return text.decode(), {}
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{run / RECIPE} is damaged: {error}.") from error
     except OSError as error:
         raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore it, for a bundle needs the "
                               "recipe.") from error

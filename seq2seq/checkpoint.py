@@ -4,19 +4,18 @@ Everything here is a dict of tensors and a dict of JSON values; nothing is pickl
 How a directory comes to be on disk whole or not at all is storage.py's matter.
 """
 
-import hashlib
-import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from seq2seq.checksums import SEAL, sealed
 from seq2seq.errors import CheckpointError
 from seq2seq.storage import (
     METADATA,
@@ -30,6 +29,7 @@ from seq2seq.storage import (
     header,
     kind_of,
     read_metadata,
+    read_shapes,
     read_steadily,
     read_tensors,
     replace_json,
@@ -87,7 +87,7 @@ def save_checkpoint(
         write_tensors(directory / MODEL, model)
         write_tensors(directory / STATE, state)
         metadata = {"step": step, "info": info, **header("checkpoint", directory)}
-        write_json(directory / METADATA, metadata | {"checksum": _digest(metadata)})
+        write_json(directory / METADATA, sealed(metadata))
     return place
 
 
@@ -101,8 +101,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     def read(directory: Path) -> Checkpoint:
         metadata = read_metadata(directory, "checkpoint", required=(MODEL, STATE))
         # The counters of a training are worth as much as its weights: a flipped bit in them must not pass either.
-        if metadata.pop("checksum", None) != _digest(metadata):
-            raise Damaged(f"{directory / METADATA} is damaged: its contents do not match its checksum.")
+        if SEAL not in metadata:
+            raise Damaged(f"{directory / METADATA} is damaged: it has no checksum of its contents.")
         verify(directory, metadata["sha256"])
         model, state = read_tensors(directory / MODEL), read_tensors(directory / STATE)
         return Checkpoint(Path(path), metadata["step"], model, state, metadata["info"])
@@ -225,7 +225,7 @@ def save_bundle(
         (new / RECIPE).write_bytes(recipe_text.encode())
         for name, contents in tokenizer_files.items():
             (new / name).write_bytes(contents)
-        write_json(new / METADATA, {**header("bundle", new), **metadata})
+        write_json(new / METADATA, sealed({**header("bundle", new), **metadata}))
         for path in strangers:
             if path.is_dir():
                 shutil.copytree(path, new / path.name, symlinks=True)
@@ -234,9 +234,16 @@ def save_bundle(
     return Path(directory)
 
 
-def load_bundle(directory: Path) -> Bundle:
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+"""Of tensors by name: shape, and type as safetensors calls it."""
+
+
+def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
     """Read a bundle and compare every file with its checksum; tensors come to the CPU.
 
+    Args:
+        require: called before the weights are read, with all but them, and with their shapes as the file's header says
+            them; raises a CheckpointError where they are not wanted.
     Raises:
         CheckpointError: there is none, a file is missing or damaged, or a newer seq2seq wrote it.
     """
@@ -253,7 +260,9 @@ def load_bundle(directory: Path) -> Bundle:
         except UnicodeDecodeError as error:
             raise Damaged(f"{found / RECIPE} is damaged: {error}.") from error
         own = {key: value for key, value in metadata.items() if key not in RESERVED}
-        return Bundle(Path(directory), read_tensors(found / MODEL), recipe_text, tokenizer_files, own)
+        bundle = Bundle(Path(directory), {}, recipe_text, tokenizer_files, own)
+        require(bundle, read_shapes(found / MODEL))
+        return replace(bundle, weights=read_tensors(found / MODEL))
 
     return read_steadily(Path(directory), read)
 
@@ -288,7 +297,7 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
         try:
             descriptor = os.open(found, os.O_RDONLY)
             metadata = read_metadata(found, "bundle", required=())
-            replace_json(descriptor, METADATA, metadata | fields)
+            replace_json(descriptor, METADATA, sealed(metadata | fields))
         except OSError as error:
             raise cannot_save(found / METADATA, error, needed=0) from error
         finally:
@@ -311,7 +320,7 @@ def resolve_model_path(path: Path) -> Path:
     expected = f"A model is a bundle (a directory with {MODEL}, {RECIPE} and {METADATA}) or a run with a {BEST}/ in it."
     if not where(path).exists():
         raise CheckpointError(f"{path} does not exist. {expected}")
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         hint = f" Name its directory, {path.parent}." if kind_of(path.parent) == "bundle" else ""
         raise CheckpointError(f"{path} is a file.{hint} {expected}")
     if kind_of(path) == "checkpoint":
@@ -367,7 +376,3 @@ def _require_json(value: Any, where: str) -> None:
 def _require_unreserved(fields: Iterable[str]) -> None:
     if reserved := [name for name in fields if name in RESERVED]:
         raise ValueError(f"reserved in {METADATA}: {', '.join(reserved)}")
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

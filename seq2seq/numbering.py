@@ -15,6 +15,7 @@ from itertools import groupby
 import numpy as np
 
 from seq2seq.errors import TokenizerError
+from seq2seq.json_reader import parse_json
 from seq2seq.subword_sampling import SPACE, SubwordSampler
 from seq2seq.vocabulary import (
     CONTROL_BYTES,
@@ -163,10 +164,10 @@ def read_numbering(contents: bytes, models: tuple[bytes, bytes], where: str) -> 
         TokenizerError: vocabulary.json or a model is damaged.
     """
     try:
-        found = json.loads(contents)
+        found = parse_json(contents)
         source, target = (found["joint"],) * 2 if "joint" in found else (found["source"], found["target"])
         if not all(isinstance(index, int) for ids in (source, target) for index in ids.values()):
             raise ValueError
         return Numbered(models[0], source, found["language"], where), Numbered(models[1], target, None, where)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TokenizerError(f"{where}/{NUMBERING_FILE} is damaged: copy it again.") from error

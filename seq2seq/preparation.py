@@ -19,17 +19,23 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
+from seq2seq.checksums import Check, crc32_of, crc32_of_all, damaged_file, require_intact_text, seal_is_broken, sealed
 from seq2seq.cleaning import clean
 from seq2seq.corpus import Counts, Pair, read_pairs
-from seq2seq.errors import CorpusError, TokenizerError
+from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
+from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.storage import replacing
+from seq2seq.storage import sync, write_json
 from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
+from seq2seq.tokenizer_files import load_tokenizers, tokenizers_of_run
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
 """Pairs that are tokenised together, and that share a random seed in subword sampling."""
 
+DESCRIPTION = "corpus.json"
+SYNTHETIC = "synthetic"
+"""A run's directory of text that models have made."""
 SIDES = ("source", "target")
 Item = TypeVar("Item")
 
@@ -40,12 +46,29 @@ class Prepared:
 
     corpus: its ids, memory-mapped. counts: by corpus, what was read, kept and dropped.
     fingerprint: sha256 of all ids in their order; two preparations that agree in it train alike.
+    check: the comparison of its files with their checksums; None where another process makes it.
     """
 
     directory: Path
     corpus: EncodedCorpus
     counts: dict[str, dict[str, Any]]
     fingerprint: str
+    check: Check | None = None
+
+    def require_intact(self, wait: bool) -> None:
+        """Compare what the training reads with its checksums, as far as that is done.
+
+        Args:
+            wait: until all of it is done: before anything that was learnt from it is saved.
+        Raises:
+            CheckpointError: a file is damaged. The next start prepares the text again.
+        """
+        damage = self.check.damage(wait) if self.check is not None else None
+        if damage is not None:
+            (self.directory / DESCRIPTION).unlink(missing_ok=True)
+            raise CheckpointError(f"{damage} is damaged: it is not what was saved. Nothing that was learnt from it has "
+                                  "been saved. Run the same command again: the text is prepared again, and the "
+                                  "training goes on from its last checkpoint.")
 
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
@@ -63,22 +86,23 @@ def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
-    """The tokenizers in `directory`; put there if there are none yet: those of the model that the recipe names, or new
-    ones, trained on the cleaned training text.
+    """The tokenizers in `directory`; put there if there are none yet or they are damaged: those of the model that the
+    recipe names, or new ones, trained on the cleaned training text.
 
     Raises:
+        CheckpointError: they are damaged, and the run cannot go on with others.
         TokenizerError: the text does not allow the vocabulary that the recipe wants, or the other model has none.
     """
-    if not directory.exists():
-        tokenizers = taken_tokenizers(recipe)
-        if tokenizers is None:
-            console.say("training the tokenizer")
-            points = recipe.model.type == "pointer"
-            tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed,
-                                          target_positions=recipe.model.max_positions - 1 if points else None)
-        with replacing(directory, sum(map(len, tokenizers.files().values()))) as aside:
-            tokenizers.save(aside)
-    return Tokenizers.load(directory)
+    def make() -> Tokenizers:
+        if (taken := taken_tokenizers(recipe)) is not None:
+            return taken
+        console.say("training the tokenizer")
+        require_intact_text(_paths(recipe), directory.parent / SYNTHETIC)
+        points = recipe.model.type == "pointer"
+        return train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed,
+                                target_positions=recipe.model.max_positions - 1 if points else None)
+
+    return tokenizers_of_run(directory, make)
 
 
 def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
@@ -91,7 +115,7 @@ def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if model is None:
         return None
     # A run has them in a directory of their own, from its first minute on; a bundle among its other files.
-    found = Tokenizers.load(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
+    found = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
     if recipe.languages.monolingual:
         return Tokenizers(found.target, found.target)
     if found.joint != recipe.tokenizer.joint:
@@ -100,26 +124,76 @@ def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
     return found
 
 
-def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int) -> Prepared:
-    """The recipe's training corpora as ids under `parent`; made anew if text, cleaning or tokenizer have changed.
+def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, verifies: bool = True) -> Prepared:
+    """The recipe's training corpora as ids under `parent`; made anew if text, cleaning or tokenizer have changed, or if
+    they are damaged.
 
+    verifies: whether this process compares the files with their checksums, or leaves that to another.
     Raises:
         CorpusError: text cannot be read, or no pair is left.
     """
     key = _key(recipe, tokenizers)
     directory = parent / key
-    if not _is_whole(directory):
-        _write(recipe, tokenizers, directory, threads)
-    return _open(recipe, directory)
+    check = None
+    if (described := _described(directory)) is not None and verifies:
+        check = _check(directory, described)
+        if (damage := check.damage(wait=False)) is not None:
+            console.warn(f"{damage} is damaged: it is not what was saved. The text is prepared again.")
+            described = check = None
+    if described is None:
+        require_intact_text(_paths(recipe), parent.parent / SYNTHETIC)
+        described = _write(recipe, tokenizers, directory, threads)
+    return replace(_open(recipe, directory, described), check=check)
 
 
-def _is_whole(directory: Path) -> bool:
-    """Whether the arrays are there in full; after a power cut a file can lack what was not yet on disk."""
+def _paths(recipe: Recipe) -> list[Path]:
+    return [path for spec in recipe.resolve().data.train for path in spec.paths]
+
+
+def _described(directory: Path) -> dict[str, Any] | None:
+    """What describes the arrays; None if they are not there in full: after a power cut a file can lack what was not yet
+    on disk."""
+    path = directory / DESCRIPTION
+    if not path.exists():
+        return None
     try:
-        sizes = json.loads((directory / "corpus.json").read_text())["bytes"]
-        return all((directory / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
-        return False
+        described: dict[str, Any] = parse_json(path.read_bytes())
+        if seal_is_broken(described):
+            raise ValueError("its contents do not match its checksum")
+        if lacking := [name for name, size in described["bytes"].items() if (directory / name).stat().st_size != size]:
+            raise ValueError(f"{lacking[0]} has another size")
+        if not described.keys() >= {"counts", "fingerprint"} or not {*described["types"]} <= {"uint16", "uint32"}:
+            raise ValueError("it lacks keys, or has values that it cannot have")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        console.warn(f"{path} is damaged, or a file beside it ({error}). The text is prepared again.")
+        return None
+    return described
+
+
+def _check(directory: Path, described: dict[str, Any]) -> Check:
+    """The comparison of the arrays with their checksums. Those of a run of before, which has none, are recorded."""
+    def find_damage() -> Path | None:
+        if "crc32" in described:
+            return damaged_file(directory, described["crc32"])
+        if (damage := _impossible(directory, described)) is not None:
+            return damage
+        crc32 = {name: crc32_of(directory / name) for name in described["bytes"]}
+        aside = directory / f"{DESCRIPTION}.writing"
+        write_json(aside, sealed({**described, "crc32": crc32}))
+        sync(aside)
+        os.replace(aside, directory / DESCRIPTION)
+        return None
+
+    return Check(sum(described["bytes"].values()), find_damage)
+
+
+def _impossible(directory: Path, described: dict[str, Any]) -> Path | None:
+    """A file of offsets that do not rise from 0 to the number of ids; without checksums all that can be told."""
+    for name, dtype in zip(SIDES, described["types"], strict=True):
+        side = _side(directory, name, dtype)
+        if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
+            return directory / f"{name}.offsets"
+    return None
 
 
 def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
@@ -182,7 +256,7 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int) -> None:
+def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int) -> dict[str, Any]:
     aside = directory.with_name(directory.name + ".writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -217,10 +291,11 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
                           "Check that data.train names the right files, and the limits in data.cleaning.")
     sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
     described = {"pairs": total, "bytes": sizes, "counts": every_counts, "fingerprint": fingerprint,
-                 "types": [np.dtype(writer.dtype).name for writer in writers]}
-    (aside / "corpus.json").write_text(json.dumps(described, indent=2, ensure_ascii=False))
+                 "types": [np.dtype(writer.dtype).name for writer in writers], "crc32": crc32_of_all(aside)}
+    write_json(aside / DESCRIPTION, sealed(described))
     shutil.rmtree(directory, ignore_errors=True)
     os.replace(aside, directory)
+    return described
 
 
 def _unique(label: str, taken: dict[str, Any]) -> str:
@@ -243,8 +318,7 @@ def _short_enough(sides: list[tuple[np.ndarray, np.ndarray]], numbers: np.ndarra
     return kept
 
 
-def _open(recipe: Recipe, directory: Path) -> Prepared:
-    described = json.loads((directory / "corpus.json").read_text())
+def _open(recipe: Recipe, directory: Path, described: dict[str, Any]) -> Prepared:
     sides = [_side(directory, name, dtype) for name, dtype in zip(SIDES, described["types"], strict=True)]
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
     seen = None

@@ -8,11 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from seq2seq.checkpoint import MODEL, RECIPE, Bundle, load_bundle, resolve_model_path
+from seq2seq.checkpoint import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.model import Model, build_model
-from seq2seq.recipe import Recipe, parse_recipe
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.recipe import ModelSection, Recipe, parse_recipe
+from seq2seq.tokenizer import END_ID, Tokenizers
+
+FLOATING = ("F", "BF")
+"""What the names of safetensors' types begin with that are floating point: F64, F32, F16, F8_E4M3, BF16."""
 
 
 def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
@@ -22,44 +25,67 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
         CheckpointError: there is none, a file is damaged, or its files do not belong together. A bundle from a stranger
             can hold anything: nothing of it is run, and no memory is taken but for what fits its weights.
     """
-    bundle = load_bundle(resolve_model_path(path))
-    try:
-        recipe = parse_recipe(bundle.recipe_text, bundle.directory / RECIPE, alone=True)
-        tokenizers = Tokenizers.from_files(bundle.tokenizer_files, str(bundle.directory))
-    except (RecipeError, TokenizerError) as error:
-        raise CheckpointError(str(error)) from error
-    sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
-    try:
-        with torch.device("meta"):                                              # shapes without memory
-            outline = build_model(recipe.model, *sizes)
-        _require_same_shapes(bundle, dict(stored_weights(outline)))
-        model = build_model(recipe.model, *sizes)
-    except (ValueError, RuntimeError, MemoryError) as error:                     # of the recipe's sizes
-        raise CheckpointError(f"{bundle.directory / RECIPE}: its model cannot be built: {str(error).splitlines()[0]} "
-                              "Restore the bundle from where it was made.") from error
+    recipe, tokenizers = None, None
+
+    def require(bundle: Bundle, shapes: Shapes) -> None:
+        nonlocal recipe, tokenizers
+        recipe, tokenizers = _described(bundle)
+        sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
+        if recipe.model.type == "pointer" and sizes[1] != END_ID + recipe.model.max_positions:
+            raise CheckpointError(f"{bundle.directory / RECIPE}: its model points at {recipe.model.max_positions:,} "
+                                  f"positions, its tokenizer has {sizes[1] - END_ID:,}. Restore the bundle from where "
+                                  "it was made.")
+        _require_same_shapes(bundle.directory, shapes, _outline(recipe.model, sizes, bundle.directory / RECIPE))
+
+    bundle = load_bundle(resolve_model_path(path), require)
+    assert recipe is not None and tokenizers is not None
+    model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     model.load_state_dict(bundle.weights, strict=False)
     return model, recipe, tokenizers
 
 
-def start_from(model: nn.Module, path: Path) -> None:
-    """Give a new model the weights of a bundle, or of a run's best.
+def _described(bundle: Bundle) -> tuple[Recipe, Tokenizers]:
+    try:
+        return (parse_recipe(bundle.recipe_text, bundle.directory / RECIPE, alone=True),
+                Tokenizers.from_files(bundle.tokenizer_files, str(bundle.directory)))
+    except (RecipeError, TokenizerError) as error:
+        raise CheckpointError(str(error)) from error
 
+
+def _outline(section: ModelSection, sizes: tuple[int, int], place: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's weights, for which no memory is taken. place: where the recipe stands."""
+    try:
+        with torch.device("meta"):
+            return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
+    except (ValueError, RuntimeError, MemoryError) as error:                    # of the recipe's sizes
+        raise CheckpointError(f"{place}: its model cannot be built: {str(error).splitlines()[0]} Restore the bundle "
+                              "from where it was made.") from error
+
+
+def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: Path) -> dict[str, Tensor]:
+    """The weights of a bundle, or of a run's best, for a new model, which takes no memory before they fit it.
+
+    Args:
+        section: of the new model. sizes: of its vocabularies.
     Raises:
         CheckpointError: there is none, or it is damaged.
         RecipeError: it is another model.
     """
-    found, own = load_bundle(resolve_model_path(path)).weights, stored_weights(model)
-    differing = [f"{name} is {_shape(found.get(name))} there, {_shape(own.get(name))} here"
-                 for name in sorted(found.keys() | own.keys()) if _shape(found.get(name)) != _shape(own.get(name))]
-    if differing:
-        raise RecipeError(f"training.start_from: {path} is not the model of this recipe: {'; '.join(differing[:3])}"
-                          f"{'; …' if len(differing) > 3 else ''}. Leave the keys of `model` and `tokenizer` out: what "
-                          "a recipe does not say is taken over.")
-    model.load_state_dict(found, strict=False)
+    def require(bundle: Bundle, shapes: Shapes) -> None:
+        own = _outline(section, sizes, Path("model"))
+        found = {name: shape for name, (shape, _) in shapes.items()}
+        differing = [f"{name} is {_shape(found.get(name))} there, {_shape(own.get(name))} here"
+                     for name in sorted(found.keys() | own.keys()) if found.get(name) != own.get(name)]
+        if differing:
+            raise RecipeError(f"training.start_from: {path} is not the model of this recipe: "
+                              f"{'; '.join(differing[:3])}{'; …' if len(differing) > 3 else ''}. Leave the keys of "
+                              "`model` and `tokenizer` out: what a recipe does not say is taken over.")
+
+    return load_bundle(resolve_model_path(path), require).weights
 
 
-def _shape(weight: Tensor | None) -> str:
-    return "missing" if weight is None else "x".join(map(str, weight.shape))
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else "x".join(map(str, shape))
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -67,19 +93,19 @@ def stored_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def _require_same_shapes(bundle: Bundle, expected: Mapping[str, Tensor]) -> None:
-    place = bundle.directory / MODEL
-    lacking, surplus = expected.keys() - bundle.weights.keys(), bundle.weights.keys() - expected.keys()
+def _require_same_shapes(directory: Path, found: Shapes, expected: Mapping[str, tuple[int, ...]]) -> None:
+    place = directory / MODEL
+    lacking, surplus = expected.keys() - found.keys(), found.keys() - expected.keys()
     remedy = f"Restore it and {RECIPE} from the same run."
     if lacking:
         raise CheckpointError(f"{place} lacks the weights {_some(lacking)} of the model in its {RECIPE}. {remedy}")
     if surplus:
         raise CheckpointError(f"{place} has the weights {_some(surplus)}, which the model in its {RECIPE} has not. "
                               f"{remedy}")
-    for name, weight in bundle.weights.items():
-        if weight.shape != expected[name].shape or not weight.is_floating_point():
-            raise CheckpointError(f"{place}: {name} is {tuple(weight.shape)} of {weight.dtype}; the model in its "
-                                  f"{RECIPE} wants {tuple(expected[name].shape)}. {remedy}")
+    for name, (shape, kind) in found.items():
+        if shape != expected[name] or not kind.startswith(FLOATING):
+            raise CheckpointError(f"{place}: {name} is {shape} of {kind}; the model in its {RECIPE} wants "
+                                  f"{expected[name]}. {remedy}")
 
 
 def _some(names: set[str]) -> str:

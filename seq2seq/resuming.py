@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from seq2seq import console
 from seq2seq.errors import UserError
+from seq2seq.json_reader import parse_json
 from seq2seq.textio import Output, writing
 
 Item = TypeVar("Item")
@@ -96,12 +97,12 @@ class Journal:
     def _read(self, part: Path) -> dict[str, Any]:
         path = journal_of(part)
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = parse_json(path.read_bytes())
             whole = record["format_version"] == FORMAT and 0 <= record["bytes"] <= part.stat().st_size
         except FileNotFoundError:
             raise UserError(f"nothing says what {part} was made from: there is no {path.name} beside it. Delete it to "
                             "begin anew.") from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             whole = False
         if not whole:
             raise UserError(f"{path} does not belong to {part}, or is damaged. Delete both to begin anew.")

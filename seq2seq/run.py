@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.checkpoint import RECIPE, list_checkpoints
+from seq2seq.checkpoint import RECIPE, list_checkpoints, newest_checkpoint
+from seq2seq.checksums import sealed_text, unsealed_text
 from seq2seq.errors import RecipeError
-from seq2seq.recipe import Recipe, differences, load_recipe, save_recipe
+from seq2seq.json_reader import parse_json
+from seq2seq.recipe import Recipe, differences, load_recipe
 from seq2seq.storage import sync
 
 LOG_FILE = "metrics.jsonl"
@@ -30,7 +34,10 @@ def admit(recipe: Recipe, run: Path) -> None:
     run.mkdir(parents=True, exist_ok=True)
     path = run / RECIPE
     resolved = recipe.resolve()
-    if path.exists():
+    if path.exists() and unsealed_text(path.read_bytes()) is None:
+        _require_recipe_of_checkpoints(resolved, path, run)
+        console.warn(f"{path} is damaged: it is not what was saved. It is written again.")
+    elif path.exists():
         changes = differences(load_recipe(path, check_files=False), resolved)
         refused = [change for change in changes if not change.prolongs]
         if refused and not list_checkpoints(run):
@@ -45,7 +52,27 @@ def admit(recipe: Recipe, run: Path) -> None:
             console.say(f"changed since this run began: {change}")
         if not changes:
             return
-    save_recipe(resolved, path)
+    contents = resolved.to_yaml().encode()
+    aside = path.with_name(f"{RECIPE}.unfinished")
+    aside.write_bytes(sealed_text(contents))
+    sync(aside)
+    os.replace(aside, path)
+
+
+def recipe_checksum(recipe: Recipe) -> str:
+    """sha256 of a resolved recipe: what a checkpoint remembers of it."""
+    return hashlib.sha256(recipe.resolve().to_yaml().encode()).hexdigest()
+
+
+def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> None:
+    """Raises RecipeError unless the run's checkpoints, if it has any, were trained with this recipe."""
+    checkpoint = newest_checkpoint(run)
+    if checkpoint is None:
+        shutil.rmtree(run / "tokenizer", ignore_errors=True)
+    elif checkpoint.info.get("recipe") != recipe_checksum(recipe):
+        raise RecipeError(f"{path} is damaged: it is not what was saved, and the recipe given here is not the one that "
+                          "this run was last trained with. Start with that one, unchanged, or restore the file from a "
+                          "copy, or start anew with --restart.")
 
 
 def move_aside(recipe: Recipe, run: Path) -> Path:
@@ -74,13 +101,17 @@ class Log:
     """metrics.jsonl, one JSON object a line, and the same numbers for TensorBoard.
 
     A run that resumes drops what its checkpoint does not know of, so that nothing is logged twice and nothing is
-    missing. records: how many there are.
+    missing. records: how many there are. crc32: zlib.crc32 of their bytes.
     """
 
-    def __init__(self, run: Path, step: int, records: int | None) -> None:
-        """Open for appending after so many records, none of them after `step`. None: as many as there are."""
+    def __init__(self, run: Path, step: int, records: int | None, crc32: int | None = None) -> None:
+        """Open for appending after so many records, none of them after `step`. None: as many as there are.
+
+        crc32: of these records' bytes, as `Log.crc32` was; None: it is not known.
+        """
         self.path = run / LOG_FILE
-        kept = self._keep(step, records)
+        self.crc32 = 0
+        kept = self._keep(step, records, crc32)
         self.records = len(kept)
         self._file = open(self.path, "a", encoding="utf-8")                     # noqa: SIM115, closed by `close`
         # TensorBoard takes files in the order of the clock, and one that a killed process left may end anywhere: one
@@ -98,8 +129,10 @@ class Log:
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """kind: what is logged, such as training or validation."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        line = json.dumps({"kind": kind, "step": step, **values}) + "\n"
+        self._file.write(line)
         self._file.flush()
+        self.crc32 = zlib.crc32(line.encode(), self.crc32)
         self.records += 1
         self._show(kind, step, **values)
 
@@ -121,19 +154,25 @@ class Log:
         self._file.close()
         self._board.close()
 
-    def _keep(self, step: int, records: int | None) -> list[dict[str, Any]]:
+    def _keep(self, step: int, records: int | None, crc32: int | None) -> list[dict[str, Any]]:
         """Leave the first records up to `step` in the file, and return them."""
         kept: list[tuple[bytes, dict[str, Any]]] = []
-        for line in self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else ():
+        for line in self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else ():
             try:
-                record = json.loads(line)
-                if record["step"] <= step and line.endswith(b"\n"):
-                    kept.append((line, record))
+                record = parse_json(line)
+                if record["step"] <= step:
+                    kept.append((line + b"\n", record))
             except (ValueError, KeyError, TypeError):
                 continue                                                        # the end of a killed process
         kept = kept[:records]
+        contents = b"".join(line for line, _ in kept)
+        self.crc32 = zlib.crc32(contents)
+        if crc32 not in (None, self.crc32):
+            console.warn(f"{self.path} is damaged: its records up to step {step:,} are not what was logged. The "
+                         "training goes on, it reads nothing from them; the curves may lack a point or have a wrong "
+                         "one.")
         aside = self.path.with_suffix(".writing")
-        aside.write_bytes(b"".join(line for line, _ in kept))
+        aside.write_bytes(contents)
         sync(aside)                                                             # a power cut leaves one of both
         os.replace(aside, self.path)
         return [record for _, record in kept]
@@ -143,7 +182,7 @@ class NoLog(Log):
     """The log of a process that leaves logging to another."""
 
     def __init__(self) -> None:
-        self.records = 0
+        self.records = self.crc32 = 0
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None: ...
 

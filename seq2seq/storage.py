@@ -4,6 +4,7 @@ A directory is written aside, forced to disk and renamed into place, so that a p
 either the old directory or the new one. Its metadata.json names the format and the checksum of every other file.
 """
 
+import ctypes
 import errno
 import hashlib
 import json
@@ -15,11 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from seq2seq.checksums import SEAL, seal_is_broken
 from seq2seq.errors import CheckpointError
+from seq2seq.json_reader import NotJson, parse_json
 
 Read = TypeVar("Read")
 
@@ -27,8 +30,12 @@ FORMAT_VERSION = 1
 """Raised when an older seq2seq could no longer read what this one writes."""
 
 METADATA = "metadata.json"
-RESERVED = ("format_version", "kind", "sha256")
+RESERVED = ("format_version", "kind", "sha256", SEAL)
 """The keys of metadata.json that are set here."""
+
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux: paths are relative to the working directory; exchange two names."""
 
 
 class Damaged(CheckpointError):
@@ -39,8 +46,14 @@ class Damaged(CheckpointError):
 
 
 @contextmanager
-def replacing(place: Path, needed: int) -> Iterator[Path]:
-    """A new directory beside place, which takes its name when the block has ended well and vanishes otherwise."""
+def replacing(place: Path, needed: int | None) -> Iterator[Path]:
+    """A new directory beside place, which takes its name when the block has ended well and vanishes otherwise.
+
+    Args:
+        needed: bytes that are to be written, for the message where they find no room; None: nobody knows.
+    Raises:
+        CheckpointError: it cannot be written.
+    """
     aside = aside_of(place)
     try:
         make_directories(place.parent)
@@ -54,8 +67,7 @@ def replacing(place: Path, needed: int) -> Iterator[Path]:
         _swap(aside, place)
     except BaseException as error:
         with suppress(OSError):
-            if not place.exists() and replaced_of(place).exists():
-                os.rename(replaced_of(place), place)
+            recover(place)
         shutil.rmtree(aside, ignore_errors=True)
         if isinstance(error, OSError):
             raise cannot_save(place, error, needed) from error
@@ -63,14 +75,51 @@ def replacing(place: Path, needed: int) -> Iterator[Path]:
 
 
 def _swap(new: Path, place: Path) -> None:
-    """Give place's name to new. A directory cannot be renamed onto a full one, so the old one steps aside first."""
+    """Give place's name to new, and delete the old one.
+
+    Both exchange their names in one operation where the system can, so that place is there at every moment. Elsewhere
+    the old one steps aside first, because a directory cannot be renamed onto a full one.
+    """
     replaced = replaced_of(place)
-    if place.exists():
+    if place.exists() and exchange(new, place):
+        sync(place.parent)
+        old = new
+    else:
+        if place.exists():
+            delete(replaced)
+            os.rename(place, replaced)
+        os.rename(new, place)
+        sync(place.parent)
+        old = replaced
+    with suppress(OSError):  # saved all the same; the next save tries again
+        delete(old)
         delete(replaced)
-        os.rename(place, replaced)
-    os.rename(new, place)
-    sync(place.parent)
-    shutil.rmtree(replaced, ignore_errors=True)  # saved all the same; the next save tries again
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two directories in one operation (Linux: renameat2 with RENAME_EXCHANGE).
+
+    Returns:
+        False where the system or the file system cannot; nothing has changed.
+    Raises:
+        OSError: they cannot be renamed.
+    """
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):  # another C library, or none of that name
+        return False
+    if renameat2(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))
+
+
+def recover(place: Path) -> None:
+    """Give back its name to a directory that a replacement, cut off between two renames, has left under another."""
+    if not os.path.lexists(place) and replaced_of(place).exists():
+        os.rename(replaced_of(place), place)
 
 
 def aside_of(place: Path) -> Path:
@@ -89,8 +138,10 @@ def where(place: Path) -> Path:
 
 
 def delete(path: Path) -> None:
-    """Delete a directory, if there is one, and all that is in it."""
-    if path.exists():
+    """Delete a directory, if there is one, and all that is in it; of a link, the link."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
         shutil.rmtree(path)
 
 
@@ -157,22 +208,22 @@ def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def header(kind: str, directory: Path) -> dict[str, Any]:
-    """What metadata.json has to begin with, when all other files are written."""
-    files = sorted(directory.iterdir())
+def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """What metadata.json has to begin with, when all other files are written. names: its files, if not all of them."""
+    files = sorted(directory.iterdir()) if names is None else [directory / name for name in sorted(names)]
     return {"format_version": FORMAT_VERSION, "kind": kind, "sha256": {file.name: _sha256(file) for file in files}}
 
 
-def cannot_save(place: Path, error: OSError, needed: int) -> CheckpointError:
+def cannot_save(place: Path, error: OSError, needed: int | None) -> CheckpointError:
     """The error to raise, with the place and a remedy.
 
     Args:
-        needed: bytes that were to be written.
+        needed: bytes that were to be written; None: nobody knows.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         existing = next(path for path in (place, *place.absolute().parents) if path.exists())
         free = shutil.disk_usage(existing).free
-        remedy = (
+        remedy = f"{free / 1e6:,.1f} MB are free: make room" if needed is None else (
             f"About {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} MB are free: "
             "make room, or lower training.keep_checkpoints"
         )
@@ -212,7 +263,8 @@ def _held(directory: Path) -> Iterator[tuple[int, int] | None]:
     """The directory's identity; held open, so that no directory made meanwhile can be given the same number."""
     descriptor = None
     with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
+        # Opening a named pipe would wait for a writer.
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _identity(directory if descriptor is None else descriptor)
     finally:
@@ -239,11 +291,11 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
         raise CheckpointError(f"{directory} is no directory; a {kind} is one, with {METADATA} and the files it names.")
     path = inside(directory, METADATA)
     try:
-        metadata = json.loads(path.read_bytes())
+        metadata = parse_json(path.read_bytes())
     except OSError as error:
         cannot_read(path, error)
-    except (ValueError, RecursionError):  # of JSON or of UTF-8; nested thousands deep
-        raise Damaged(f"{path} is damaged: it is no JSON.") from None
+    except NotJson as error:
+        raise Damaged(f"{path} is damaged: it is no JSON ({error}).") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("format_version"), int):
         raise Damaged(f"{path} is damaged, or seq2seq did not write it: it has no format_version.")
     if metadata["format_version"] > FORMAT_VERSION:
@@ -251,6 +303,8 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
             f"{directory} was written by a newer seq2seq (format {metadata['format_version']}; this one reads up to "
             f"{FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq-mt"
         )
+    if seal_is_broken(metadata):
+        raise Damaged(f"{path} is damaged: its contents do not match its checksum.")
     if metadata.get("kind") != kind:
         raise CheckpointError(f"{directory} is a {metadata.get('kind')}, not a {kind}.")
     if not isinstance(metadata.get("sha256"), dict) or any(name not in metadata["sha256"] for name in required):
@@ -264,8 +318,8 @@ def kind_of(place: Path) -> str | None:
     def read(directory: Path) -> str | None:
         path = directory / METADATA
         try:
-            metadata = json.loads(path.read_bytes()) if path.is_file() else None
-        except (OSError, ValueError, RecursionError):
+            metadata = parse_json(path.read_bytes()) if path.is_file() else None
+        except (OSError, NotJson):
             return None
         return metadata.get("kind") if isinstance(metadata, dict) else None
 
@@ -312,6 +366,21 @@ def inside(directory: Path, name: str) -> Path:
     return path
 
 
+def read_file(path: Path) -> bytes:
+    """The contents of a regular file, or of what a link leads to.
+
+    Raises:
+        CheckpointError: the permission is missing.
+        Damaged: it is missing, cannot be read, or is something that could be waited for without end.
+    """
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise Damaged(f"{path} is no regular file.")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        cannot_read(path, error)
+
+
 def cannot_read(path: Path, error: OSError) -> NoReturn:
     """Raise Damaged, or a CheckpointError where only the permission is missing."""
     if isinstance(error, FileNotFoundError):
@@ -335,6 +404,22 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise Damaged(f"{path} is damaged: {error}.") from error
     # Copies survive whatever later happens to the file; in a mapped file that is cut short, reading kills the process.
     return {name: tensor.clone() for name, tensor in mapped.items()}
+
+
+def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type (such as F32) of each tensor of a safetensors file, from its header alone.
+
+    Raises:
+        Damaged: it is missing or is no such file.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, no mapping
+            return {name: (tuple(one.get_shape()), str(one.get_dtype())) for name, one in slices.items()}
+    except OSError as error:
+        cannot_read(path, error)
+    except (SafetensorError, RuntimeError) as error:
+        raise Damaged(f"{path} is damaged: {error}.") from error
 
 
 def _sha256(path: Path) -> str:

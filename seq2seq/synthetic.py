@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.checkpoint import resolve_model_path
+from seq2seq.checksums import journal_of, note_text, noted_text
 from seq2seq.corpus import Counts, read_corpus
 from seq2seq.decoding import Request
 from seq2seq.errors import CorpusError, RecipeError
@@ -100,7 +102,8 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
     options = _options(translator.decoding, spec.samples)
     made.parent.mkdir(parents=True, exist_ok=True)
     part = made.with_suffix(".part")
-    done = _whole_lines(part)
+    journal = journal_of(part)
+    done, crc32 = _whole_lines(part)
     total = sum(1 for _ in _texts(spec, given))
     console.say(f"translating {total - done:,} lines of {spec.label} with {model} in {translator.precision} "
                 f"({'sampling' if spec.samples else 'searching'})")
@@ -109,9 +112,14 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
         # Blocks end where they would have: lines that are translated together may have a say in each other's roundings.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
-            file.write(b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block))
+            lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
+            file.write(lines)
             file.flush()
+            crc32 = zlib.crc32(lines, crc32)
+            note_text(part, crc32)
+        note_text(part, crc32)
     sync(part)
+    os.replace(journal, journal_of(made))                                         # before the text has its name
     os.replace(part, made)
 
 
@@ -129,12 +137,18 @@ def _texts(spec: Corpus, given: Path) -> Iterator[str]:
         yield text
 
 
-def _whole_lines(part: Path) -> int:
-    """Lines of a file that was not finished; a last one without its end is cut off."""
+def _whole_lines(part: Path) -> tuple[int, int]:
+    """Lines of a file that was not finished, and their zlib.crc32. What stands behind the last whole block is cut off;
+    a file that is damaged is begun anew."""
     if not part.exists():
-        return 0
+        return 0, 0
     contents = part.read_bytes()
     whole = contents[: contents.rfind(b"\n") + 1]
+    if (noted := noted_text(part)) is not None:
+        whole = contents[: noted[0]]
+        if (len(whole), zlib.crc32(whole)) != noted:
+            console.warn(f"{part} is damaged: it is not what was translated. It is translated again.")
+            whole = b""
     with part.open("r+b") as file:
         file.truncate(len(whole))
-    return whole.count(b"\n")
+    return whole.count(b"\n"), zlib.crc32(whole)

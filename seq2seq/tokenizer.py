@@ -187,10 +187,15 @@ class Tokenizers:
             (Path(directory) / name).write_bytes(contents)
 
     @staticmethod
+    def file_names(directory: str | Path) -> list[str]:
+        """Names of the tokenizer files in a directory."""
+        names = (JOINT_FILE, SOURCE_FILE, TARGET_FILE, NUMBERING_FILE)
+        return [name for name in names if (Path(directory) / name).exists()]
+
+    @staticmethod
     def load(directory: str | Path) -> Tokenizers:
         """Read what `save` wrote. Raises TokenizerError as `from_files` does."""
-        names = (JOINT_FILE, SOURCE_FILE, TARGET_FILE, NUMBERING_FILE)
-        files = {name: (Path(directory) / name).read_bytes() for name in names if (Path(directory) / name).exists()}
+        files = {name: (Path(directory) / name).read_bytes() for name in Tokenizers.file_names(directory)}
         return Tokenizers.from_files(files, str(directory))
 
 

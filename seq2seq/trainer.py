@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -41,14 +41,15 @@ from seq2seq.machine import choose_device, choose_dtype, describe, settle_proces
 from seq2seq.model import build_model
 from seq2seq.model.attention import runs_packed
 from seq2seq.optim import build_optimizer, learning_rate, scale_gradients, update_moving_average
-from seq2seq.preparation import SampledEpochs, prepare, train_or_load_tokenizers
+from seq2seq.preparation import SYNTHETIC, SampledEpochs, prepare, train_or_load_tokenizers
 from seq2seq.processes import ALONE, Group, SharedTranslator, joined
 from seq2seq.progress import Progress
 from seq2seq.recipe import Recipe
-from seq2seq.restoring import start_from, stored_weights
-from seq2seq.run import Log, NoLog, admit, move_aside
+from seq2seq.restoring import stored_weights, weights_to_start_from
+from seq2seq.run import Log, NoLog, admit, move_aside, recipe_checksum
 from seq2seq.stopping import Stopped, stopping_by_signal
 from seq2seq.synthetic import with_synthetic_text
+from seq2seq.tokenizer_files import checksums_of
 from seq2seq.translator import Translator
 from seq2seq.validation import Measured, Validation, require_held_out
 
@@ -115,21 +116,26 @@ class Training:
         self.device = choose_device()
         self.dtype = choose_dtype(self.section.precision, self.device)
         _make_deterministic(self.device)
-        text = group.first_of_all(lambda: with_synthetic_text(recipe, run / "synthetic"))
+        text = group.first_of_all(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
         self.tokenizers = group.first_of_all(lambda: train_or_load_tokenizers(text, run / "tokenizer"))
+        self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = group.first_of_all(
-            lambda: prepare(text, self.tokenizers, run / "prepared", torch.get_num_threads()))
+            lambda: prepare(text, self.tokenizers, run / "prepared", torch.get_num_threads(), verifies=group.first))
         self.corpus = self.prepared.corpus
         sampling = recipe.tokenizer.subword_sampling
         self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.first) if sampling else None
         self.validation = Validation(recipe, self.tokenizers)
 
+        sizes = self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
+        start = None
+        if self.section.start_from is not None and not list_checkpoints(run):
+            start = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
         # The weights live in fp32, and so do the sums of gradients. What computes may be a copy in bf16: products in
         # it are several times faster, but a small update added to a bf16 weight would vanish.
-        self.model = build_model(recipe.model, self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size)
-        if self.section.start_from is not None and not list_checkpoints(run):
-            start_from(self.model, recipe.directory / self.section.start_from)
+        self.model = build_model(recipe.model, *sizes)
+        if start is not None:
+            self.model.load_state_dict(start, strict=False)
         self.model.to(self.device).train()
         self.names = [name for name, _ in self.model.named_parameters()]
         self.weights = list(self.model.parameters())
@@ -145,6 +151,7 @@ class Training:
         shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
                                  longest) if runs_packed(query) else None
         self.progress = Progress()
+        self.logged_crc32: int | None = None
         self._resume()
         self.gradients = StepGradients(
             self.computing, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing, shape=shape,
@@ -162,7 +169,8 @@ class Training:
         if self.group.first:
             clear_leftovers(self.run)
         progress, section = self.progress, self.section
-        log = Log(self.run, progress.step, progress.logged if progress.step else 0) if self.group.first else NoLog()
+        log = Log(self.run, progress.step, progress.logged if progress.step else 0, self.logged_crc32) if (
+            self.group.first) else NoLog()
         saved_at = time.monotonic()
         try:
             with (stopping_by_signal(at_once=self.group.size == 1) as request,
@@ -171,6 +179,7 @@ class Training:
                 for parts in self._steps():
                     self._step(parts)
                     require_sane(progress, self.run)
+                    self.prepared.require_intact(wait=False)
                     advance(1)
                     if progress.step % section.log_every == 0 or progress.finished(self.recipe):
                         advance(0, self._log_window(log))
@@ -361,6 +370,7 @@ class Training:
     def _save_best(self, measured: Measured) -> None:
         if not self.group.first:
             return
+        self.prepared.require_intact(wait=True)
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         metadata = {"step": self.progress.step, "parameters": _parameters(self.weights),
                     "validation": {"loss": measured.loss, **to_dict(measured.scores)}, "corpora": self.prepared.counts}
@@ -370,6 +380,7 @@ class Training:
         self.progress.judge()                                                   # by all, since all go back together
         if not self.group.first:
             return
+        self.prepared.require_intact(wait=True)
         log.flush()                                                             # no checkpoint is newer than its log
         self.progress.logged = log.records
         state = {f"optimizer.{name}.{key}": value.cpu()
@@ -377,7 +388,8 @@ class Training:
                  for key, value in self.optimizer.state(weight).items()}
         state |= {f"{MOVING_AVERAGE}{name}": value.cpu() for name, value in zip(self.names, self.average, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
-        info = {"progress": asdict(self.progress), "data": self.prepared.fingerprint, "precision": str(self.dtype)}
+        info = {"progress": asdict(self.progress), "data": self.prepared.fingerprint, "precision": str(self.dtype),
+                "tokenizer": self.tokenizer_checksums, "recipe": self.recipe_checksum, "log": log.crc32}
         save_checkpoint(self.run, self.progress.step, weights, state, info)
         # A checkpoint of a later step is one that this run could not resume from.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.progress.step]
@@ -386,10 +398,17 @@ class Training:
         fallbacks = {self.progress.good_step, self.progress.candidate_step}
         prune_checkpoints(self.run, {*newest, *averaged, *(fallbacks if self.section.divergence != "stop" else ())})
 
+    @cached_property
+    def recipe_checksum(self) -> str:
+        return recipe_checksum(self.recipe)
+
     def _resume(self) -> None:
         checkpoint = newest_checkpoint(self.run)
         if checkpoint is None:
             return
+        if checkpoint.info.get("tokenizer", self.tokenizer_checksums) != self.tokenizer_checksums:
+            raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer than {self.run / 'tokenizer'} "
+                                  "holds now. Restore the directory, or start anew with --restart.")
         if checkpoint.info["data"] != self.prepared.fingerprint:
             raise CheckpointError(f"{checkpoint.path} was trained on other text than data.train holds now. "
                                   "Restore the files, or start anew with --restart.")
@@ -406,6 +425,7 @@ class Training:
             console.warn(f"this run was trained in {checkpoint.info['precision'].removeprefix('torch.')} so far; here "
                          f"precision auto is {str(self.dtype).removeprefix('torch.')}")
         self.progress = Progress(**checkpoint.info["progress"])
+        self.logged_crc32 = checkpoint.info.get("log")
 
     # The end
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import shutil
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 
 from seq2seq.checkpoint import BEST, MODEL, RECIPE, STATE, list_checkpoints, step_of
 from seq2seq.errors import UserError
+from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Recipe, save_recipe
 from seq2seq.run import LOG_FILE
 from seq2seq.storage import METADATA
@@ -137,7 +137,7 @@ def remains(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                              for path in files}
     for path in list_checkpoints(run)[-1:]:
-        progress = json.loads((path / METADATA).read_bytes())["info"]["progress"]
+        progress = parse_json((path / METADATA).read_bytes())["info"]["progress"]
         found["counters"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
     for record in map(_without_clock, _records(run)):
         found.setdefault(f"the log of step {record['step']}", []).append(record)
@@ -159,4 +159,4 @@ def _records(run: Path) -> list[dict[str, Any]]:
         text = (run / LOG_FILE).read_bytes()
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+    return [parse_json(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]

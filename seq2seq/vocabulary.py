@@ -106,7 +106,10 @@ def processor_of(model: bytes, where: str) -> Any:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)                                # its constructor takes b"" for nothing
-    except RuntimeError as error:
+        # All text that it can ever say: its pieces, and what stands for an unknown one.
+        processor.id_to_piece(list(range(processor.vocab_size())))
+        processor.decode([processor.unk_id()])
+    except (RuntimeError, IndexError, UnicodeDecodeError) as error:
         raise TokenizerError(f"{where} is not a sentencepiece model, or it is damaged: copy it again.") from error
     return processor
 

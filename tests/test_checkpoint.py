@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from bits import assert_same_bits
+from dying import die_at_operation, in_child, killed_at_operation
 
 from seq2seq import storage
 from seq2seq.checkpoint import (
@@ -79,63 +80,6 @@ def value_of_bundle(bundle):
 
 def names_in(directory):
     return sorted(path.name for path in directory.iterdir())
-
-
-def in_child(action):
-    """Run action in a forked process; its exit status as os.waitstatus_to_exitcode gives it, 99 after an exception."""
-    child = os.fork()
-    if child == 0:
-        try:
-            action()
-            os._exit(0)
-        finally:
-            os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def die_at_operation(number, patch, death):
-    """Call death instead of the number-th operation that changes something on disk; before it or half-way through."""
-    left = number
-
-    def watched(operation, half_way):
-        def run(*arguments, **keywords):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                if half_way:
-                    half_way(*arguments)
-                death()
-            return operation(*arguments, **keywords)
-
-        return run
-
-    def half_written(tensors, path):
-        Path(path).write_bytes(b"\x40\0\0\0\0\0\0\0{")
-
-    def half_deleted(path, **_):
-        if path.is_dir():
-            next(path.iterdir()).unlink()
-
-    patch.setattr(os, "fsync", watched(os.fsync, None))
-    patch.setattr(os, "rename", watched(os.rename, None))
-    patch.setattr(os, "replace", watched(os.replace, None))
-    patch.setattr(Path, "mkdir", watched(Path.mkdir, None))
-    patch.setattr(Path, "write_bytes", watched(Path.write_bytes, lambda path, data: path.touch()))
-    patch.setattr(shutil, "rmtree", watched(shutil.rmtree, half_deleted))
-    patch.setattr(storage, "save_file", watched(storage.save_file, half_written))
-
-
-def killed_at_operation(number, action):
-    """True if action, in a child killed at this operation, died of it; False if it ended before."""
-
-    def run():
-        with pytest.MonkeyPatch.context() as patch:
-            die_at_operation(number, patch, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            action()
-
-    status = in_child(run)
-    assert status in (0, -signal.SIGKILL)
-    return status != 0
 
 
 def flip_bit(path, position):
@@ -286,6 +230,14 @@ def test_pruning_keeps_what_it_is_told_to_and_clears_what_interrupted_saves_left
 # Death and full disks while saving
 
 
+@pytest.fixture(params=[True, False], ids=["exchanging", "renaming"])
+def exchanging(request, monkeypatch):
+    """Whether the system exchanges two names in one operation."""
+    if not request.param:
+        monkeypatch.setattr(storage, "exchange", lambda first, second: False)
+    return request.param
+
+
 def test_killed_at_any_moment_of_saving_the_newest_checkpoint_is_whole(tmp_path):
     save(tmp_path, 40)
     found = []
@@ -297,7 +249,7 @@ def test_killed_at_any_moment_of_saving_the_newest_checkpoint_is_whole(tmp_path)
     assert value_of(newest_checkpoint(tmp_path)) == 60
 
 
-def test_killed_at_any_moment_of_saving_a_step_again_one_of_both_is_whole(tmp_path):
+def test_killed_at_any_moment_of_saving_a_step_again_one_of_both_is_whole(tmp_path, exchanging):
     found = []
     while True:
         save(tmp_path, 60, value=1)
@@ -309,13 +261,14 @@ def test_killed_at_any_moment_of_saving_a_step_again_one_of_both_is_whole(tmp_pa
     assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
 
 
-def test_killed_at_any_moment_of_replacing_a_bundle_one_of_both_is_whole(tmp_path):
+def test_killed_at_any_moment_of_replacing_a_bundle_one_of_both_is_whole(tmp_path, exchanging):
     found = []
     while True:
         save_best(tmp_path, 1)
         if not killed_at_operation(len(found) + 1, lambda: save_best(tmp_path, 2)):
             break
         found.append(value_of_bundle(load_bundle(resolve_model_path(tmp_path))))
+        assert (tmp_path / "best").exists() or not exchanging
     assert {1, 2} == set(found)
     assert value_of_bundle(load_bundle(tmp_path / "best")) == 2
     assert names_in(tmp_path) == ["best"]
@@ -336,7 +289,7 @@ def test_killed_at_any_moment_of_pruning_no_half_deleted_checkpoint_shows(tmp_pa
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
-def test_an_error_at_any_moment_of_saving_leaves_the_old_and_no_litter(tmp_path, error):
+def test_an_error_at_any_moment_of_saving_leaves_the_old_and_no_litter(tmp_path, error, exchanging):
     def fail():
         raise error
 
@@ -353,8 +306,29 @@ def test_an_error_at_any_moment_of_saving_leaves_the_old_and_no_litter(tmp_path,
                 failures += 1
         assert value_of(newest_checkpoint(tmp_path)) in (1, 2)
         assert ".step-00000060.saving" not in names_in(tmp_path / "checkpoints")
-    assert failures > 10
+    assert failures >= 10
     assert value_of(newest_checkpoint(tmp_path)) == 2
+
+
+def test_two_directories_exchange_their_names_in_one_operation(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "name").write_text(name)
+    if storage.exchange(tmp_path / "first", tmp_path / "second"):
+        assert [(tmp_path / name / "name").read_text() for name in ("first", "second")] == ["second", "first"]
+    with pytest.raises(OSError, match="third"):
+        if not storage.exchange(tmp_path / "first", tmp_path / "third"):
+            raise OSError("third: this system exchanges nothing")
+
+
+def test_a_link_in_the_place_of_a_replacement_is_replaced_again_and_again(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "place").symlink_to(tmp_path / "elsewhere")
+    for number in range(3):
+        with storage.replacing(tmp_path / "place", 0) as directory:
+            (directory / "number").write_text(str(number))
+    assert (tmp_path / "place" / "number").read_text() == "2"
+    assert names_in(tmp_path) == ["elsewhere", "place"]
 
 
 def test_everything_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):

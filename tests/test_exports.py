@@ -453,6 +453,14 @@ def test_files_of_several_models_are_refused(exported, tmp_path):
         CTranslate2Translator.open(directory)
 
 
+def test_a_recipe_of_an_export_that_is_not_utf8_is_refused(exported, tmp_path):
+    directory = tmp_path / "damaged"
+    shutil.copytree(exported, directory)
+    (directory / "recipe.yaml").write_bytes(b"name: \xff\n")
+    with pytest.raises(CheckpointError, match="recipe.yaml is damaged"):
+        CTranslate2Translator.open(directory)
+
+
 def test_what_is_no_export_is_named(bundle, tmp_path, exported, capsys):
     with pytest.raises(CheckpointError, match="it has no model.bin. Make one: seq2seq export"):
         CTranslate2Translator.open(bundle)

@@ -12,15 +12,15 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "stopping", "unpacking", "recipe", "subword_sampling", "vocabulary", "words", "numbering",
-    "tokenizer", "language_codes", "tmx", "corpus", "quality", "side_languages", "cleaning", "textio", "resuming",
-    "batching", "machine", "continuations", "model", "inference", "loss", "gradients", "optim", "sampling", "search",
-    "constraints",
+    "errors", "json_reader", "console", "stopping", "unpacking", "recipe", "subword_sampling", "vocabulary", "words",
+    "numbering", "tokenizer", "language_codes", "tmx", "corpus", "quality", "side_languages", "cleaning", "textio",
+    "resuming", "batching", "machine", "continuations", "model", "inference", "loss", "gradients", "optim", "sampling",
+    "search", "constraints",
     "candidate_selection", "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding",
-    "safety_net", "storage", "preparation", "locking", "checkpoint", "averaging", "restoring", "translator",
-    "synthetic", "generation", "rescoring", "alignment", "inspection", "views", "workers", "processes", "evaluation",
-    "significance", "validation", "progress", "divergence", "run", "verification", "trainer", "parallelism", "check",
-    "interop", "options", "commands", "cli", "__main__",
+    "safety_net", "checksums", "storage", "checkpoint", "tokenizer_files", "preparation", "locking", "averaging",
+    "restoring", "translator", "synthetic", "generation", "rescoring", "alignment", "inspection", "views", "workers",
+    "processes", "evaluation", "significance", "validation", "progress", "divergence", "run", "verification", "trainer",
+    "parallelism", "check", "interop", "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "dropout", "embedding", "attention", "copying", "joined", "caches", "transformer",
@@ -28,7 +28,8 @@ MODEL_ORDER = [
 ]
 INFERENCE_ORDER = ["flat", "eager", "kernel_interface", "kernel_check", "kernel_library", "kernels", "compiled"]
 WITHOUT_TORCH = [
-    "errors", "stopping", "unpacking", "recipe", "language_codes", "corpus", "quality", "side_languages", "cleaning",
+    "errors", "json_reader", "stopping", "unpacking", "recipe", "language_codes", "corpus", "quality", "side_languages",
+    "cleaning",
     "tmx", "textio", "resuming", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.

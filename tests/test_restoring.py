@@ -10,8 +10,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
-from seq2seq.checkpoint import save_bundle
+from seq2seq import storage
+from seq2seq.checkpoint import save_bundle, update_bundle_metadata
+from seq2seq.checksums import sealed
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
@@ -51,7 +54,7 @@ def sign(bundle):
     for name in FILES[:-1]:
         if (bundle / name).exists():
             metadata["sha256"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
-    path.write_text(json.dumps(metadata))
+    path.write_text(json.dumps(sealed(metadata)))
 
 
 def change(bundle, name, old, new):
@@ -62,15 +65,21 @@ def change(bundle, name, old, new):
 
 
 @pytest.mark.parametrize("old, new, told", [
-    ("d_model: 12", "d_model: 14", r"model.safetensors: \S+ is \(.*\) of torch.float32; .* wants"),
-    ("d_model: 12", "d_model: 1200000", "wants"),
-    ("d_model: 12", "d_model: 1200000000000", "cannot be built"),
-    ("max_positions: 31", "max_positions: 99999999999999", "cannot be built"),
+    ("d_model: 12", "d_model: 14", r"model.safetensors: \S+ is \(.*\) of F32; .* wants"),
+    ("d_model: 12", "d_model: 60000", "wants"),
+    ("d_model: 12", "d_model: 1200000000000", "d_model: expected a number of at most 65,536"),
+    ("max_positions: 31", "max_positions: 8000000", "max_positions: expected a number of at most 65,536"),
+    ("feed_forward: 7", "feed_forward: 999999", "wants"),
+    ("num_heads: 2", "num_heads: 300", "num_heads: expected a number of at most 256"),
+    ("beam_size: 2", "beam_size: 2, batch_tokens: 10000000000", "batch_tokens: expected a number of at most 1,000,000"),
+    ("beam_size: 2", "beam_size: 2, max_length: 1" + "0" * 400, "max_length: expected a number of at most 1,000,000"),
+    ("beam_size: 2", "beam_size: 100000000", "beam_size: expected a number of at most 1,000"),
     ("encoder_layers: 1", "encoder_layers: 2", "lacks the weights encoder"),
     ("encoder_layers: 1", "encoder_layers: 999999999", "encoder_layers"),
     ("model: {", "model: {base: ../secret.yaml, ", "names no base"),
     ("feed_forward: 7", "type: rnn", "lacks the weights"),
-], ids=["another width", "a great width", "a width without end", "positions without end", "another depth",
+], ids=["another width", "a great width", "a width without end", "positions without end", "a great feed-forward width",
+        "heads without end", "batches without end", "lengths without end", "a beam without end", "another depth",
         "a depth without end", "another file", "another architecture"])
 def test_a_recipe_that_is_not_the_models_is_refused_at_once(bundle, old, new, told):
     (bundle.parent / "secret.yaml").write_text("model: {d_model: 12}\n")
@@ -79,11 +88,31 @@ def test_a_recipe_that_is_not_the_models_is_refused_at_once(bundle, old, new, to
         read_model(bundle)
 
 
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(bundle, monkeypatch):
+    monkeypatch.setattr(storage, "load_file", None)
+    change(bundle, "recipe.yaml", "feed_forward: 7", "feed_forward: 11")
+    with pytest.raises(CheckpointError, match="wants"):
+        read_model(bundle)
+
+
+def test_a_pointer_with_other_positions_than_its_tokenizer_is_refused(tmp_path):
+    text = RECIPE.replace("feed_forward: 7", "type: pointer")
+    text = text.replace("{vocab_size: 277}", "{type: words}") + "training: {label_smoothing: 0}\n"
+    recipe = parse_recipe(text, "recipe.yaml")
+    tokenizers = train_tokenizers([("b a", "2 1")], recipe.tokenizer, 1, target_positions=30)
+    weights = stored_weights(build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size))
+    bundle = save_bundle(tmp_path / "bundle", weights, text, tokenizers.files(), {})
+    assert read_model(bundle)[0].max_positions == 31
+    change(bundle, "recipe.yaml", "max_positions: 31", "max_positions: 32")
+    with pytest.raises(CheckpointError, match="points at 32 positions, its tokenizer has 31"):
+        read_model(bundle)
+
+
 def test_no_file_outside_is_read_by_name(bundle):
     (bundle.parent / "secret").write_text("a password")
     metadata = json.loads((bundle / "metadata.json").read_text())
     metadata["sha256"]["../secret"] = "0" * 64
-    (bundle / "metadata.json").write_text(json.dumps(metadata))
+    (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
     digest = hashlib.sha256(b"a password").hexdigest()
     with pytest.raises(CheckpointError, match="leads out of") as refused:
         read_model(bundle)
@@ -119,8 +148,8 @@ def test_a_file_that_is_a_link_to_itself_is_refused(bundle, name):
 def test_names_that_no_file_can_have_are_refused(bundle, name):
     metadata = json.loads((bundle / "metadata.json").read_text())
     metadata["sha256"][name] = "0" * 64
-    (bundle / "metadata.json").write_text(json.dumps(metadata))
-    with pytest.raises(CheckpointError, match="which cannot be one"):
+    (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
+    with pytest.raises(CheckpointError, match="which cannot be one|missing or damaged"):
         read_model(bundle)
 
 
@@ -128,6 +157,36 @@ def test_metadata_nested_without_end_is_damaged(bundle):
     (bundle / "metadata.json").write_text("[" * 100_000)
     with pytest.raises(CheckpointError, match="missing or damaged"):
         read_model(bundle)
+
+
+def test_metadata_nested_more_deeply_than_they_could_be_written_are_damaged(bundle):
+    metadata = json.loads((bundle / "metadata.json").read_text())
+    metadata["more"] = json.loads("[" * 300 + "]" * 300)
+    (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
+    with pytest.raises(CheckpointError, match="nested too deeply|missing or damaged"):
+        update_bundle_metadata(bundle, alignment={})
+
+
+@pytest.mark.parametrize("text", ["piece", "unknown"])
+def test_a_tokenizer_whose_text_is_not_utf8_is_refused(bundle, text):
+    model = sentencepiece_model_pb2.ModelProto.FromString((bundle / "tokenizer.model").read_bytes())
+    if text == "piece":
+        model.pieces[-1].piece = "xyxyx"
+    else:
+        model.trainer_spec.unk_surface = "xyxyx"
+    contents = model.SerializeToString()
+    assert contents.count(b"xyxyx") == 1
+    (bundle / "tokenizer.model").write_bytes(contents.replace(b"xyxyx", b"\xff\xfe\xff\xfe\xff"))
+    sign(bundle)
+    with pytest.raises(CheckpointError, match="tokenizer.model is not a sentencepiece model, or it is damaged"):
+        read_model(bundle)
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "pipe"])
+def test_what_is_no_directory_is_no_model(tmp_path, place):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="is a file"):
+        read_model(tmp_path / place)
 
 
 def test_a_bundle_may_itself_be_a_link_and_its_files_links_inside_it(bundle):

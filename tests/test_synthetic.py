@@ -8,7 +8,8 @@ from toy import RECIPE, write_corpus
 from seq2seq import synthetic
 from seq2seq.check import inspect
 from seq2seq.checkpoint import update_bundle_metadata
-from seq2seq.errors import RecipeError
+from seq2seq.checksums import journal_of
+from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.preparation import taken_tokenizers
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.synthetic import with_synthetic_text
@@ -57,6 +58,32 @@ def test_it_is_made_once(folder, tmp_path, monkeypatch):
     _, text = made(recipe, tmp_path)
     monkeypatch.setattr(synthetic, "Translator", None)
     assert made(recipe, tmp_path)[1] == text
+
+
+def flip(path):
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    path.write_bytes(contents)
+
+
+def test_damaged_text_is_refused_where_it_would_be_read_and_made_again(folder, tmp_path):
+    recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=2"])
+    spec, text = made(recipe, tmp_path / "synthetic")
+    flip(Path(spec.source))
+    with pytest.raises(CheckpointError, match="is damaged: it is not what was saved"):
+        train(recipe, tmp_path)
+    assert made(recipe, tmp_path / "synthetic")[1] == text
+
+
+def test_damaged_text_that_was_not_finished_is_begun_anew(folder, tmp_path, capsys):
+    recipe = load_recipe(folder / "recipe.yaml")
+    spec, text = made(recipe, tmp_path)
+    part = Path(spec.source).with_suffix(".part")
+    Path(spec.source).rename(part)
+    journal_of(Path(spec.source)).rename(journal_of(part))
+    flip(part)
+    assert made(recipe, tmp_path)[1] == text
+    assert "is damaged: it is not what was translated" in capsys.readouterr().err
 
 
 def test_new_scores_of_the_model_do_not_make_it_anew(folder, tmp_path, monkeypatch):

@@ -13,11 +13,12 @@ from seq2seq.check.report import CorpusReport, Report, percentiles
 from seq2seq.check.show import show
 from seq2seq.check.survey import Sample
 from seq2seq.check.warnings import look_at
-from seq2seq.errors import TokenizerError
+from seq2seq.errors import CheckpointError, TokenizerError
 from seq2seq.preparation import taken_tokenizers
 from seq2seq.recipe import Recipe
 from seq2seq.synthetic import without_synthetic_text
 from seq2seq.tokenizer import Tokenizers, Words
+from seq2seq.tokenizer_files import load_tokenizers
 
 __all__ = ["CorpusReport", "Report", "inspect", "percentiles", "show"]
 
@@ -73,8 +74,8 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
 def _tokenizers(recipe: Recipe, run: Path) -> Tokenizers | None:
     directory = run / "tokenizer"
     try:
-        found = Tokenizers.load(directory) if directory.is_dir() else taken_tokenizers(recipe)
-    except TokenizerError as error:
+        found = load_tokenizers(directory) if directory.is_dir() else taken_tokenizers(recipe)
+    except (TokenizerError, CheckpointError) as error:
         console.warn(f"{error} Tokens are estimated instead.")
         return None
     if found is None or recipe.tokenizer_model is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from seq2seq.commands.common import bar, json_line, load_translator
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.json_reader import parse_json
 from seq2seq.options import FORMAT, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.textio import Input, reading, writing
 
@@ -82,12 +82,12 @@ def _records(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]
     for line in lines:
         where = f"{lines.name}:{line.number}"
         try:
-            record = json.loads(line.text)
+            record = parse_json(line.text)
             ways = [Translation(way["translation"], float(way["score"]), float(way["log_probability"]),
                                 int(way["tokens"]), int(record.get("parts", 1))) for way in record["n_best"]]
             if not ways or not isinstance(record["source"], str) or not all(map(_is_a_line, ways)):
                 raise ValueError("no line of text")
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise CorpusError(f"{where}: expected an object with the keys source and n_best, as "
                               "`seq2seq translate --n-best 5 --format jsonl` writes it.") from None
         yield record, ways

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from seq2seq.interop.parity import (
     searching_alike,
     write_gated,
 )
+from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
@@ -34,6 +34,7 @@ from seq2seq.numbering import Numbered
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
 from seq2seq.recipe.document import read_yaml, write_yaml
 from seq2seq.search import Hypothesis
+from seq2seq.storage import read_file
 from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
 from seq2seq.translator import PairScore, Translator
 
@@ -279,7 +280,11 @@ class CTranslate2Translator(Translator):
         if missing:
             raise CheckpointError(f"{directory} is no model that was exported to CTranslate2: it has no {missing[0]}. "
                                   "Make one: seq2seq export MODEL --to ctranslate2 --output DIR")
-        recipe = parse_recipe((directory / RECIPE).read_text(encoding="utf-8"), directory / RECIPE, alone=True)
+        files = {name: read_file(directory / name) for name in Tokenizers.file_names(directory)}
+        try:
+            recipe = parse_recipe(read_file(directory / RECIPE).decode(), directory / RECIPE, alone=True)
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{directory / RECIPE} is damaged: {error}. Export the model again.") from error
         kind, _, index = device.partition(":")
         if index and not index.isdecimal():
             raise UserError(f"there is no device '{device}'. Name one such as cpu, cuda or cuda:1.")
@@ -289,7 +294,7 @@ class CTranslate2Translator(Translator):
                                         intra_threads=threads or 0)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
-        tokenizers = Tokenizers.load(directory)
+        tokenizers = Tokenizers.from_files(files, str(directory))
         _require_same_pieces(directory, tokenizers)
         return CTranslate2Translator(loaded, tokenizers, recipe)
 
@@ -352,8 +357,8 @@ def _require_same_pieces(directory: Path, tokenizers: Tokenizers) -> None:
         names = (f"{side}_vocabulary.json", "shared_vocabulary.json")
         place = next((directory / name for name in names if (directory / name).exists()), directory / names[0])
         try:
-            found = json.loads(place.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            found = parse_json(read_file(place))
+        except NotJson as error:
             raise CheckpointError(f"{place} cannot be read: {error}. Export the model again.") from error
         if found != pieces(tokenizer):
             raise CheckpointError(f"{place} has not the pieces of the tokenizer beside it: these files are of several "

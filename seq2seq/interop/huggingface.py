@@ -20,6 +20,7 @@ from seq2seq import console
 from seq2seq.checkpoint import RECIPE, save_bundle
 from seq2seq.errors import FormatError, RecipeError, TokenizerError
 from seq2seq.interop.marian import BIAS, section_from, weights_from
+from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.numbering import LANGUAGE, Numbered
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.document import write_yaml
@@ -134,11 +135,11 @@ def _read_json(path: Path, missing: Any = None) -> Any:
     if missing is not None and not path.exists():
         return missing
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}. A model in Hugging Face form has {CONFIG}, "
                           f"{SAFETENSORS} (or {PICKLED}), {VOCABULARY}, {SOURCE_MODEL} and {TARGET_MODEL}.") from error
-    except (ValueError, RecursionError) as error:
+    except NotJson as error:
         raise FormatError(f"{path} is no JSON: {error}. Copy it again.") from error
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
+import os
 from collections.abc import Callable, Sequence, Set
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,6 +22,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
 from seq2seq.recipe.decoding import SAMPLING_KEYS
 from seq2seq.restoring import read_model
+from seq2seq.storage import make_directories, recover, replacing
 from seq2seq.tokenizer import Tokenizers
 from seq2seq.translator import PairScore, Translation, Translator
 
@@ -242,17 +241,17 @@ def write_gated(output: Path, what: str, write: Callable[[Path], None], load: Ca
 
     Raises:
         FormatError: it does not do what the model does, or `output` holds something else.
+        CheckpointError: it cannot be written.
     """
-    with ExitStack() as stack:
-        try:
-            if output.exists() and not (output.is_dir() and ((output / REPORT).exists() or not any(output.iterdir()))):
-                raise FormatError(f"{output} exists and is no export. It is left as it is; name a new directory.")
-            output.parent.mkdir(parents=True, exist_ok=True)
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent))
-        except OSError as error:
-            raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
-        place = Path(directory) / "export"
-        place.mkdir()
+    output = Path(os.path.realpath(output))                                     # a link to an export stays a link
+    try:
+        recover(output)
+        if output.exists() and not (output.is_dir() and ((output / REPORT).exists() or not any(output.iterdir()))):
+            raise FormatError(f"{output} exists and is no export. It is left as it is; name a new directory.")
+        make_directories(output.parent)
+    except OSError as error:
+        raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
+    with replacing(output, None) as place:
         write(place)
         parity = compare(ours, load(place), lines)
         require(parity, tolerance, what)
@@ -265,6 +264,4 @@ def write_gated(output: Path, what: str, write: Callable[[Path], None], load: Ca
             if strangers := sorted(path.name for path in output.iterdir() if path.name not in written):
                 raise FormatError(f"{output} holds {strangers[0]} besides an earlier export. It is left as it is; move "
                                   "that away, or name a new directory.")
-            shutil.rmtree(output)
-        place.rename(output)
     return parity

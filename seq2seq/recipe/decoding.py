@@ -6,14 +6,13 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import (
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationInfo,
     field_validator,
 )
 
-from seq2seq.recipe.section import Section
+from seq2seq.recipe.section import Pieces, Section, Tokens
 
 Phrases = Annotated[tuple[str, ...], Field(strict=False)]
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
@@ -36,15 +35,15 @@ class DecodingSection(Section):
     coverage_penalty: NonNegativeFloat = 0.0
     """Strength of the penalty for source pieces that got little attention (Wu et al. 2016, equation 14), in the score
     of hypotheses that have ended. 0 turns it off."""
-    min_length: NonNegativeInt = 0
+    min_length: Pieces = 0
     """Shortest translation, in pieces. Of a line translated in parts, each part."""
-    max_length: PositiveInt | None = None
+    max_length: Tokens | None = None
     """Longest translation, in pieces, where `max_length_ratio` allows more. Not set: no other limit."""
     max_length_ratio: PositiveFloat = 2.0
     """Longest translation, in pieces: this times the source's pieces, plus `max_length_offset`."""
-    max_length_offset: NonNegativeInt = 20
+    max_length_offset: Pieces = 20
     """Pieces that a translation may have beyond `max_length_ratio` times its source."""
-    no_repeat_ngram: NonNegativeInt = 0
+    no_repeat_ngram: Pieces = 0
     """No so many pieces in a row stand in a translation twice. 0 turns it off."""
     ignore_case: bool = False
     """`forbid` and `require` mean their phrases in any casing: `dog` also `Dog` and `DOG`."""
@@ -63,7 +62,7 @@ class DecodingSection(Section):
     """Draw translations instead of searching for the most probable ones; `n_best` says how many of each sentence."""
     temperature: PositiveFloat = 1.0
     """Of samples: below 1 the probable becomes more probable, above 1 everything more alike."""
-    top_k: NonNegativeInt = 0
+    top_k: Pieces = 0
     """Of samples: only the so many most probable pieces. 0: all."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Of samples: only the smallest set of pieces whose probabilities reach this sum."""
@@ -86,7 +85,7 @@ class DecodingSection(Section):
     """Where several models translate together: the mean of what."""
     fusion_weight: NonNegativeFloat = 0.2
     """Where a language model helps: the weight of its log-probability beside the model's."""
-    batch_tokens: PositiveInt = 8192
+    batch_tokens: Tokens = 8192
     """Source tokens translated together in greedy search; of a wider beam, half as many times fewer. Changes speed and
     memory, not the translations."""
 

@@ -24,10 +24,10 @@ _EXPECTED = {
     "tuple_type": "a list",
     "model_type": "a section, keys with values",
     "dict_type": "a section, keys with values",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "a number of at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "a number of at most {le:g}",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of at most {le}",
     "literal_error": "{expected}",
 }
 # What the patterns of the schema allow, by the type of name they check.
@@ -98,9 +98,15 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     if kind == "string_pattern_mismatch":
         expected = _PATTERNS.get(str(key[-1]), "letters a-z, digits, '_' and '-'")
         return f"expected {expected}; found {show(found)}"
-    expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else detail["msg"]
+    bounds = {name: _bound(value) for name, value in context.items()}
+    expected = _EXPECTED[kind].format(**bounds) if kind in _EXPECTED else detail["msg"]
     hint = _hint(kind, found, context)
     return f"expected {expected}; found {show(found)}{'.' if hint else ''}{hint}"
+
+
+def _bound(value: Any) -> Any:
+    """A bound as people write it; the name of a value as it is."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
 
 
 def show(value: Any) -> str:

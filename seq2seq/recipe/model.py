@@ -3,9 +3,9 @@
 import warnings
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from seq2seq.recipe.section import MistakeAt, Section, Share
+from seq2seq.recipe.section import MistakeAt, Positions, Section, Share
 
 # pydantic's BaseModel has a deprecated method of this name, which nobody here calls.
 warnings.filterwarnings("ignore", 'Field name "copy" in "ModelSection" shadows')
@@ -26,15 +26,15 @@ class ModelSection(Section):
     """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015, with one head unless `num_heads`
     says otherwise. `pointer`: Vinyals et al. 2015, recurrent too; the target file holds positions of the source's
     words, counted from 1 (`1 3 2`). `language_model`: the Transformer's decoder alone, which continues text."""
-    d_model: PositiveInt = 512
+    d_model: Annotated[int, Field(gt=0, le=65_536)] = 512
     """Width of embeddings and of the states between sublayers; of an `rnn` or a `pointer`, of its decoder and of both
     directions of its encoder together."""
     encoder_layers: Layers = 6
     """Layers of the encoder. A language model has none."""
     decoder_layers: Layers = 6
     """Layers of the decoder."""
-    num_heads: PositiveInt = 8
-    """Heads of each attention; must divide `d_model`."""
+    num_heads: Annotated[int, Field(gt=0, le=256)] = 8
+    """Heads of each attention; must divide `d_model`. Memory for the scores of attention grows with them."""
     score: Literal["scaled_dot", "dot", "additive", "bilinear"] | None = None
     """How attention compares a query with a key. Not set: `scaled_dot`, in an `rnn` `additive`."""
     normalize: Literal["softmax", "relu"] = "softmax"
@@ -42,7 +42,7 @@ class ModelSection(Section):
     selection: Literal["soft", "hard"] = "soft"
     """`soft` attends to a weighted mean; `hard` to one position, drawn in training: the cross-attention of the last
     decoder layer, or of an `rnn`."""
-    window: PositiveInt | None = None
+    window: Positions | None = None
     """Self-attention sees positions no further away than this. Not set: the whole sentence."""
     cell: Literal["gru", "lstm"] = "gru"
     """Recurrent unit of an `rnn` or a `pointer`."""
@@ -52,7 +52,7 @@ class ModelSection(Section):
     """Mix words of the vocabulary with pieces copied from the source, by a learned gate (See et al. 2017): for names
     and numbers that training has not seen. Needs `tokenizer.joint` and no label smoothing. So sure a model is best
     searched with `decoding.patience: 2`, or greedily."""
-    feed_forward: PositiveInt = 2048
+    feed_forward: Annotated[int, Field(gt=0, le=1_000_000)] = 2048
     """Width inside the feed-forward sublayers."""
     dropout: Share = 0.1
     """Dropout after the embedding and on the output of each sublayer."""
@@ -62,7 +62,7 @@ class ModelSection(Section):
     """Layer norm after each residual sum (the paper), or before each sublayer (easier to train when deep)."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """How positions are told apart."""
-    max_positions: PositiveInt = 1024
+    max_positions: Positions = 1024
     """Pieces of the longest sentence, its end included. `learned` has a vector for each position."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
     """Which matrices are one: source, target and output (`all`), target and output (`decoder`), or `none`. A language

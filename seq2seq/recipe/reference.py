@@ -106,6 +106,6 @@ def _kind(entry: dict[str, Any]) -> str:
         return "list of sections" if "$ref" in entry["items"] else f"list of {_kind(entry['items'])}"
     words = {"object": "sections by name", "string": "text", "boolean": "`true`, `false`", "integer": "whole number"}
     bounds = " and ".join(
-        f"{sign} {entry[bound]:g}" for bound, sign in _BOUNDS.items() if abs(entry.get(bound, 2 * _LARGEST)) < _LARGEST
+        f"{sign} {entry[bound]:,}" for bound, sign in _BOUNDS.items() if abs(entry.get(bound, 2 * _LARGEST)) < _LARGEST
     )
     return f"{words.get(kind, kind)} {bounds}".strip()

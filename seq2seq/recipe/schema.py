@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from seq2seq.errors import RecipeError
 from seq2seq.recipe.data import Data
@@ -54,7 +54,7 @@ class TokenizerSection(Section):
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """Unigram language model (Kudo 2018), byte-pair encoding (Sennrich et al. 2016), or whole `words`, which stand
     between white space; those that training has not seen are unknown."""
-    vocab_size: Annotated[int, Field(ge=260)] = 8000
+    vocab_size: Annotated[int, Field(ge=260, le=10_000_000)] = 8000
     """Number of pieces, among them 256 bytes and 3 symbols; of `words` the largest number, the most frequent are
     kept."""
     joint: bool = True
@@ -64,7 +64,7 @@ class TokenizerSection(Section):
     """What happens to text before it is cut. `nmt_nfkc` folds characters (， becomes a comma) and cannot be undone."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
     """Share of the characters in the text that get a piece of their own; the others are written as bytes."""
-    sample_lines: PositiveInt = 1_000_000
+    sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
     """Lines drawn to train the tokenizer, both languages together."""
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Cut training text differently in each epoch: alpha of unigram sampling, dropout of BPE merges. 0 turns it off."""

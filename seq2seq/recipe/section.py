@@ -6,6 +6,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
+MOST_POSITIONS = 65_536
+"""Pieces of a sentence. A table of so many sinusoids of width 512 takes 134 MB, and 0.8 GB while it is computed."""
+MOST_TOKENS = 1_000_000
+"""Tokens that are computed together, on any machine."""
+Positions = Annotated[int, Field(gt=0, le=MOST_POSITIONS)]
+Pieces = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+Tokens = Annotated[int, Field(gt=0, le=MOST_TOKENS)]
+
 
 class MistakeAt(ValueError):
     """A mistake that belongs to a key below the one that found it, so that the message names the right line."""

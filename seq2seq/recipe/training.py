@@ -22,9 +22,9 @@ class TrainingSection(Section):
     start_from: str | None = None
     """Another model, a run or a bundle (one that was imported, too), whose weights the training starts from:
     fine-tuning. Its tokenizer is taken over, and so is its `model` section where the recipe says nothing."""
-    batch_tokens: PositiveInt = 4096
+    batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
     """Target tokens per optimizer step."""
-    accumulation: PositiveInt = 1
+    accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1
     """Parts in which a step is computed. More parts need less memory; the result is the same."""
     optimizer: Literal["adam", "adamw", "muon"] = "adam"
     """Adam, or Adam with decoupled weight decay, or Muon for the matrices of the layers and AdamW for the rest."""
@@ -71,5 +71,5 @@ class TrainingSection(Section):
     `lower_rate` goes back to the last good checkpoint and halves the learning rate."""
     log_every: PositiveInt = 50
     """Steps between lines of the log."""
-    threads: PositiveInt | None = None
+    threads: Annotated[int, Field(gt=0, le=1024)] | None = None
     """Threads of a computation on the CPU. Not set: torch decides."""

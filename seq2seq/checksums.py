@@ -1,0 +1,174 @@
+"""Checksums of what a run reads back, so that a flipped bit on the disk is noticed and nothing is learnt from it.
+
+Files of gigabytes are compared in the background: zlib's crc32 reads 3 GB/s where sha256 reads 0.9 GB/s, and a checksum
+against accidents needs to be no more than that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from seq2seq.errors import CheckpointError
+from seq2seq.json_reader import parse_json
+
+SEAL = "checksum"
+"""The key of a JSON object that holds the checksum of all its other keys."""
+
+TEXT_SEAL = b"# checksum: "
+"""Begins the last line of a text that has a checksum."""
+
+BLOCK = 1 << 20
+FOREGROUND_BYTES = 1 << 27
+"""Up to this size files are compared at once: 40 ms from the page cache. Larger ones do not delay the start."""
+
+
+def crc32_of(path: Path) -> int:
+    """zlib.crc32 of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    checksum, buffer = 0, memoryview(bytearray(BLOCK))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            checksum = zlib.crc32(buffer[:size], checksum)
+    return checksum
+
+
+def crc32_of_all(directory: Path) -> dict[str, int]:
+    """zlib.crc32 of each file of a directory, by name."""
+    return {path.name: crc32_of(path) for path in sorted(directory.iterdir()) if path.is_file()}
+
+
+def damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | None:
+    """The first file that is missing, cannot be read or does not have its zlib.crc32; None where there is none."""
+    for name, expected in checksums.items():
+        try:
+            if crc32_of(directory / name) != expected:
+                return directory / name
+        except OSError:
+            return directory / name
+    return None
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """sha256 of a JSON object, in whatever order its keys are."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a checksum of its contents."""
+    contents = {key: value for key, value in values.items() if key != SEAL}
+    return {**contents, SEAL: digest(contents)}
+
+
+def seal_is_broken(values: Mapping[str, Any]) -> bool:
+    """Whether a JSON object has a checksum and is not what it was made from."""
+    return SEAL in values and values != sealed(values)
+
+
+# A text with a checksum of its own
+
+
+def sealed_text(text: bytes) -> bytes:
+    """A text, such as YAML, with its sha256 in a comment behind it."""
+    return text + TEXT_SEAL + hashlib.sha256(text).hexdigest().encode() + b"\n"
+
+
+def unsealed_text(contents: bytes) -> bytes | None:
+    """What `sealed_text` was given, or all of it where there is no such comment; None where it is damaged."""
+    text, found, checksum = contents.rpartition(TEXT_SEAL)
+    if not found:
+        return contents
+    return text if checksum.strip() == hashlib.sha256(text).hexdigest().encode() else None
+
+
+# Text that a run's models have made
+
+
+def journal_of(text: Path) -> Path:
+    """Beside a text that was made, or is being made: how long it is and its checksum."""
+    return text.with_name(f"{text.name}.json")
+
+
+def note_text(text: Path, crc32: int) -> None:
+    """Write the journal of a text, all of which is on its way to the disk.
+
+    Args:
+        crc32: zlib.crc32 of its bytes.
+    """
+    journal = journal_of(text)
+    aside = journal.with_name(f"{journal.name}.writing")
+    aside.write_text(json.dumps({"bytes": text.stat().st_size, "crc32": crc32}))
+    os.replace(aside, journal)
+
+
+def noted_text(text: Path) -> tuple[int, int] | None:
+    """The bytes and the zlib.crc32 that `note_text` wrote; None where nothing was: the text of a run of before."""
+    try:
+        noted = parse_json(journal_of(text).read_bytes())
+        return int(noted["bytes"]), int(noted["crc32"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return -1, -1                                                           # no text is this one
+
+
+def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
+    """Compare those of the paths that lie in the directory of text that models have made with their checksums.
+
+    Raises:
+        CheckpointError: one is damaged. The next start makes it again.
+    """
+    directory = Path(os.path.abspath(directory))
+    for path in paths:
+        if path.parent != directory or (noted := noted_text(path)) is None:
+            continue
+        if noted != (path.stat().st_size, crc32_of(path)):
+            path.unlink()
+            raise CheckpointError(f"{path}, which a model has translated, is damaged: it is not what was saved. Run "
+                                  "the same command again: it is translated again.")
+
+
+# In the background
+
+
+class Check:
+    """The comparison of files with their checksums; in a thread of its own where they are large."""
+
+    def __init__(self, size: int, find_damage: Callable[[], Path | None]) -> None:
+        """size: bytes that `find_damage` reads. It returns a damaged file, or None."""
+        self._find_damage = find_damage
+        self._damage: Path | None = None
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        if size <= FOREGROUND_BYTES:
+            self._run()
+        else:
+            # A daemon, so that a process that ends early does not wait for it.
+            self._thread = threading.Thread(target=self._run, name="checksums", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._damage = self._find_damage()
+        except Exception as error:                                              # raised where the result is asked for
+            self._error = error
+
+    def damage(self, wait: bool) -> Path | None:
+        """A damaged file, or None where none is found (yet, without `wait`)."""
+        if self._thread is not None:
+            if not wait and self._thread.is_alive():
+                return None
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise self._error
+        return self._damage

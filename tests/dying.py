@@ -1,0 +1,69 @@
+"""Processes that die in the middle of what they write."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from seq2seq import storage
+
+
+def in_child(action):
+    """Run action in a forked process; its exit status as os.waitstatus_to_exitcode gives it, 99 after an exception."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+            os._exit(0)
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def die_at_operation(number, patch, death):
+    """Call death instead of the number-th operation that changes something on disk; before it or half-way through."""
+    left = number
+
+    def watched(operation, half_way):
+        def run(*arguments, **keywords):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                if half_way:
+                    half_way(*arguments)
+                death()
+            return operation(*arguments, **keywords)
+
+        return run
+
+    def half_written(tensors, path):
+        Path(path).write_bytes(b"\x40\0\0\0\0\0\0\0{")
+
+    def half_deleted(path, **_):
+        if path.is_dir():
+            next(path.iterdir()).unlink()
+
+    patch.setattr(os, "fsync", watched(os.fsync, None))
+    patch.setattr(os, "rename", watched(os.rename, None))
+    patch.setattr(os, "replace", watched(os.replace, None))
+    patch.setattr(Path, "mkdir", watched(Path.mkdir, None))
+    patch.setattr(Path, "write_bytes", watched(Path.write_bytes, lambda path, data: path.touch()))
+    patch.setattr(Path, "write_text", watched(Path.write_text, None))
+    patch.setattr(storage, "exchange", watched(storage.exchange, None))
+    patch.setattr(shutil, "rmtree", watched(shutil.rmtree, half_deleted))
+    patch.setattr(storage, "save_file", watched(storage.save_file, half_written))
+
+
+def killed_at_operation(number, action):
+    """True if action, in a child killed at this operation, died of it; False if it ended before."""
+
+    def run():
+        with pytest.MonkeyPatch.context() as patch:
+            die_at_operation(number, patch, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            action()
+
+    status = in_child(run)
+    assert status in (0, -signal.SIGKILL)
+    return status != 0

@@ -1,0 +1,311 @@
+"""A bit of a run that flips on the disk is noticed, or changes nothing: no training goes on from what was not saved."""
+
+import hashlib
+import json
+import random
+import shutil
+import threading
+import zlib
+
+import pytest
+from toy import RECIPE, write_corpus
+from trainings import WRITER, NoTensorBoard, die, final_weights, interrupting, same
+
+from seq2seq import checksums, preparation
+from seq2seq.averaging import average_checkpoints
+from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
+from seq2seq.cli import main
+from seq2seq.errors import CheckpointError
+from seq2seq.recipe import load_recipe
+from seq2seq.tokenizer_files import load_tokenizers
+from seq2seq.trainer import train
+
+pytestmark = pytest.mark.usefixtures("quick_tensorboard")
+
+SAMPLED = "tokenizer.subword_sampling=0.2"
+KINDS = {"prepared", "tokenizer", "metrics.jsonl", "recipe.yaml", "checkpoints", "best"}
+
+
+def flip(path, place, bit=0):
+    contents = bytearray(path.read_bytes())
+    contents[place] ^= 1 << bit
+    path.write_bytes(contents)
+
+
+def files_of(run):
+    return sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock"
+                  and path.relative_to(run).parts[0] in KINDS)
+
+
+def arguments(folder, run, *settings):
+    return ["train", str(folder / "recipe.yaml"), "--run-dir", str(run), *(f"--set={each}" for each in settings)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Text, and of each recipe a run that stopped after its first validation, and its weights in the end."""
+    folder = tmp_path_factory.mktemp("damaged")
+    write_corpus(folder)
+    (folder / "recipe.yaml").write_text(RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WRITER, NoTensorBoard)
+        final = {}
+        for name, settings in (("plain", ()), ("sampled", (SAMPLED,))):
+            recipe = load_recipe(folder / "recipe.yaml", settings)
+            interrupting(patch, 8, die)
+            with pytest.raises(MemoryError):
+                train(recipe, folder / name)
+            shutil.copytree(folder / name, folder / f"{name}-end")
+            train(recipe, folder / f"{name}-end")
+            final[name] = final_weights(folder / f"{name}-end")
+    return folder, final
+
+
+@pytest.fixture
+def interrupted(made, tmp_path, monkeypatch):
+    """Makes a copy of an interrupted run where it was trained, for its recipe has absolute paths."""
+    folder, _ = made
+
+    def copy(name="plain", finished=False):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        return shutil.copytree(folder / (f"{name}-end" if finished else name), tmp_path / "run")
+
+    return copy
+
+
+def flips(run, draw, count):
+    """Places to flip, the same number in each file: (path in the run, byte, bit)."""
+    files = files_of(run)
+    for number in range(count):
+        path = files[number % len(files)]
+        yield path.relative_to(run), draw.randrange(path.stat().st_size), draw.randrange(8)
+
+
+@pytest.mark.parametrize("name, finished, count", [
+    ("plain", False, 20),
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in (
+        ("plain", False, 120), ("sampled", False, 60), ("plain", True, 40)))])
+def test_a_flipped_bit_is_noticed_or_changes_nothing(made, interrupted, capfd, name, finished, count):
+    folder, final = made
+    settings = (SAMPLED,) if name == "sampled" else ()
+    silent = []
+    draw = random.Random(count)
+    for path, place, bit in list(flips(interrupted(name, finished), draw, count)):
+        run = interrupted(name, finished)
+        flip(run / path, place, bit)
+        code = main(arguments(folder, run, *settings))
+        told = capfd.readouterr().err
+        assert code in (0, 2), (path, place, bit, told)
+        if code == 0 and not (same(final_weights(run), final[name]) and load_tokenizers(run / "tokenizer")
+                              and load_bundle(run / "best")):
+            silent.append((path, place, bit, told))
+        if code == 2:
+            assert path.name in told or path.parts[0] in told, (path, place, bit, told)
+    assert not silent
+
+
+# What is read to train on
+
+
+@pytest.mark.parametrize("name", ["source.ids", "source.offsets", "target.ids", "target.offsets", "lines", "corpora",
+                                  "corpus.json"])
+def test_damaged_prepared_text_is_named_and_prepared_again(made, interrupted, capfd, name):
+    folder, final = made
+    run = interrupted()
+    (path,) = run.glob(f"prepared/*/{name}")
+    before = path.read_bytes()
+    flip(path, len(before) // 2)
+    assert main(arguments(folder, run)) == 0
+    told = capfd.readouterr().err
+    assert name in told and "The text is prepared again" in told
+    assert path.read_bytes() == before
+    assert same(final_weights(run), final["plain"])
+
+
+@pytest.mark.parametrize("name", ["source.txt", "target.txt"])
+def test_damaged_text_of_subword_sampling_is_prepared_again(made, interrupted, capfd, name):
+    folder, final = made
+    run = interrupted("sampled")
+    (path,) = run.glob(f"prepared/*/{name}")
+    flip(path, path.stat().st_size // 2)
+    assert main(arguments(folder, run, SAMPLED)) == 0
+    assert f"{name} is damaged" in capfd.readouterr().err
+    assert same(final_weights(run), final["sampled"])
+
+
+def test_what_is_compared_in_the_background_stops_the_run_before_anything_is_saved(made, interrupted, capfd,
+                                                                                   monkeypatch):
+    folder, final = made
+    run = interrupted()
+    before = list_checkpoints(run), hashlib.sha256((run / "best" / "model.safetensors").read_bytes()).digest()
+    (path,) = run.glob("prepared/*/source.ids")
+    flip(path, path.stat().st_size // 2)
+    stepped, find = threading.Event(), preparation.damaged_file
+    with monkeypatch.context() as patch:
+        patch.setattr(checksums, "FOREGROUND_BYTES", 0)
+        patch.setattr(preparation, "damaged_file", lambda *given: stepped.wait(60) and find(*given))
+        interrupting(patch, 6, stepped.set)
+        assert main(arguments(folder, run)) == 2
+    assert "source.ids is damaged" in capfd.readouterr().err
+    assert before == (list_checkpoints(run), hashlib.sha256((run / "best" / "model.safetensors").read_bytes()).digest())
+    assert main(arguments(folder, run)) == 0
+    assert same(final_weights(run), final["plain"])
+
+
+def test_large_text_that_is_intact_is_trained_on(made, interrupted, monkeypatch):
+    folder, final = made
+    run = interrupted()
+    monkeypatch.setattr(checksums, "FOREGROUND_BYTES", 0)
+    assert main(arguments(folder, run)) == 0
+    assert same(final_weights(run), final["plain"])
+
+
+def test_a_run_of_before_goes_on_and_gets_checksums(made, interrupted, capfd):
+    folder, final = made
+    run = interrupted()
+    (run / "tokenizer" / "metadata.json").unlink()
+    (description,) = run.glob("prepared/*/corpus.json")
+    values = json.loads(description.read_text())
+    description.write_text(json.dumps({key: values[key] for key in values if key not in ("crc32", "checksum")}))
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(recipe[:recipe.index("# checksum")])
+    assert main(arguments(folder, run)) == 0
+    assert "damaged" not in capfd.readouterr().err
+    assert json.loads(description.read_text()) == values
+    assert (run / "tokenizer" / "metadata.json").exists()
+    assert same(final_weights(run), final["plain"])
+
+
+def test_offsets_that_cannot_be_are_noticed_without_checksums(made, interrupted, capfd):
+    folder, final = made
+    run = interrupted()
+    (description,) = run.glob("prepared/*/corpus.json")
+    values = json.loads(description.read_text())
+    description.write_text(json.dumps({key: values[key] for key in values if key not in ("crc32", "checksum")}))
+    flip(description.parent / "target.offsets", 8 * 20 + 5)
+    assert main(arguments(folder, run)) == 0
+    assert "target.offsets is damaged" in capfd.readouterr().err
+    assert same(final_weights(run), final["plain"])
+
+
+# The tokenizer
+
+
+def damage_tokenizer(run):
+    path = run / "tokenizer" / "tokenizer.model"
+    before = path.read_bytes()
+    flip(path, before.index("▁".encode()) + 1)
+    return path, before
+
+
+@pytest.mark.parametrize("without_best", [False, True], ids=["from the best model", "trained again"])
+def test_a_damaged_tokenizer_is_made_again_where_that_gives_the_same(made, interrupted, capfd, without_best):
+    folder, final = made
+    run = interrupted()
+    path, before = damage_tokenizer(run)
+    if without_best:
+        shutil.rmtree(run / "best")
+    main(arguments(folder, run, "training.max_steps=9"))
+    told = capfd.readouterr().err
+    assert f"{path} is damaged" in told and ("training the tokenizer" in told) == without_best
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_tokenizer_that_cannot_be_made_again_stops_the_run(made, interrupted, capfd, monkeypatch):
+    folder, _ = made
+    run = interrupted()
+    path, _ = damage_tokenizer(run)
+    damaged = path.read_bytes()
+    shutil.rmtree(run / "best")
+    recipe = load_recipe(folder / "recipe.yaml")
+    other = recipe.model_copy(update={"seed": 2, "tokenizer": recipe.tokenizer.model_copy(update={"vocab_size": 301})})
+    monkeypatch.setattr(preparation, "taken_tokenizers", lambda _: preparation.train_tokenizers(
+        preparation.training_pairs(recipe), other.tokenizer, 2))
+    assert main(arguments(folder, run)) == 2
+    assert f"{path} is damaged" in (told := capfd.readouterr().err) and "Restore" in told
+    assert path.read_bytes() == damaged
+
+
+def test_a_tokenizer_that_is_missing_is_made_again(made, interrupted, capfd):
+    folder, final = made
+    run = interrupted()
+    shutil.rmtree(run / "tokenizer")
+    assert main(arguments(folder, run)) == 0
+    assert "tokenizer is missing" in capfd.readouterr().err
+    assert same(final_weights(run), final["plain"])
+
+
+def test_another_tokenizer_with_true_checksums_is_not_that_of_the_checkpoints(made, interrupted, capfd):
+    folder, _ = made
+    run = interrupted()
+    damage_tokenizer(run)
+    (run / "tokenizer" / "metadata.json").unlink()
+    assert main(arguments(folder, run)) == 2
+    assert "trained with another tokenizer" in capfd.readouterr().err
+
+
+def test_a_damaged_tokenizer_gets_into_no_bundle(interrupted, tmp_path):
+    run = interrupted()
+    damage_tokenizer(run)
+    with pytest.raises(CheckpointError, match="tokenizer.model is damaged"):
+        average_checkpoints([run], tmp_path / "average")
+    assert not (tmp_path / "average").exists()
+
+
+# The rest
+
+
+def test_a_damaged_recipe_gets_into_no_bundle(interrupted, tmp_path):
+    run = interrupted()
+    shutil.rmtree(run / "best")
+    average_checkpoints([run], tmp_path / "average")
+    assert "checksum" not in load_bundle(tmp_path / "average").recipe_text
+    flip(run / "recipe.yaml", 10, 7)
+    with pytest.raises(CheckpointError, match="recipe.yaml is damaged"):
+        average_checkpoints([run], tmp_path / "again")
+
+
+def test_a_damaged_log_is_named_and_the_training_goes_on(made, interrupted, capfd):
+    folder, final = made
+    run = interrupted()
+    path = run / "metrics.jsonl"
+    flip(path, path.read_bytes().index(b'"loss": ') + 10)
+    assert main(arguments(folder, run)) == 0
+    assert f"{path} is damaged" in capfd.readouterr().err
+    assert same(final_weights(run), final["plain"])
+
+
+def test_a_damaged_recipe_is_written_again(made, interrupted, capfd):
+    folder, final = made
+    run = interrupted()
+    path = run / "recipe.yaml"
+    before = path.read_bytes()
+    flip(path, before.index(b"d_model: 16") + 9)
+    assert main(arguments(folder, run)) == 0
+    assert f"{path} is damaged" in capfd.readouterr().err
+    assert path.read_bytes() == before
+    assert same(final_weights(run), final["plain"])
+
+
+def test_a_damaged_recipe_does_not_let_another_one_in(made, interrupted, capfd):
+    folder, _ = made
+    run = interrupted()
+    path = run / "recipe.yaml"
+    flip(path, path.read_bytes().index(b"d_model: 16") + 9)
+    assert main(arguments(folder, run, "training.learning_rate=0.02")) == 2
+    assert f"{path} is damaged" in capfd.readouterr().err
+
+
+def test_damaged_metadata_of_the_best_model_are_noticed(interrupted):
+    run = interrupted()
+    path = run / "best" / "metadata.json"
+    flip(path, path.read_bytes().index(b'"step": ') + 8)
+    with pytest.raises(CheckpointError, match="metadata.json is damaged"):
+        load_bundle(run / "best")
+
+
+def test_a_checksum_is_that_of_zlib(tmp_path):
+    contents = random.Random(1).randbytes(2 * checksums.BLOCK + 7)
+    (tmp_path / "file").write_bytes(contents)
+    assert checksums.crc32_of(tmp_path / "file") == zlib.crc32(contents)
+    assert newest_checkpoint(tmp_path) is None
