@@ -5,7 +5,6 @@ A line ends at a line feed alone. Whatever else looks like a line end (U+0085, U
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.errors import CorpusError
+from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.tmx import read_units
 from seq2seq.unpacking import BLOCK_BYTES, opened
 from seq2seq.words import position_fault
@@ -266,8 +266,8 @@ def _csv_fields(line: str, where: str) -> list[str]:
 def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), 1):
         try:
-            record = json.loads(line.removeprefix("\ufeff"))
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line.removeprefix("\ufeff"))
+        except NotJson as error:
             raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Mend or remove the line.") from None
         yield number, _fields(spec, record, f"{path}:{number}")
 
