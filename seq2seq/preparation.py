@@ -74,7 +74,8 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
         if tokenizers is None:
             console.say("training the tokenizer")
             points = recipe.model.type == "pointer"
-            tokenizers = train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed,
+            pairs = console.watched("reading text for the tokenizer", training_pairs(recipe), "pairs")
+            tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed,
                                           target_positions=recipe.model.max_positions - 1 if points else None)
         with replacing(directory, sum(map(len, tokenizers.files().values()))) as aside:
             tokenizers.save(aside)
@@ -190,7 +191,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     keep_text = bool(recipe.tokenizer.subword_sampling)
     every_counts: dict[str, dict[str, Any]] = {}
     total = 0
-    with contextlib.ExitStack() as stack, console.progress("tokenising", None) as advance:
+    with contextlib.ExitStack() as stack, console.progress("tokenising", None, unit="pairs") as advance:
         lines_file = stack.enter_context(open(aside / "lines", "wb"))
         corpora_file = stack.enter_context(open(aside / "corpora", "wb"))
         texts = [stack.enter_context(open(aside / f"{side}.txt", "w", encoding="utf-8", newline="\n"))

@@ -162,7 +162,7 @@ class Training:
         saved_at = time.monotonic()
         try:
             with (stopping_by_signal(at_once=self.group.size == 1) as request,
-                  console.progress("training", section.max_steps, progress.step) as advance):
+                  console.progress("training", section.max_steps, progress.step, "steps") as advance):
                 self._validate_if_due(log)
                 for parts in self._steps():
                     self._step(parts)
@@ -258,12 +258,12 @@ class Training:
         if self.progress.step:
             console.say(f"going on after step {self.progress.step:,}")
 
-    def _log_window(self, log: Log) -> str:
-        """Write the means since the last line; the same as a line for the console."""
+    def _log_window(self, log: Log) -> list[str]:
+        """Write the means since the last line; the same as figures for the console, the most important first."""
         window, self.progress.window = self.progress.window, {}
         self.progress.seconds += window["seconds"]
         if "steps" not in window:                                               # all of them were skipped
-            return ""
+            return []
         tokens = window["target_tokens"]
         values = {
             "epoch": self.progress.epoch,
@@ -275,13 +275,9 @@ class Training:
             "seconds": self.progress.seconds,
         }
         log.write("training", self.progress.step, values)
-        shown = (f"epoch {self.progress.epoch + 1}  loss {values['loss']:.3f}  "
-                 f"perplexity {_figure(values['perplexity'])}  rate {values['learning_rate']:.2e}  "
-                 f"gradient {values['gradient_norm']:.2f}  {values['tokens_per_second']:,.0f} tokens/s")
-        if not console.is_terminal():
-            left = (self.section.max_steps - self.progress.step) * self.progress.seconds / self.progress.step
-            console.say(f"step {self.progress.step:,}/{self.section.max_steps:,}  {shown}  {left / 60:.0f} min left")
-        return shown
+        return [f"loss {values['loss']:.3f}", f"perplexity {_figure(values['perplexity'])}",
+                f"epoch {self.progress.epoch + 1}", f"{values['tokens_per_second']:,.0f} tokens/s",
+                f"learning rate {values['learning_rate']:.2e}", f"gradient {values['gradient_norm']:.2f}"]
 
     # Validation
 

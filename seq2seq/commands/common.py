@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -45,18 +44,12 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 
 @contextmanager
 def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
-    """Progress with lines a second, unless it would be drawn between the lines that a person reads or types. before:
-    lines that are done already."""
+    """A progress bar, unless it would be drawn between the lines that a person reads or types. before: lines that are
+    done already."""
     if lines.live or written.terminal:
         yield lambda amount: None
         return
-    began, done = monotonic(), 0
-    with console.progress(description, lines.total, before) as show:
-        def advance(amount: int) -> None:
-            nonlocal done
-            done += amount
-            show(amount, f"{done / max(monotonic() - began, 1e-9):,.0f} lines/s")
-
+    with console.progress(description, lines.total, before) as advance:
         yield advance
 
 
