@@ -829,6 +829,12 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
     assert result.stdout.count("Examples") == 6
 
 
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_the_help_lists_the_sizes_of_models(run, command):
+    text = " ".join(run(command, "--help").out.decode().replace("│", " ").split())
+    assert "tiny, small, base, big, rnn_small" in text
+
+
 def test_the_module_is_the_command(directory):
     result = subprocess.run([sys.executable, "-m", "seq2seq", "translate", "nothing", "no.txt"], capture_output=True,
                             text=True, timeout=60)

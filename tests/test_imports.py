@@ -10,9 +10,9 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "console", "stopping", "unpacking", "recipe", "subword_sampling", "vocabulary", "words", "numbering",
-    "tokenizer", "tmx", "corpus", "quality", "side_languages", "cleaning", "textio", "resuming", "batching",
-    "machine", "continuations", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
+    "errors", "console", "stopping", "unpacking", "sizes", "recipe", "subword_sampling", "vocabulary", "words",
+    "numbering", "tokenizer", "tmx", "corpus", "quality", "side_languages", "cleaning", "textio", "resuming",
+    "batching", "machine", "continuations", "model", "loss", "gradients", "optim", "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding",
     "safety_net", "storage", "preparation", "locking", "checkpoint", "averaging", "restoring", "translator",
     "synthetic", "generation", "rescoring", "alignment", "inspection", "views", "workers", "processes", "evaluation",
@@ -24,8 +24,8 @@ MODEL_ORDER = [
     "language_model", "rnn", "pointer", "flat", "inference", "kernels", "compiled", "inspection", "__init__",
 ]
 WITHOUT_TORCH = [
-    "errors", "stopping", "unpacking", "recipe", "corpus", "quality", "side_languages", "cleaning", "tmx", "textio",
-    "resuming", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
+    "errors", "stopping", "unpacking", "sizes", "recipe", "corpus", "quality", "side_languages", "cleaning", "tmx",
+    "textio", "resuming", "subword_sampling", "vocabulary", "words", "numbering", "tokenizer",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",

@@ -14,6 +14,7 @@ from seq2seq.recipe import (
     PROLONGING,
     Corpus,
     DecodingSection,
+    ModelSection,
     Recipe,
     TrainingSection,
     differences,
@@ -24,6 +25,7 @@ from seq2seq.recipe import (
     save_recipe,
 )
 from seq2seq.recipe.messages import section_at, walk_fields
+from seq2seq.sizes import model_sizes
 
 ROOT = Path(__file__).parents[1]
 
@@ -246,8 +248,12 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("expected: {flickr: {bleu: [2, 1]}}",
          "expected.flickr.bleu: the lowest score comes first, found [2.0, 1.0]"),
         ("name: other", "name: given twice, first in line 1"),
-        ("model: {base: none.yaml}", "model.base: there is no file none.yaml."),
-        ("model: {base: 3}", "model.base: expected a path, found 3"),
+        ("model: {base: none.yaml}", "model.base: there is no file none.yaml. Sizes are tiny, small, base, big, "
+         "rnn_small."),
+        ("model: {base: smal}", "model.base: unknown size 'smal'. Did you mean 'small'? Sizes are tiny, small, base, "
+         "big, rnn_small."),
+        ("model: {base: 3}", "model.base: expected a size or a path, found 3. Sizes are tiny, small, base, big, "
+         "rnn_small."),
     ],
 )  # fmt: skip
 def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said):
@@ -428,12 +434,13 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "--set name.first=x: name is no section or list here; set it as a whole",
         "--set data.valid={source: data/val.de, targt: data/val.en}: data.valid.targt: unknown key. "
         "Did you mean 'target'?",
-        "--set model={base: size.yaml}: name the base by --set model.base=PATH",
+        "--set model={base: size.yaml}: name the base by --set model.base=SIZE_OR_PATH",
         "--set training.betas.0=0.5: training.betas: expected a list; found a section",
         "--set data.test.news.source=gone.de: data.test.news: "
         "a corpus needs `source` and `target` (two files), or `file`, or `hub`",
         f"--set data.test.news.source=gone.de: there is no file {directory}/gone.de.",
-        "--set model.base=[gone.yaml]: expected a path, found a list",
+        "--set model.base=[gone.yaml]: expected a size or a path, found a list. Sizes are tiny, small, base, big, "
+        "rnn_small.",
     ]
 
 
@@ -495,6 +502,29 @@ def test_the_base_of_an_override_starts_in_the_working_directory(base, directory
     recipe = load_recipe("../recipe.yaml", ["model.base=other.yaml"])
     assert recipe.model.d_model == 32
     assert recipe.training.max_steps == TrainingSection().max_steps
+
+
+@pytest.mark.parametrize(("size", "file"), [("small", "transformer_small"), ("transformer_small", "transformer_small"),
+                                            ("rnn_small", "rnn_small")])
+def test_a_size_is_named_without_a_path(directory, size, file):
+    (directory / "recipe.yaml").write_text(f"{RECIPE}model: {{base: {size}, dropout: 0.5}}\n")
+    by_name = load_recipe("recipe.yaml")
+    assert by_name == load_recipe("recipe.yaml", [f"model.base={ROOT}/configs/{file}.yaml"])
+    assert load_recipe("recipe.yaml", [f"model.base={size}"]) == by_name
+    assert (by_name.model.d_model, by_name.model.dropout) == (256, 0.5)
+
+
+def test_a_size_means_the_same_wherever_the_recipe_lies(directory):
+    (directory / "small").write_text("model: {d_model: 32}\n")
+    (directory / "recipe.yaml").write_text(f"{RECIPE}model: {{base: small}}\n")
+    assert load_recipe("recipe.yaml").model.d_model == 256
+    assert load_recipe("recipe.yaml", ["model.base=./small"]).model.d_model == 32
+
+
+def test_the_documentation_names_every_size():
+    described = ModelSection.model_fields["base"].description
+    assert [size for size in model_sizes() if f"`{size}`" in described] == list(model_sizes())
+    assert len(model_sizes()) == len(list((ROOT / "configs").glob("*.yaml")))
 
 
 def test_an_override_reaches_into_a_list_of_the_base(base, directory):

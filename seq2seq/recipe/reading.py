@@ -12,6 +12,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.recipe.document import Document, Key, Mistake, Place, read_yaml
 from seq2seq.recipe.messages import explain, show
 from seq2seq.recipe.schema import Recipe
+from seq2seq.sizes import PREFIX, model_sizes
 
 BASE_SECTIONS = ("model", "training")
 # Keys whose path is that of a directory, relative to the recipe; the others are of files in data.root.
@@ -112,14 +113,14 @@ def _read_overrides(overrides: Sequence[str], mistakes: list[Mistake]) -> list[t
         setting = read_yaml(text, f"--set {override}", line=0)
         mistakes += setting.mistakes
         if key == ("model",) and isinstance(setting.value, dict) and "base" in setting.value:
-            mistakes.append(Mistake(setting.place(()), "name the base by --set model.base=PATH"))
+            mistakes.append(Mistake(setting.place(()), "name the base by --set model.base=SIZE_OR_PATH"))
         elif not setting.mistakes:
             settings.append((key, setting))
     return settings
 
 
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:
-    """Fill the sections of the recipe from the file that `model.base` names, and remove that key."""
+    """Fill the sections of the recipe from the size or the file that `model.base` names, and remove that key."""
     name: Key = ("model", "base")
     model = document.value.get("model")
     base = model.pop("base", None) if isinstance(model, dict) else None
@@ -133,11 +134,11 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
         document.mistakes.append(document.mistake(name, "the recipe of a model names no base; write its values here"))
         return
     if not isinstance(base, str):
-        document.mistakes.append(document.mistake(name, f"expected a path, found {show(base)}"))
+        document.mistakes.append(document.mistake(name, f"expected a size or a path, found {show(base)}. {_sizes()}"))
         return
-    path = Path(os.path.normpath(directory / base))
+    path = model_sizes().get(base.removeprefix(PREFIX)) or Path(os.path.normpath(directory / base))
     if not path.is_file():
-        document.mistakes.append(document.mistake(name, f"there is no file {path}.{_similar_file(path)}"))
+        document.mistakes.append(document.mistake(name, _no_base(base, path)))
         return
     sections = read_yaml(_read_text(path), str(path))
     if not sections.mistakes:
@@ -146,6 +147,18 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
     for section in BASE_SECTIONS:
         if isinstance(sections.value, dict) and isinstance(sections.value.get(section), dict):
             document.fill_from(sections, section)
+
+
+def _no_base(base: str, path: Path) -> str:
+    if "/" in base or Path(base).suffix:
+        return f"there is no file {path}.{_similar_file(path)} {_sizes()}"
+    close = difflib.get_close_matches(base, model_sizes(), n=1)
+    meant = f" Did you mean '{close[0]}'?" if close else ""
+    return f"unknown size '{base}'.{meant} {_sizes()}"
+
+
+def _sizes() -> str:
+    return f"Sizes are {', '.join(model_sizes())}."
 
 
 def _what_is_no_base(sections: Document) -> Iterator[Mistake]:
