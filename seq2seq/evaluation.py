@@ -14,6 +14,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from seq2seq import console
 from seq2seq.corpus import read_pairs, read_texts
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.quality import is_tokenized
 from seq2seq.segments import main_language
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 METRICS = ("bleu", "chrf", "ter")
 """What is measured of a translation unless something else is asked for; `exact` is the fourth."""
+TOKENIZED = 0.2
+"""Share of lines with punctuation that stands apart above which text is taken for tokenised."""
 # Perplexities, and what each is per.
 UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
 
@@ -85,6 +88,10 @@ def score_files(
     """
     paths = [Path(hypothesis_path), *map(Path, reference_paths)]
     hypotheses, *references = [read_texts(path) for path in paths]
+    if sum(map(is_tokenized, hypotheses)) > TOKENIZED * len(hypotheses):
+        console.warn(f"{hypothesis_path} looks tokenised (full stops and commas stand apart), and sacreBLEU tokenises "
+                     "again. Detokenise it; or, for the figure of a paper on tokenised text, use sacrebleu --force "
+                     "--tokenize none.")
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
 
 
@@ -233,7 +240,9 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
         raise ValueError(f"unknown metric {metric!r}; known are {', '.join((*METRICS, 'exact'))}")
     tokenizer = bleu_tokenizer(language)
     try:
-        return BLEU(tokenize=tokenizer)
+        # force: without it three lines about tokenised text go to the terminal at every validation. `check` and
+        # `score_files` say it once.
+        return BLEU(tokenize=tokenizer, force=True)
     except RuntimeError as error:  # sacreBLEU's way to say that a package is missing
         extra = main_language(language)
         raise UserError(

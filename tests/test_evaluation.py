@@ -20,6 +20,7 @@ from seq2seq.evaluation import (
     to_dict,
 )
 from seq2seq.recipe import Corpus
+from seq2seq.significance import compare
 
 ENGLISH = [
     "The cat sat on the mat.",
@@ -161,6 +162,26 @@ def test_files_that_do_not_match_are_named_with_their_counts(tmp_path):
         score_files(hypotheses, [tmp_path / "nowhere"], "en")
     with pytest.raises(CorpusError, match="empty: 0 lines"):
         score_files(write_lines(tmp_path / "empty", []), [reference], "en")
+
+
+TOKENISED = [f"the dog sees {number} cats , and runs ." for number in range(120)]
+
+
+def test_scoring_tokenised_text_leaks_nothing_to_the_terminal(capfd, caplog):
+    scores = corpus_scores(TOKENISED, [TOKENISED], "en")
+    assert scores["bleu"].signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    compare(TOKENISED, TOKENISED, [TOKENISED], "en", ["bleu"], samples=3)
+    assert capfd.readouterr() == ("", "") and not caplog.records
+
+
+@pytest.mark.parametrize(("lines", "warned"), [(TOKENISED, True), (ENGLISH, False),
+                                               (["Vraiment ? Oui !", "Voilà : c'est ça ; bien."], False)])
+def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines, warned):
+    path = write_lines(tmp_path / "theirs.en", lines)
+    score_files(path, [path], "en")
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count(f"{path} looks tokenised") == warned
+    assert ("sacrebleu --force --tokenize none" in told) == warned
 
 
 class Parrot:
