@@ -108,16 +108,13 @@ def choices() -> list[str]:
     return found
 
 
-OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}",
-                       "training.best_metric=loss"]
+OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}"]
 # What a choice needs beside it.
 NEEDED = {
     "tokenizer.joint=false": ["model.tied_embeddings=none"],
     "model.cell=gru": ["model.type=rnn"],
     "model.cell=lstm": ["model.type=rnn"],
     "model.input_feeding=true": ["model.type=rnn"],
-    "model.copy=true": ["training.label_smoothing=0"],
-    "model.type=pointer": ["tokenizer.type=words", "training.label_smoothing=0"],
     "model.type=language_model": OF_A_LANGUAGE_MODEL,
     "training.best_metric=exact": ["metrics=[bleu, exact]"],
 }
@@ -217,7 +214,7 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
          "Raise it, or lower data.cleaning.max_pieces."),
         ("tokenizer: {type: words, subword_sampling: 0.1}",
          "tokenizer.subword_sampling: words are not cut into pieces; leave it out, or choose tokenizer.type: unigram"),
-        ("model: {type: pointer}\ntraining: {label_smoothing: 0}",
+        ("model: {type: pointer}\ntokenizer: {type: unigram}",
          "model.type: a pointer's targets are positions of words: it needs tokenizer: {type: words}, found 'unigram'"),
         ("training: {label_smoothing: 0.1}\nmodel: {type: pointer}\ntokenizer: {type: words}",
          "training.label_smoothing: the words that it would give probability to are not in every source. A pointer "
@@ -461,6 +458,31 @@ def test_a_column_in_an_override_is_no_path(directory):
     (directory / "pairs.tsv").touch()
     recipe = load_recipe("recipe.yaml", ["data.valid={file: pairs.tsv, header: true, source: de, target: en}"])
     assert recipe.data.valid.columns == ("de", "en")
+
+
+@pytest.mark.parametrize(("settings", "best"), [
+    ([], "bleu"),
+    (["model.type=rnn"], "bleu"),
+    (["model.type=language_model", *OF_A_LANGUAGE_MODEL], "perplexity"),
+    (["model.type=language_model", *OF_A_LANGUAGE_MODEL, "training.best_metric=loss"], "loss"),
+    (["model.type=language_model", *OF_A_LANGUAGE_MODEL, "model.base=small"], "perplexity"),
+    (["metrics=[ter, exact, chrf]"], "exact"),
+    (["metrics=[chrf, bleu]"], "bleu"),
+    (["metrics=[ter]"], "loss"),
+])
+def test_the_metric_of_the_best_model_follows_type_and_metrics(directory, settings, best):
+    recipe = load_recipe("recipe.yaml", settings)
+    assert recipe.training.best_metric == best
+    assert parse_recipe(recipe.to_yaml(), "recipe.yaml") == recipe
+
+
+@pytest.mark.parametrize(("settings", "tokenizer", "smoothing"), [
+    (["model.type=pointer"], "words", 0), (["model.copy=true"], "unigram", 0), ([], "unigram", 0.1),
+    (["model.copy=false"], "unigram", 0.1), (["model.copy=true", "tokenizer.type=bpe"], "bpe", 0),
+])
+def test_a_type_of_model_has_defaults_that_it_can_be_trained_with(directory, settings, tokenizer, smoothing):
+    recipe = load_recipe("recipe.yaml", settings)
+    assert (recipe.tokenizer.type, recipe.training.label_smoothing) == (tokenizer, smoothing)
 
 
 # Bases
