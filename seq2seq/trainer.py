@@ -306,7 +306,7 @@ class Training:
         except FloatingPointError as error:
             raise diverged(f"step {self.progress.step:,}: {error}", self.progress, self.run) from error
         values = measured.values()
-        log.write(kind, self.progress.step, values)
+        log.write(kind, self.progress.step, values | ({"precision": measured.precision} if measured.scores else {}))
         score = values[self.section.best_metric]
         better = self.progress.is_better(score, self.section.best_metric)
         if better:
@@ -315,7 +315,8 @@ class Training:
             self.progress.best_score, self.progress.best_step = score, self.progress.step
             self._save_best(measured)
         shown = "  ".join(f"{name} {_figure(value)}" for name, value in values.items())
-        console.say(f"{title}  {shown}{'  (best)' if better else ''}")
+        translated = f"  (translated in {measured.precision})" if measured.scores else ""
+        console.say(f"{title}  {shown}{translated}{'  (best)' if better else ''}")
         return measured, better
 
     def _translator(self) -> Translator:

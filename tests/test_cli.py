@@ -619,7 +619,12 @@ def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     run("translate", model, "data/test.de", "-o", "translated")
     by_hand = run("evaluate", "--hypothesis", "translated", "--reference", "data/test.en", "--format", "json")
     result = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--format", "json")
-    assert (result.code, result.out) == (0, by_hand.out)
+    assert result.code == 0
+    scores = json.loads(result.out)
+    assert {score.pop("precision") for score in scores.values()} <= {"fp32", "bf16"}
+    assert scores == json.loads(by_hand.out), "whose precision nobody knows"
+    table = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--precision", "int8").out
+    assert table.count(b"  precision:int8") == 3
 
 
 def test_the_recipes_test_sets_are_used_and_the_scores_kept(run, directory, recipe, tokenizers):

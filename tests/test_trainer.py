@@ -49,6 +49,17 @@ def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(recipe, tmp_path,
     assert [match and int(match[1]) for match in steps] == [2, 4, 6, 8, 10, 11]
 
 
+def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys):
+    scores = train(recipe("training.validate_every=11"), tmp_path / "run")
+    assert {score.precision for score in scores["small"].values()} == {"fp32"}
+    told = capsys.readouterr().err
+    assert re.search(r"^step 11  validation .*  \(translated in fp32\)  \(best\)$", told, re.MULTILINE)
+    records = [record for record in logged(tmp_path / "run") if record["kind"] == "validation"]
+    assert [record["precision"] for record in records] == ["fp32"]
+    metadata = load_bundle(tmp_path / "run" / "best").metadata
+    assert metadata["validation"]["bleu"]["precision"] == metadata["test"]["small"]["bleu"]["precision"] == "fp32"
+
+
 # Going on
 
 
