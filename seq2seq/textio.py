@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -104,7 +105,7 @@ def reading(path: Path | None) -> Iterator[Input]:
     try:
         file = io.BufferedReader(unpacked(path), BLOCK_BYTES)
     except OSError as error:
-        raise CorpusError(f"{path} cannot be read: {_reason(error)}.") from error
+        raise CorpusError(f"{path} cannot be read: {_reason(error)}. {_remedy(error)}") from error
     with file:
         yield Input(file, str(path), _count_lines(path))
 
@@ -148,7 +149,7 @@ class Output:
                 self.file.close()
             if isinstance(error, BrokenPipeError):
                 raise OutputClosed from None
-            raise UserError(f"{self.name} cannot be written: {_reason(error)}.") from error
+            raise UserError(f"{self.name} cannot be written: {_reason(error)}. {_remedy(error)}") from error
 
 
 @contextmanager
@@ -176,7 +177,11 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
             raise IsADirectoryError(0, "it is a directory")
         file = part.open("wb" if special else "ab")
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {_reason(error)}.") from error
+        if place.parent.is_dir() or isinstance(error, PermissionError):
+            raise UserError(f"{path} cannot be written: {_reason(error)}. {_remedy(error)}") from error
+        missing = (f"{path.parent} is a file. Name" if place.parent.exists() else
+                   f"there is no directory {path.parent}. Make it (mkdir -p {path.parent}), or name")
+        raise UserError(f"{path} cannot be written: {missing} another file.") from error
     with file:
         if not special:
             _claim(file, part)
@@ -297,3 +302,15 @@ def not_parallel(source: str, source_lines: int, target: str, target_lines: int)
 
 def _reason(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _remedy(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"Check its name; names are looked up in {Path.cwd()}."
+    if isinstance(error, (IsADirectoryError, NotADirectoryError)):
+        return "Name a file."
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return "Check the permissions, or name another file."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room, or name a file on another disk."
+    return "Check the disk, or name another file."

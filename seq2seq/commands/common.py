@@ -35,6 +35,18 @@ def default_run(recipe: Recipe) -> Path:
     return Path("runs") / recipe.name
 
 
+def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
+    """The directory of a run, which may not exist yet.
+
+    Raises:
+        UserError: it, or what it is to lie in, is a file.
+    """
+    for place in (run, *run.absolute().parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{option} {run}: {place} is a file. Name a directory, or a new one; a run is kept in it.")
+    return run
+
+
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:
     """The model that an option names, ready to translate."""
     from seq2seq.translator import Translator
