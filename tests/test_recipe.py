@@ -166,7 +166,7 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
     assert mistakes(text) == [
         "recipe.yaml:7: data.valid.target: there is no file data/vall.en. Did you mean 'data/val.en'?",
         "recipe.yaml:11: training.learning_rat: unknown key. Did you mean 'learning_rate'?",
-        "recipe.yaml:12: training.max_steps: expected a whole number; found 'many'",
+        "recipe.yaml:12: training.max_steps: expected a whole number above 0; found 'many'",
     ]
 
 
@@ -176,15 +176,22 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("training: {warmup: 5}", "training.warmup: unknown key. Did you mean 'warmup_steps'?"),
         ("beam_size: 3", "beam_size: unknown key. Did you mean 'decoding.beam_size'?"),
         ("colour: red", "colour: unknown key."),
-        ("training: {max_steps: 1e5}", "training.max_steps: expected a whole number; found 100000.0. Write 100000."),
+        ("training: {max_steps: 1e5}",
+         "training.max_steps: expected a whole number above 0; found 100000.0. Write 100000."),
         ("training: {max_steps: '7'}",
-         "training.max_steps: expected a whole number; found '7'. Write it without quotes."),
-        ("training: {max_steps: !!bool x}", "training.max_steps: expected a whole number; found 'x'"),
-        ("training: {max_steps: -_}", "training.max_steps: expected a whole number; found '-_'"),
-        ("training: {max_steps: true}", "training.max_steps: expected a whole number; found true"),
+         "training.max_steps: expected a whole number above 0; found '7'. Write it without quotes."),
+        ("training: {max_steps: !!bool x}", "training.max_steps: expected a whole number above 0; found 'x'"),
+        ("training: {max_steps: -_}", "training.max_steps: expected a whole number above 0; found '-_'"),
+        ("training: {max_steps: true}", "training.max_steps: expected a whole number above 0; found true"),
         ("training: {max_steps: 0}", "training.max_steps: expected a number above 0; found 0"),
-        ("training: {learning_rate: fast}", "training.learning_rate: expected a number; found 'fast'"),
-        ("training: {learning_rate: .inf}", "training.learning_rate: expected a finite number; found inf"),
+        ("training: {learning_rate: fast}", "training.learning_rate: expected a number above 0; found 'fast'"),
+        ("training: {learning_rate: .inf}", "training.learning_rate: expected a finite number above 0; found inf"),
+        ("training: {learning_rate: inf}", "training.learning_rate: expected a number above 0; found 'inf'"),
+        ("training: {learning_rate: NaN}", "training.learning_rate: expected a number above 0; found 'NaN'"),
+        ("training: {label_smoothing: -inf}",
+         "training.label_smoothing: expected a number of at least 0 and below 1; found '-inf'"),
+        ("seed: many", "seed: expected a whole number of at least 0; found 'many'"),
+        ("training: {threads: inf}", "training.threads: expected a whole number above 0; found 'inf'"),
         ("training: {label_smoothing: 1}", "training.label_smoothing: expected a number below 1; found 1"),
         ("training: {checkpoint_minutes: 5}", "training.checkpoint_minutes: expected a number of at most 2; found 5"),
         ("training: {gradient_clip: -1}", "training.gradient_clip: expected a number of at least 0; found -1"),
@@ -330,7 +337,7 @@ def test_no_training_corpus_is_a_mistake_but_one_with_a_mistake_is_not_none(dire
         "recipe.yaml:5: data.train: expected at least one"
     ]
     assert mistakes(RECIPE.replace("target: train.en", "target: train.en, limit: x")) == [
-        "recipe.yaml:6: data.train.0.limit: expected a whole number; found 'x'"
+        "recipe.yaml:6: data.train.0.limit: expected a whole number above 0; found 'x'"
     ]
 
 
@@ -422,7 +429,7 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "model.base=[gone.yaml]",
     ) == [
         "--set training.max_step=5: unknown key. Did you mean 'max_steps'?",
-        "--set training.max_steps=five: expected a whole number; found 'five'",
+        "--set training.max_steps=five: expected a whole number above 0; found 'five'",
         "--set training: expected KEY=VALUE, such as training.max_steps=200",
         "--set =5: expected KEY=VALUE, such as training.max_steps=200",
         "--set decoding=[: not valid YAML: while parsing a flow node, expected the node content, "
