@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from seq2seq.errors import CorpusError
 from seq2seq.tmx import read_units
-from seq2seq.unpacking import BLOCK_BYTES, opened
+from seq2seq.unpacking import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
 from seq2seq.words import position_fault
 
 if TYPE_CHECKING:
@@ -72,14 +72,16 @@ class Counts:
 # Reading
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
+def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
     """Lines of a UTF-8 file (or .gz, .zst) without their line feed. Nothing else is changed.
 
+    longest: bytes of the longest line that is allowed.
     Raises:
-        CorpusError: the file cannot be read, or holds bytes that are not UTF-8; the message names the line.
+        CorpusError: the file cannot be read, or holds bytes that are not UTF-8, or a longer line; the message names
+            the line.
     """
     number = 0
-    for number, line in enumerate(byte_lines(Path(path)), 1):
+    for number, line in enumerate(byte_lines(Path(path), longest), 1):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
@@ -99,14 +101,15 @@ def read_texts(path: str | Path) -> list[str]:
     return [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
+def byte_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
     """Lines of a file (or .gz, .zst) as bytes, without their line feed.
 
     Raises:
-        CorpusError: the file cannot be read.
+        CorpusError: the file cannot be read, or has a line of more than `longest` bytes.
     """
     with opened(path) as file:
-        for line in file:
+        for line in bounded_lines(file, str(path), longest, "cut it into sentences, or raise the corpus's "
+                                                            "max_line_bytes."):
             yield line.removesuffix(b"\n")
 
 
@@ -165,7 +168,7 @@ def _one_line(text: str, counts: Counts) -> str:
 
 def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
     paths = [directory / str(path) for path in spec.columns]
-    first, *others = [read_lines(path) for path in paths]
+    first, *others = [read_lines(path, spec.max_line_bytes) for path in paths]
     number = 0
     for number, text in enumerate(first, 1):
         texts = [text, *(line for side in others if (line := next(side, None)) is not None)]
@@ -192,7 +195,7 @@ def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
 
 
 def _read_tsv(spec: Corpus, path: Path) -> Iterator[Row]:
-    lines = enumerate(read_lines(path), 1)
+    lines = enumerate(read_lines(path, spec.max_line_bytes), 1)
     columns = spec.columns
     if spec.header:
         names = next(lines, (1, ""))[1].removeprefix("\ufeff").removesuffix("\r").split("\t")
@@ -211,7 +214,7 @@ def _read_tsv(spec: Corpus, path: Path) -> Iterator[Row]:
 
 
 def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
         try:
             record = json.loads(line.removeprefix("\ufeff"))
         except (ValueError, RecursionError) as error:
@@ -223,7 +226,7 @@ def _read_tmx(spec: Corpus, path: Path) -> Iterator[Row]:
     with opened(path) as file:
         blocks = iter(partial(file.read, BLOCK_BYTES), b"")
         languages = [str(column) for column in spec.columns]
-        yield from enumerate(read_units(blocks, str(path), languages, spec.markup), 1)
+        yield from enumerate(read_units(blocks, str(path), languages, spec.markup, spec.max_line_bytes), 1)
 
 
 def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:

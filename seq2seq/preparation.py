@@ -22,7 +22,7 @@ from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
 from seq2seq.cleaning import clean
 from seq2seq.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import CorpusError, TokenizerError
-from seq2seq.recipe import Corpus, Recipe
+from seq2seq.recipe import REFUSING, Corpus, Recipe
 from seq2seq.storage import replacing
 from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 
@@ -131,7 +131,7 @@ def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         bool(recipe.tokenizer.subword_sampling),
         recipe.languages.model_dump(),                                          # which side of a .tmx is which
-        [(spec.model_dump(exclude={"weight"}), _file_states(spec)) for spec in recipe.resolve().data.train],
+        [(spec.model_dump(exclude={"weight", REFUSING}), _file_states(spec)) for spec in recipe.resolve().data.train],
     ]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 

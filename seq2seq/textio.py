@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 from seq2seq import console
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.unpacking import BLOCK_BYTES, PACKED, unpacked
+from seq2seq.unpacking import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -64,9 +64,11 @@ class Input:
     name: what messages call it. live: a person types it, so that each line wants its answer at once.
     """
 
-    def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False) -> None:
-        """total: how many lines there are, where that is known before reading."""
-        self.file, self.name, self.total, self.live = file, name, total, live
+    def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False,
+                 longest: int | None = None) -> None:
+        """total: how many lines there are, where that is known before reading. longest: bytes of the longest line that
+        an option allows; None where there is no such option."""
+        self.file, self.name, self.total, self.live, self.longest = file, name, total, live, longest
 
     def __iter__(self) -> Iterator[Line]:
         r"""The lines. `\n` alone ends one; a byte that is not UTF-8 comes in as U+FFFD, and its line is warned of."""
@@ -85,14 +87,17 @@ class Input:
 
     def _raw_lines(self) -> Iterator[bytes]:
         try:
-            yield from self.file
+            remedy = "cut it into sentences" + (", or raise --max-line-bytes." if self.longest else ".")
+            yield from bounded_lines(self.file, self.name, self.longest or LONGEST_LINE, remedy)
         except (OSError, EOFError, zlib.error) as error:                        # EOFError: a .gz that was cut off
             raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
 
 
 @contextmanager
-def reading(path: Path | None) -> Iterator[Input]:
+def reading(path: Path | None, longest: int | None = None) -> Iterator[Input]:
     """A file, unpacked where its name ends in .gz or .zst, or standard input where path is None.
+
+    longest: bytes of the longest line that an option allows; None where there is no such option.
 
     Raises:
         CorpusError: it cannot be opened.
@@ -100,14 +105,14 @@ def reading(path: Path | None) -> Iterator[Input]:
     if path is None:
         if sys.stdin is None:
             raise CorpusError("standard input is closed; name a file.")
-        yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty())
+        yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty(), longest=longest)
         return
     try:
         file = io.BufferedReader(unpacked(path), BLOCK_BYTES)
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {_reason(error)}. {_remedy(error)}") from error
     with file:
-        yield Input(file, str(path), _count_lines(path))
+        yield Input(file, str(path), _count_lines(path), longest=longest)
 
 
 def _count_lines(path: Path) -> int | None:

@@ -8,6 +8,7 @@ from itertools import chain
 from xml.parsers import expat
 
 from seq2seq.errors import CorpusError
+from seq2seq.unpacking import LONGEST_LINE
 
 # What is inside these belongs to a word processor's format; inside <hi> (and <sub>, a footnote) stands text.
 CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
@@ -28,8 +29,9 @@ class _Unit:
 class _Reader:
     """The handlers of a parser. Finished units lie in `units` until somebody takes them."""
 
-    def __init__(self, path: str, keep_markup: bool) -> None:
-        self.path, self.keep_markup = path, keep_markup
+    def __init__(self, path: str, keep_markup: bool, longest: int) -> None:
+        self.path, self.keep_markup, self.longest = path, keep_markup, longest
+        self.length = 0
         self.units: list[_Unit] = []
         self.unit: _Unit | None = None
         self.root: str | None = None
@@ -55,7 +57,7 @@ class _Reader:
         if name == "tuv":
             unit.language = next((attributes[key] for key in LANGUAGE if key in attributes), "")
         elif name == "seg":
-            unit.text = []
+            unit.text, self.length = [], 0
         elif name in CODES:
             unit.depth_in_codes += 1
 
@@ -76,6 +78,10 @@ class _Reader:
         unit = self.unit
         if unit is not None and unit.text is not None and (self.keep_markup or not unit.depth_in_codes):
             unit.text.append(text)
+            self.length += len(text.encode())
+            if self.length > self.longest:
+                raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: a segment has more than "
+                                  f"{self.longest:,} bytes. Cut it, or raise the corpus's max_line_bytes.")
 
     def _refuse_entity(self, name: str, *_: object) -> None:
         raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file declares the entity '{name}'. Such "
@@ -87,8 +93,8 @@ class _Reader:
                               "in the file, and its text would be lost; write the character itself.")
 
 
-def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False
-               ) -> Iterator[tuple[str, ...]]:
+def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
+               longest: int = LONGEST_LINE) -> Iterator[tuple[str, ...]]:
     """The texts of each unit in these languages.
 
     Args:
@@ -96,11 +102,12 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         path: what errors call the file.
         languages: codes; `en` takes `en-US` too where no variant is `en` itself. A unit without one of them gives ""
             for it; of several variants in one language the first is taken.
+        longest: bytes of the longest segment that is allowed.
         keep_markup: with the codes of the format it came from (`<b>` …) inside the text, otherwise without.
     Raises:
-        CorpusError: the file is no TMX, or damaged; with its line.
+        CorpusError: the file is no TMX, or damaged, or has a longer segment; with its line.
     """
-    reader = _Reader(path, keep_markup)
+    reader = _Reader(path, keep_markup, longest)
     try:
         # The parser may keep back units until it is told of the end (expat 2.6 does).
         for block, last in chain(((block, False) for block in blocks), [(b"", True)]):

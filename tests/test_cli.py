@@ -261,6 +261,20 @@ def test_what_cannot_be_opened_is_said_before_the_model_is_loaded(run, directory
         "translate", "model", "-o", "file/out").err
 
 
+def test_a_line_too_long_to_read_is_refused_by_its_number(run, model, directory):
+    text = b"ein Hund\n" + b"x" * 1_000_001
+    Path("long.gz").write_bytes(gzip.compress(text))
+    for arguments, stdin, name in ((["long.gz"], b"", "long.gz"), ([], text, "standard input")):
+        result = run("translate", model, *arguments, stdin=stdin)
+        assert result.code == 2
+        assert f"{name}:2: the line has more than 1,000,000 bytes." in result.err
+        assert "cut it into sentences, or raise --max-line-bytes." in result.err
+    shorter = run("translate", model, "long.gz", "--max-line-bytes", "7")
+    assert "long.gz:1: the line has more than 7 bytes." in shorter.err
+    score = run("score", model, "long.gz", "long.gz")
+    assert score.code == 2 and "cut it into sentences.\n" in score.err
+
+
 def test_without_a_model_no_output_appears(run, directory):
     result = run("translate", "nothing", "-o", "out", stdin=b"ein Hund\n")
     assert result.code == 2

@@ -492,6 +492,11 @@ def test_a_type_of_model_has_defaults_that_it_can_be_trained_with(directory, set
     assert (recipe.tokenizer.type, recipe.training.label_smoothing) == (tokenizer, smoothing)
 
 
+def test_a_run_may_take_over_a_longer_longest_line(directory):
+    change, = differences(load_recipe("recipe.yaml"), load_recipe("recipe.yaml", ["data.valid.max_line_bytes=7"]))
+    assert change.prolongs, "it decides what is refused, never what is read"
+
+
 # Bases
 
 

@@ -101,7 +101,7 @@ def describe_files(spec: Corpus, directory: Path) -> dict[str, dict[str, Any]]:
     for path in spec.paths:
         lines, damaged, marks = 0, Finding(), False
         try:
-            for lines, line in enumerate(byte_lines(directory / path), start=1):
+            for lines, line in enumerate(byte_lines(directory / path, spec.max_line_bytes), start=1):
                 marks |= lines == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
                 try:
                     line.decode()
