@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from seq2seq.errors import CorpusError
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.tmx import read_units
-from seq2seq.unpacking import BLOCK_BYTES, opened
+from seq2seq.unpacking import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
 from seq2seq.words import position_fault
 
 if TYPE_CHECKING:
@@ -75,14 +75,16 @@ class Counts:
 # Reading
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
+def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
     """Lines of a UTF-8 file (or .gz, .zst) without their line feed. Nothing else is changed.
 
+    longest: bytes of the longest line that is allowed.
     Raises:
-        CorpusError: the file cannot be read, or holds bytes that are not UTF-8; the message names the line.
+        CorpusError: the file cannot be read, or holds bytes that are not UTF-8, or a longer line; the message names
+            the line.
     """
     number = 0
-    for number, line in enumerate(byte_lines(Path(path)), 1):
+    for number, line in enumerate(byte_lines(Path(path), longest), 1):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
@@ -102,14 +104,15 @@ def read_texts(path: str | Path) -> list[str]:
     return [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
+def byte_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
     """Lines of a file (or .gz, .zst) as bytes, without their line feed.
 
     Raises:
-        CorpusError: the file cannot be read.
+        CorpusError: the file cannot be read, or has a line of more than `longest` bytes.
     """
     with opened(path) as file:
-        for line in file:
+        for line in bounded_lines(file, str(path), longest, "cut it into sentences, or raise the corpus's "
+                                                            "max_line_bytes."):
             yield line.removesuffix(b"\n")
 
 
@@ -168,7 +171,7 @@ def _one_line(text: str, counts: Counts) -> str:
 
 def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
     paths = [directory / str(path) for path in spec.columns]
-    first, *others = [read_lines(path) for path in paths]
+    first, *others = [read_lines(path, spec.max_line_bytes) for path in paths]
     number = 0
     for number, text in enumerate(first, 1):
         texts = [text, *(line for side in others if (line := next(side, None)) is not None)]
@@ -195,7 +198,8 @@ def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
 
 
 def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
-    lines = _csv_lines(path) if spec.table_format == ".csv" else _tsv_lines(path)
+    read = _csv_lines if spec.table_format == ".csv" else _tsv_lines
+    lines = read(path, spec.max_line_bytes)
     columns = spec.columns
     if spec.header:
         names = next(lines, (1, [""]))[1]
@@ -213,13 +217,13 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
         yield number, tuple(fields[place] for place in places)
 
 
-def _tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number and the fields of each line."""
-    for number, line in enumerate(read_lines(path), 1):
+def _tsv_lines(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
+    """The number and the fields of each line; none has more than `longest` bytes."""
+    for number, line in enumerate(read_lines(path, longest), 1):
         yield number, line.split("\t")
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _csv_lines(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
     """The number and the fields of each line of a CSV file (RFC 4180), all of which have as many.
 
     A byte order mark and a final `\\r`, which are no part of a quoted field, stay with the first and the last field:
@@ -230,7 +234,7 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             than the first, as commas without quotes around them make.
     """
     width = 0
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, longest), 1):
         fields = _csv_fields(line, f"{path}:{number}") if '"' in line else line.split(",")
         width = width or len(fields)
         if len(fields) != width:
@@ -264,7 +268,7 @@ def _csv_fields(line: str, where: str) -> list[str]:
 
 
 def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
         try:
             record = parse_json(line.removeprefix("\ufeff"))
         except NotJson as error:
@@ -276,7 +280,8 @@ def _read_tmx(spec: Corpus, path: Path) -> Iterator[Row]:
     with opened(path) as file:
         blocks = iter(partial(file.read, BLOCK_BYTES), b"")
         languages = [str(column) for column in spec.columns]
-        yield from enumerate(read_units(blocks, str(path), languages, spec.markup, spec.limit), 1)
+        units = read_units(blocks, str(path), languages, spec.markup, spec.limit, spec.max_line_bytes)
+        yield from enumerate(units, 1)
 
 
 def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:

@@ -14,6 +14,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from seq2seq import console
 from seq2seq.corpus import read_pairs, read_texts
 from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
+from seq2seq.quality import is_tokenized
 from seq2seq.segments import main_language
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 METRICS = ("bleu", "chrf", "ter")
 """What is measured of a translation unless something else is asked for; `exact` is the fourth."""
+TOKENIZED = 0.2
+"""Share of lines with punctuation that stands apart above which text is taken for tokenised."""
 # Perplexities, and what each is per.
 UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
 
@@ -40,6 +43,9 @@ class Score:
     details: dict[str, Any] = field(default_factory=dict)
     """BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words. A perplexity: the sum
     of -log p in nats, how many units it is divided by, and of how many lines."""
+    precision: str | None = None
+    """Numbers that the model computed in (fp32, bf16, int8), which signatures have no place for; None of text that was
+    not made here."""
 
 
 def bleu_tokenizer(language: str) -> str:
@@ -53,6 +59,7 @@ def corpus_scores(
     language: str,
     metrics: Sequence[str] = METRICS,
     names: Sequence[str] | None = None,
+    precision: str | None = None,
 ) -> dict[str, Score]:
     """Scores of a whole test set.
 
@@ -62,6 +69,7 @@ def corpus_scores(
         language: the code of the target language; it decides how BLEU tells words apart.
         metrics: some of bleu, chrf, ter, and exact: the share of lines that equal their line in a reference.
         names: what errors call the hypotheses and each stream of references, such as their paths.
+        precision: of the model that has made the hypotheses, if one has.
     Raises:
         CorpusError: there is nothing to compare, or lines do not match.
         UserError: the language needs an optional package.
@@ -76,7 +84,7 @@ def corpus_scores(
         numbers = [f" {number}" for number in range(1, len(references) + 1)] if len(references) > 1 else [""]
         names = ["the hypotheses", *(f"the reference{number}" for number in numbers)]
     require_parallel(hypotheses, references, names)
-    return {metric: _score(metric, hypotheses, references, language) for metric in metrics}
+    return {metric: _score(metric, hypotheses, references, language, precision) for metric in metrics}
 
 
 def score_files(
@@ -89,6 +97,10 @@ def score_files(
     """
     paths = [Path(hypothesis_path), *map(Path, reference_paths)]
     hypotheses, *references = [read_texts(path) for path in paths]
+    if sum(map(is_tokenized, hypotheses)) > TOKENIZED * len(hypotheses):
+        console.warn(f"{hypothesis_path} looks tokenised (full stops and commas stand apart), and sacreBLEU tokenises "
+                     "again. Detokenise it; or, for the figure of a paper on tokenised text, use sacrebleu --force "
+                     "--tokenize none.")
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
 
 
@@ -115,7 +127,8 @@ def _translated(
         found = translator.translate([source for source, _ in pairs], progress=advance)
     hypotheses = [best.text for best, *_ in found]
     references = [target for _, target in pairs]
-    return corpus_scores(hypotheses, [references], translator.languages.target, metrics)
+    return corpus_scores(hypotheses, [references], translator.languages.target, metrics,
+                         precision=translator.precision)
 
 
 def perplexities(
@@ -149,7 +162,8 @@ def perplexities(
     signatures["perplexity"] += f"|vocabulary:{tokenizer.vocab_size}|tokenizer:{tokenizer.fingerprint[:8]}"
     return {
         metric: Score(perplexity(total, counts[metric]), signatures[metric],
-                      {"negative_log_likelihood": total, "units": counts[metric], "lines": len(kept)})
+                      {"negative_log_likelihood": total, "units": counts[metric], "lines": len(kept)},
+                      translator.precision)
         for metric in metrics
     }
 
@@ -180,11 +194,13 @@ def require_metrics(metrics: Sequence[str], language: str) -> None:
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
-    """A line for each metric: name, value, signature, and what stands behind a BLEU score."""
+    """A line for each metric: name, value, signature, precision, and what stands behind a BLEU score."""
     width = max((len(TITLES.get(metric, metric)) for metric in scores), default=0)
     rows = []
     for metric, score in scores.items():
         row = f"{TITLES.get(metric, metric):<{width}}  {score.value:6.2f}  {score.signature}"
+        if score.precision:
+            row += f"  precision:{score.precision}"
         if metric == "bleu":
             precisions = "/".join(f"{precision:.1f}" for precision in score.details["precisions"])
             row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f})"
@@ -195,7 +211,8 @@ def format_scores(scores: Mapping[str, Score]) -> str:
 def to_dict(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:
     """The scores as JSON values, with nothing rounded."""
     return {
-        metric: {"value": score.value, "signature": score.signature, **score.details}
+        metric: {"value": score.value, "signature": score.signature,
+                 **({"precision": score.precision} if score.precision else {}), **score.details}
         for metric, score in scores.items()
     }
 
@@ -238,7 +255,9 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
         raise OptionError(f"there is no metric {metric!r}. Use one of {', '.join((*METRICS, 'exact'))}.")
     tokenizer = bleu_tokenizer(language)
     try:
-        return BLEU(tokenize=tokenizer)
+        # force: without it three lines about tokenised text go to the terminal at every validation. `check` and
+        # `score_files` say it once.
+        return BLEU(tokenize=tokenizer, force=True)
     except RuntimeError as error:  # sacreBLEU's way to say that a package is missing
         extra = main_language(language)
         raise UserError(
@@ -246,11 +265,13 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
         ) from error
 
 
-def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> Score:
+def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str,
+           precision: str | None) -> Score:
     if metric == "exact":
         equal = sum(hypothesis in lines for hypothesis, lines in zip(hypotheses, zip(*references, strict=True),
                                                                      strict=True))
-        return Score(100 * equal / len(hypotheses), f"nrefs:{len(references)}|case:mixed|equal:line")
+        return Score(100 * equal / len(hypotheses), f"nrefs:{len(references)}|case:mixed|equal:line",
+                     precision=precision)
     computed = sacrebleu_metric(metric, language)
     result = computed.corpus_score(hypotheses, references)
     details = {}
@@ -261,7 +282,7 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
             "hypothesis_length": result.sys_len,
             "reference_length": result.ref_len,
         }
-    return Score(result.score, str(computed.get_signature()), details)
+    return Score(result.score, str(computed.get_signature()), details, precision)
 
 
 def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:

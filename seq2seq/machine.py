@@ -54,15 +54,26 @@ def choose_device(name: str = "auto") -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    known = "Use cpu, cuda (or cuda:1, …) or auto." if torch.cuda.is_available() else "Use cpu or auto."
     try:
         device = torch.device(name)
+    except RuntimeError as error:                                               # it lists devices that few have
+        raise UserError(f"there is no device '{name}'. Devices are cpu, cuda, cuda:1, …, and auto. {known}") from error
+    try:
         torch.empty(0, device=device)
         if device.type == "meta":
             raise RuntimeError("it holds no numbers.")
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device '{name}' cannot be used here: {str(error).splitlines()[0]} "
-                          f"Use cpu{', cuda' if torch.cuda.is_available() else ''} or auto.") from error
+        raise UserError(f"device '{name}' cannot be used here{_why_not(device)}. {known}") from error
     return device
+
+
+def _why_not(device: torch.device) -> str:
+    if device.type != "cuda":
+        return ""
+    if not torch.cuda.is_available():
+        return ": torch finds no CUDA device" if torch.version.cuda else ": this torch is built without CUDA"
+    return f": there are {torch.cuda.device_count()} CUDA devices, counted from cuda:0"
 
 
 def has_fast_bf16(device: torch.device) -> bool:

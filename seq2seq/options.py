@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from seq2seq.sizes import model_sizes
+
 
 class Precision(StrEnum):
     """Numbers to compute in."""
@@ -46,7 +48,9 @@ def examples(*lines: str) -> str:
 
 SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
 CONSTRAINTS, SAMPLING, MODELS = "What a translation must hold", "Sampling", "Several models"
-RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, in YAML.", show_default=False)]
+RecipeFile = Annotated[Path, typer.Argument(
+    metavar="RECIPE", show_default=False,
+    help=f"A recipe, in YAML. Its `model: {{base: SIZE}}` is one of {', '.join(model_sizes())}, or a file.")]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", show_default=False,
     help="Use another value than the recipe's, such as training.max_steps=200. May be given again.")]

@@ -24,7 +24,7 @@ from seq2seq.cleaning import clean
 from seq2seq.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.json_reader import parse_json
-from seq2seq.recipe import Corpus, Recipe
+from seq2seq.recipe import REFUSING, Corpus, Recipe
 from seq2seq.storage import sync, write_json
 from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 from seq2seq.tokenizer_files import load_tokenizers, tokenizers_of_run
@@ -99,7 +99,8 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
         console.say("training the tokenizer")
         require_intact_text(_paths(recipe), directory.parent / SYNTHETIC)
         points = recipe.model.type == "pointer"
-        return train_tokenizers(training_pairs(recipe), recipe.tokenizer, recipe.seed,
+        pairs = console.watched("reading text for the tokenizer", training_pairs(recipe), "pairs")
+        return train_tokenizers(pairs, recipe.tokenizer, recipe.seed,
                                 target_positions=recipe.model.max_positions - 1 if points else None)
 
     return tokenizers_of_run(directory, make)
@@ -204,7 +205,7 @@ def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         bool(recipe.tokenizer.subword_sampling),
         recipe.languages.model_dump(),                                          # which side of a .tmx is which
-        [(spec.model_dump(exclude={"weight"}), _file_states(spec)) for spec in recipe.resolve().data.train],
+        [(spec.model_dump(exclude={"weight", REFUSING}), _file_states(spec)) for spec in recipe.resolve().data.train],
     ]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -264,7 +265,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     keep_text = bool(recipe.tokenizer.subword_sampling)
     every_counts: dict[str, dict[str, Any]] = {}
     total = 0
-    with contextlib.ExitStack() as stack, console.progress("tokenising", None) as advance:
+    with contextlib.ExitStack() as stack, console.progress("tokenising", None, unit="pairs") as advance:
         lines_file = stack.enter_context(open(aside / "lines", "wb"))
         corpora_file = stack.enter_context(open(aside / "corpora", "wb"))
         texts = [stack.enter_context(open(aside / f"{side}.txt", "w", encoding="utf-8", newline="\n"))

@@ -16,6 +16,8 @@ NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|\d+")
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
 # The bytes 0x80 to 0xBF as Windows-1252 shows them, and as Latin-1 does.
 CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for byte in range(0x80, 0xC0))
+# A full stop or comma that stands alone, and the hyphen of the Moses tokeniser. French sets ? ! ; : apart in raw text.
+TOKENIZED = re.compile(r" [.,](?: |$)|@-@")
 # UTF-8 that was read as one of the two: ä has become Ã¤, a quotation mark â€œ. Then U+FFFD, and control characters.
 DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x0e-\x1f\x7f]")
 
@@ -36,6 +38,11 @@ def number_agreement(source: str, target: str) -> float:
 def is_damaged(text: str) -> bool:
     """Whether characters were lost or read in a wrong encoding: U+FFFD, control characters, Ã¤ for ä."""
     return DAMAGE.search(text) is not None
+
+
+def is_tokenized(text: str) -> bool:
+    """Whether punctuation stands apart, as a tokeniser leaves it: `a dog runs .`"""
+    return TOKENIZED.search(text) is not None
 
 
 def has_entities(text: str) -> bool:

@@ -22,11 +22,12 @@ SIGNIFICANT = 0.05
 @dataclass(frozen=True)
 class Estimate:
     """A system's score on the whole test set; mean, and half the width of the 95 % interval, of the scores of test sets
-    drawn from it."""
+    drawn from it. precision: of the model that has translated; None of a file of translations."""
 
     value: float
     mean: float
     interval: float
+    precision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Comparison:
 
 def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence[Sequence[str]], language: str,
             metrics: Sequence[str] = METRICS, test: str = "bootstrap", samples: int = 0,
-            names: Sequence[str] | None = None) -> dict[str, Comparison]:
+            names: Sequence[str] | None = None,
+            precisions: Sequence[str | None] = (None, None)) -> dict[str, Comparison]:
     """Compare the translations of two systems.
 
     Args:
@@ -55,6 +57,7 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
         samples: test sets that are drawn, or trials; 0 is sacreBLEU's default, 1,000 or 10,000. Seeded, as there, by
             the environment variable SACREBLEU_SEED.
         names: what errors call the two systems and each stream of references.
+        precisions: of the models that have made the translations of the two systems, where models have.
     Raises:
         CorpusError: lines do not match.
         UserError: the language needs an optional package.
@@ -69,13 +72,13 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
         signatures, scores = tested()
         (title, signature), = signatures.items()
         of_baseline, of_system = scores[title]
-        compared[metric] = Comparison(_estimate(of_system), _estimate(of_baseline), float(of_system.p_value),
-                                      str(signature))
+        compared[metric] = Comparison(_estimate(of_system, precisions[0]), _estimate(of_baseline, precisions[1]),
+                                      float(of_system.p_value), str(signature))
     return compared
 
 
-def _estimate(found: Any) -> Estimate:
-    return Estimate(float(found.score), float(found.mean), float(found.ci))
+def _estimate(found: Any, precision: str | None) -> Estimate:
+    return Estimate(float(found.score), float(found.mean), float(found.ci), precision)
 
 
 def format_comparison(compared: Mapping[str, Comparison], system: str, baseline: str) -> str:
@@ -87,6 +90,7 @@ def format_comparison(compared: Mapping[str, Comparison], system: str, baseline:
         verdict = "significant" if found.difference and found.p_value < SIGNIFICANT else "not significant"
         lines += [f"{TITLES[metric]}  {found.signature}"]
         lines += [f"  {name:<{width}}  {score.value:6.2f}  (95 %: {score.mean:.2f} ± {score.interval:.2f})"
+                  f"{f'  precision:{score.precision}' if score.precision else ''}"
                   for name, score in ((system, found.system), (baseline, found.baseline))]
         lines += [f"  {'difference':<{width}}  {found.difference:+6.2f}  (p = {found.p_value:.4f}, {verdict} at "
                   f"{SIGNIFICANT})"]

@@ -132,7 +132,7 @@ def _options(own: DecodingSection, samples: bool) -> dict[str, Any]:
 
 
 def _texts(spec: Corpus, given: Path) -> Iterator[str]:
-    alone = Corpus(text=str(given), limit=spec.limit)
+    alone = Corpus(text=str(given), limit=spec.limit, max_line_bytes=spec.max_line_bytes)
     for _, _, text in read_corpus(alone, Path(), Counts()):
         yield text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -16,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 from seq2seq import console
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.unpacking import BLOCK_BYTES, PACKED, unpacked
+from seq2seq.unpacking import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -63,9 +64,11 @@ class Input:
     name: what messages call it. live: a person types it, so that each line wants its answer at once.
     """
 
-    def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False) -> None:
-        """total: how many lines there are, where that is known before reading."""
-        self.file, self.name, self.total, self.live = file, name, total, live
+    def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False,
+                 longest: int | None = None) -> None:
+        """total: how many lines there are, where that is known before reading. longest: bytes of the longest line that
+        an option allows; None where there is no such option."""
+        self.file, self.name, self.total, self.live, self.longest = file, name, total, live, longest
 
     def __iter__(self) -> Iterator[Line]:
         r"""The lines. `\n` alone ends one; a byte that is not UTF-8 comes in as U+FFFD, and its line is warned of."""
@@ -84,14 +87,17 @@ class Input:
 
     def _raw_lines(self) -> Iterator[bytes]:
         try:
-            yield from self.file
+            remedy = "cut it into sentences" + (", or raise --max-line-bytes." if self.longest else ".")
+            yield from bounded_lines(self.file, self.name, self.longest or LONGEST_LINE, remedy)
         except (OSError, EOFError, zlib.error) as error:                        # EOFError: a .gz that was cut off
             raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
 
 
 @contextmanager
-def reading(path: Path | None) -> Iterator[Input]:
+def reading(path: Path | None, longest: int | None = None) -> Iterator[Input]:
     """A file, unpacked where its name ends in .gz or .zst, or standard input where path is None.
+
+    longest: bytes of the longest line that an option allows; None where there is no such option.
 
     Raises:
         CorpusError: it cannot be opened.
@@ -99,14 +105,14 @@ def reading(path: Path | None) -> Iterator[Input]:
     if path is None:
         if sys.stdin is None:
             raise CorpusError("standard input is closed; name a file.")
-        yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty())
+        yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty(), longest=longest)
         return
     try:
         file = io.BufferedReader(unpacked(path), BLOCK_BYTES)
     except OSError as error:
-        raise CorpusError(f"{path} cannot be read: {_reason(error)}.") from error
+        raise CorpusError(f"{path} cannot be read: {_reason(error)}. {_remedy(error)}") from error
     with file:
-        yield Input(file, str(path), _count_lines(path))
+        yield Input(file, str(path), _count_lines(path), longest=longest)
 
 
 def _count_lines(path: Path) -> int | None:
@@ -148,7 +154,7 @@ class Output:
                 self.file.close()
             if isinstance(error, BrokenPipeError):
                 raise OutputClosed from None
-            raise UserError(f"{self.name} cannot be written: {_reason(error)}.") from error
+            raise UserError(f"{self.name} cannot be written: {_reason(error)}. {_remedy(error)}") from error
 
 
 @contextmanager
@@ -176,7 +182,11 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
             raise IsADirectoryError(0, "it is a directory")
         file = part.open("wb" if special else "ab")
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {_reason(error)}.") from error
+        if place.parent.is_dir() or isinstance(error, PermissionError):
+            raise UserError(f"{path} cannot be written: {_reason(error)}. {_remedy(error)}") from error
+        missing = (f"{path.parent} is a file. Name" if place.parent.exists() else
+                   f"there is no directory {path.parent}. Make it (mkdir -p {path.parent}), or name")
+        raise UserError(f"{path} cannot be written: {missing} another file.") from error
     with file:
         if not special:
             _claim(file, part)
@@ -297,3 +307,15 @@ def not_parallel(source: str, source_lines: int, target: str, target_lines: int)
 
 def _reason(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _remedy(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"Check its name; names are looked up in {Path.cwd()}."
+    if isinstance(error, (IsADirectoryError, NotADirectoryError)):
+        return "Name a file."
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return "Check the permissions, or name another file."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room, or name a file on another disk."
+    return "Check the disk, or name another file."

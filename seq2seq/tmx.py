@@ -10,6 +10,7 @@ from xml.parsers import expat
 
 from seq2seq.errors import CorpusError
 from seq2seq.language_codes import subtags
+from seq2seq.unpacking import LONGEST_LINE
 
 # What is inside these belongs to a word processor's format; inside <hi> (and <sub>, a footnote) stands text.
 CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
@@ -32,8 +33,9 @@ class _Unit:
 class _Reader:
     """The handlers of a parser. Finished units lie in `units` until somebody takes them."""
 
-    def __init__(self, path: str, keep_markup: bool) -> None:
-        self.path, self.keep_markup = path, keep_markup
+    def __init__(self, path: str, keep_markup: bool, longest: int) -> None:
+        self.path, self.keep_markup, self.longest = path, keep_markup, longest
+        self.length = 0
         self.units: list[_Unit] = []
         self.unit: _Unit | None = None
         self.root: str | None = None
@@ -59,7 +61,7 @@ class _Reader:
         if name == "tuv":
             unit.language = next((attributes[key] for key in LANGUAGE if key in attributes), "")
         elif name == "seg":
-            unit.text = []
+            unit.text, self.length = [], 0
         elif name in CODES:
             unit.depth_in_codes += 1
 
@@ -80,6 +82,10 @@ class _Reader:
         unit = self.unit
         if unit is not None and unit.text is not None and (self.keep_markup or not unit.depth_in_codes):
             unit.text.append(text)
+            self.length += len(text.encode())
+            if self.length > self.longest:
+                raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: a segment has more than "
+                                  f"{self.longest:,} bytes. Cut it, or raise the corpus's max_line_bytes.")
 
     def _refuse_entity(self, name: str, *_: object) -> None:
         raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file declares the entity '{name}'. Such "
@@ -92,7 +98,7 @@ class _Reader:
 
 
 def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
-               limit: int | None = None) -> Iterator[tuple[str, ...]]:
+               limit: int | None = None, longest: int = LONGEST_LINE) -> Iterator[tuple[str, ...]]:
     """The texts of each unit in these languages.
 
     Args:
@@ -102,11 +108,13 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
             without one of them gives "" for it; of several variants in one language the first is taken.
         keep_markup: with the codes of the format it came from (`<b>` …) inside the text, otherwise without.
         limit: how many units to read, from the first.
+        longest: bytes of the longest segment that is allowed.
     Raises:
-        CorpusError: the file is no TMX, or damaged; with its line. Or no unit has one of the languages.
+        CorpusError: the file is no TMX, or damaged, or has a longer segment; with its line. Or no unit has one of the
+            languages.
     """
     missing, there, count = list(dict.fromkeys(languages)), dict[str, None](), 0
-    for count, unit in enumerate(islice(_units(blocks, path, keep_markup), limit), 1):
+    for count, unit in enumerate(islice(_units(blocks, path, keep_markup, longest), limit), 1):
         texts = {language: _text(unit, language) for language in languages}
         if missing:
             missing = [language for language in missing if texts[language] is None]
@@ -118,8 +126,8 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         raise _without(path, missing, f"its {count:,}", list(there))
 
 
-def _units(blocks: Iterable[bytes], path: str, keep_markup: bool) -> Iterator[_Unit]:
-    reader = _Reader(path, keep_markup)
+def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, longest: int) -> Iterator[_Unit]:
+    reader = _Reader(path, keep_markup, longest)
     try:
         # The parser may keep back units until it is told of the end (expat 2.6 does).
         for block, last in chain(((block, False) for block in blocks), [(b"", True)]):

@@ -174,7 +174,7 @@ class Training:
         saved_at = time.monotonic()
         try:
             with (stopping_by_signal(at_once=self.group.size == 1) as request,
-                  console.progress("training", section.max_steps, progress.step) as advance):
+                  console.progress("training", section.max_steps, progress.step, "steps") as advance):
                 self._validate_if_due(log)
                 for parts in self._steps():
                     self._step(parts)
@@ -271,12 +271,12 @@ class Training:
         if self.progress.step:
             console.say(f"going on after step {self.progress.step:,}")
 
-    def _log_window(self, log: Log) -> str:
-        """Write the means since the last line; the same as a line for the console."""
+    def _log_window(self, log: Log) -> list[str]:
+        """Write the means since the last line; the same as figures for the console, the most important first."""
         window, self.progress.window = self.progress.window, {}
         self.progress.seconds += window["seconds"]
         if "steps" not in window:                                               # all of them were skipped
-            return ""
+            return []
         tokens = window["target_tokens"]
         values = {
             "epoch": self.progress.epoch,
@@ -288,13 +288,9 @@ class Training:
             "seconds": self.progress.seconds,
         }
         log.write("training", self.progress.step, values)
-        shown = (f"epoch {self.progress.epoch + 1}  loss {values['loss']:.3f}  "
-                 f"perplexity {_figure(values['perplexity'])}  rate {values['learning_rate']:.2e}  "
-                 f"gradient {values['gradient_norm']:.2f}  {values['tokens_per_second']:,.0f} tokens/s")
-        if not console.is_terminal():
-            left = (self.section.max_steps - self.progress.step) * self.progress.seconds / self.progress.step
-            console.say(f"step {self.progress.step:,}/{self.section.max_steps:,}  {shown}  {left / 60:.0f} min left")
-        return shown
+        return [f"loss {values['loss']:.3f}", f"perplexity {_figure(values['perplexity'])}",
+                f"epoch {self.progress.epoch + 1}", f"{values['tokens_per_second']:,.0f} tokens/s",
+                f"learning rate {values['learning_rate']:.2e}", f"gradient {values['gradient_norm']:.2f}"]
 
     # Validation
 
@@ -323,7 +319,7 @@ class Training:
         except FloatingPointError as error:
             raise diverged(f"step {self.progress.step:,}: {error}", self.progress, self.run) from error
         values = measured.values()
-        log.write(kind, self.progress.step, values)
+        log.write(kind, self.progress.step, values | ({"precision": measured.precision} if measured.scores else {}))
         score = values[self.section.best_metric]
         better = self.progress.is_better(score, self.section.best_metric)
         if better:
@@ -332,7 +328,8 @@ class Training:
             self.progress.best_score, self.progress.best_step = score, self.progress.step
             self._save_best(measured)
         shown = "  ".join(f"{name} {_figure(value)}" for name, value in values.items())
-        console.say(f"{title}  {shown}{'  (best)' if better else ''}")
+        translated = f"  (translated in {measured.precision})" if measured.scores else ""
+        console.say(f"{title}  {shown}{translated}{'  (best)' if better else ''}")
         return measured, better
 
     def _translator(self) -> Translator:

@@ -7,14 +7,20 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from seq2seq.errors import CorpusError
 
 BLOCK_BYTES = 1 << 20
+# zstandard unpacks all that it is given at once, up to 32,000 bytes of each: a block of 1 MB could fill the memory.
+ZST_BYTES = 1 << 10
 PACKED = (".gz", ".zst")
 """Endings of what is unpacked while it is read."""
+LONGEST_LINE = 1_000_000
+"""Bytes, unless a recipe or an option says otherwise. Sentences have some hundreds, documents on one line some ten
+thousands. Beyond a million a line is a file without line ends, or a small packed one that would fill the memory."""
 
 
 @contextmanager
@@ -34,6 +40,21 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
         raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
+def bounded_lines(file: Any, name: str, longest: int, remedy: str) -> Iterator[bytes]:
+    """The lines of a file of bytes, with their line feeds. No more than one of the longest is held in memory.
+
+    Args:
+        file: has `readline`. name: what errors call it.
+        longest: bytes of the longest line, its line feed aside. remedy: the end of the message about a longer one.
+    Raises:
+        CorpusError: a line is longer; with its number.
+    """
+    for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=1):
+        if len(line) > longest and not line.endswith(b"\n"):
+            raise CorpusError(f"{name}:{number}: the line has more than {longest:,} bytes. Lines end at \\n; {remedy}")
+        yield line
+
+
 def unpacked(path: Path) -> Any:
     """A file of bytes, for iteration and reading. What is wrong with it shows while it is read; see `opened`."""
     if path.suffix == ".gz":
@@ -51,7 +72,7 @@ def _unpacked_zst(path: Path) -> Iterator[bytes]:
     frame = None
     try:
         with open(path, "rb") as file:
-            while block := file.read(BLOCK_BYTES):
+            while block := file.read(ZST_BYTES):
                 while block:                                                    # which can hold the end of a frame
                     frame = frame or zstandard.ZstdDecompressor().decompressobj()
                     yield frame.decompress(block)

@@ -32,6 +32,11 @@ class Measured:
     loss: float
     scores: dict[str, Score]
 
+    @property
+    def precision(self) -> str | None:
+        """What the scores were computed in; the loss is always that of fp32. None without scores."""
+        return next((score.precision for score in self.scores.values()), None)
+
     def values(self) -> dict[str, float]:
         """All figures by name: loss, perplexity, and the scores."""
         return {"loss": self.loss, "perplexity": math.exp(min(self.loss, 700)),

@@ -54,6 +54,19 @@ def checked(*overrides: str) -> Report:
     return inspect(load_recipe("recipe.yaml", overrides), Path("run"))
 
 
+def test_tokenised_text_is_named_once_with_what_it_does_to_scores(directory, capsys):
+    assert not any("tokenised" in warning for warning in checked().warnings)
+    for name, pairs in TEXTS.items():
+        write(directory, name, [f"{pair} , not cats ." for pair in pairs] * 3)
+    warning, = (warning for warning in checked().warnings if "tokenised" in warning)
+    assert warning.startswith("train train.de, train more.de, valid valid.de, test.first test.de: the target text "
+                              "looks tokenised: in 15 (lines 1, 3, 4, 5, 6, …) of 18 lines of train.de")
+    assert "sacreBLEU tokenises again" in warning and "--tokenize none" in warning
+    assert not any("tokenised" in warning for warning in checked("metrics=[exact]",
+                                                                 "training.best_metric=exact").warnings)
+    assert "sacrebleu" not in capsys.readouterr().err
+
+
 def test_cleaning_is_counted_by_reason_with_an_example(directory):
     train, more = (corpus for corpus in checked().corpora if corpus.role == "train")
     assert (train.label, train.pairs, more.pairs) == ("train.de", 3, 1)

@@ -251,9 +251,28 @@ def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_i
 def test_what_cannot_be_opened_is_said_before_the_model_is_loaded(run, directory, monkeypatch):
     monkeypatch.setattr(Translator, "load", None)
     assert "no.txt cannot be read: No such file" in run("translate", "model", "no.txt").err
-    assert "nowhere/out cannot be written: No such file" in run("translate", "model", "-o", "nowhere/out").err
-    assert f"{directory} cannot be written: it is a directory" in run("translate", "model", "-o", directory).err
+    assert "nowhere/out cannot be written: there is no directory nowhere. Make it (mkdir -p nowhere), or name" in run(
+        "translate", "model", "-o", "nowhere/out").err
+    assert f"{directory} cannot be written: it is a directory. Name a file." in run(
+        "translate", "model", "-o", directory).err
     assert not list(directory.iterdir())
+    Path("file").touch()
+    assert "file/out cannot be written: file is a file. Name another file." in run(
+        "translate", "model", "-o", "file/out").err
+
+
+def test_a_line_too_long_to_read_is_refused_by_its_number(run, model, directory):
+    text = b"ein Hund\n" + b"x" * 1_000_001
+    Path("long.gz").write_bytes(gzip.compress(text))
+    for arguments, stdin, name in ((["long.gz"], b"", "long.gz"), ([], text, "standard input")):
+        result = run("translate", model, *arguments, stdin=stdin)
+        assert result.code == 2
+        assert f"{name}:2: the line has more than 1,000,000 bytes." in result.err
+        assert "cut it into sentences, or raise --max-line-bytes." in result.err
+    shorter = run("translate", model, "long.gz", "--max-line-bytes", "7")
+    assert "long.gz:1: the line has more than 7 bytes." in shorter.err
+    score = run("score", model, "long.gz", "long.gz")
+    assert score.code == 2 and "cut it into sentences.\n" in score.err
 
 
 def test_without_a_model_no_output_appears(run, directory):
@@ -266,7 +285,7 @@ def test_without_a_model_no_output_appears(run, directory):
 def test_a_full_disk_is_told(run, model):
     result = run("translate", model, "-o", "/dev/full", stdin=b"ein Hund\n")
     assert result.code == 2
-    assert "/dev/full cannot be written: No space left on device" in result.err
+    assert "/dev/full cannot be written: No space left on device. Make room" in result.err
 
 
 def test_jsonl_has_an_object_for_each_line(run, model):
@@ -524,7 +543,8 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
     (["--sampling", "--require", "phrases"], "goes neither with sampling nor"),
     (["--forbid", "caf\udce9"], "a phrase holds bytes that are not UTF-8"),
     (["--length-penalty", 1000], "--length-penalty"), (["--mbr", 5000], "--mbr"),
-    (["--device", "meta"], "device 'meta' cannot be used here"),
+    (["--device", "meta"], "device 'meta' cannot be used here. Use cpu"),
+    (["--device", "tpu"], "there is no device 'tpu'. Devices are cpu, cuda, cuda:1, …, and auto. Use cpu"),
     (["--min-length", 500], "line 1: its translation is to have 500 pieces"),
 ])
 def test_options_that_make_no_sense_together_are_refused(run, model, directory, options, message):
@@ -625,7 +645,12 @@ def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     run("translate", model, "data/test.de", "-o", "translated")
     by_hand = run("evaluate", "--hypothesis", "translated", "--reference", "data/test.en", "--format", "json")
     result = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--format", "json")
-    assert (result.code, result.out) == (0, by_hand.out)
+    assert result.code == 0
+    scores = json.loads(result.out)
+    assert {score.pop("precision") for score in scores.values()} <= {"fp32", "bf16"}
+    assert scores == json.loads(by_hand.out), "whose precision nobody knows"
+    table = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--precision", "int8").out
+    assert table.count(b"  precision:int8") == 3
 
 
 def test_the_recipes_test_sets_are_used_and_the_scores_kept(run, directory, recipe, tokenizers):
@@ -835,11 +860,28 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
     assert result.stdout.count("Examples") == 6
 
 
+@pytest.mark.parametrize("command", [["train"], ["train", "--restart"], ["check"]])
+@pytest.mark.parametrize("inside", ["", "/run"])
+def test_a_file_is_no_run_directory(run, directory, command, inside):
+    write_recipe(directory)
+    Path("file").touch()
+    result = run(*command, "recipe.yaml", "--run-dir", f"file{inside}")
+    assert (result.code, result.out) == (2, b"")
+    assert re.fullmatch(rf"--run-dir file{inside}: \S*file is a file. Name a directory, .*\n", result.err)
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_the_help_lists_the_sizes_of_models(run, command):
+    text = " ".join(run(command, "--help").out.decode().replace("│", " ").split())
+    assert "tiny, small, base, big, rnn_small" in text
+
+
 def test_the_module_is_the_command(directory):
     result = subprocess.run([sys.executable, "-m", "seq2seq", "translate", "nothing", "no.txt"], capture_output=True,
                             text=True, timeout=60)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "no.txt cannot be read: No such file or directory.\n"
+    assert result.stderr == ("no.txt cannot be read: No such file or directory. Check its name; names are looked up in "
+                             f"{directory}.\n")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_a_line_feed_alone_ends_a_line(tmp_path, name, text, lines):
 def test_lines_may_be_longer_than_what_is_read_at_once(tmp_path, name):
     """Lengths that put a line feed right before, at and behind the border of a block, and lines of several blocks."""
     lines = ["ä" * (BLOCK_BYTES // 2), "x" * (BLOCK_BYTES - 3), "", "y" * (3 * BLOCK_BYTES + 5), "z"]
-    assert list(read_lines(write(tmp_path / name, "\n".join(lines)))) == lines
+    assert list(read_lines(write(tmp_path / name, "\n".join(lines)), 4 * BLOCK_BYTES)) == lines
 
 
 def test_a_file_is_not_read_before_it_is_needed(tmp_path):
@@ -80,6 +81,41 @@ def test_bytes_that_are_not_utf8_are_named_by_line_and_place(tmp_path):
         list(read_lines(write(tmp_path / "surrogate", b"\xed\xa0\x80")))
     with pytest.raises(CorpusError, match=r"cut\.gz:2: byte 0xc3"):
         list(read_lines(write(tmp_path / "cut.gz", b"a\n\xc3\n")))
+
+
+@pytest.mark.parametrize("text", ["ab\nabcdefg\n", "ab\nabcdefg", "ab\nabcdef\r\n"])
+def test_a_line_may_be_as_long_as_allowed_and_no_longer(tmp_path, text):
+    path = write(tmp_path / "text", text)
+    assert list(read_lines(path, 7)) == text.removesuffix("\n").split("\n")
+    with pytest.raises(CorpusError, match=r"text:2: the line has more than 6 bytes\. Lines end at \\n; cut it into"):
+        list(read_lines(path, 6))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])
+def test_a_small_packed_file_does_not_fill_the_memory(tmp_path, pack):
+    path = tmp_path / f"bomb.{'gz' if pack is gzip.compress else 'zst'}"
+    path.write_bytes(pack(b"one\n" + b"x" * 100_000_000))
+    tracemalloc.start()
+    with pytest.raises(CorpusError, match=r"bomb\.\w+:2: the line has more than 1,000,000 bytes\."):
+        list(read_lines(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40_000_000
+
+
+@pytest.mark.parametrize("corpus", [
+    {"source": "text", "target": "text"}, {"file": "pairs.tsv"}, {"file": "pairs.jsonl", "source": "a", "target": "b"},
+    {"file": "pairs.tmx", "source": "de", "target": "en"}], ids=lambda corpus: corpus.get("file", "files"))
+def test_a_corpus_says_how_long_its_lines_may_be(tmp_path, corpus):
+    long = "x" * 1_000_001
+    write(tmp_path / "text", long)
+    write(tmp_path / "pairs.tsv", f"{long}\t{long}")
+    write(tmp_path / "pairs.jsonl", json.dumps({"a": long, "b": long}))
+    write(tmp_path / "pairs.tmx", "<tmx><body><tu>" + "".join(
+        f'<tuv xml:lang="{code}"><seg>{long}</seg></tuv>' for code in ("de", "en")) + "</tu></body></tmx>")
+    with pytest.raises(CorpusError, match=r":1: .* has more than 1,000,000 bytes\. .*max_line_bytes"):
+        list(read_corpus(Corpus(**corpus), tmp_path))
+    assert list(read_corpus(Corpus(**corpus, max_line_bytes=3_000_000), tmp_path)) == [(1, long, long)]
 
 
 def test_a_file_that_cannot_be_read_is_said(tmp_path):
@@ -339,7 +375,7 @@ def test_line_ends_inside_a_field_become_spaces_and_are_counted(tmp_path):
     ('{"translation": "x"}', r"no column 'de'; there are translation\."),
     ('{"de": "x", "en": 7}', "column 'en' holds int, not text"),
     ('{"de": ["x"], "en": "y"}', "column 'de' holds list, not text"),
-    (r'{"de": "x", "en": "y \ud83d"}', "character 3 is half a surrogate pair"),
+    (r'{"de": "x", "en": "y \ud83d"}', r"not a JSON object \(half of a surrogate pair"),
 ], ids=lambda value: value[:30])
 def test_mistakes_in_jsonl_are_named_by_line(tmp_path, line, message):
     write(tmp_path / "a.jsonl", f'{json.dumps({"de": "x", "en": "y"})}\n{line}\n')

@@ -20,6 +20,7 @@ from seq2seq.evaluation import (
     to_dict,
 )
 from seq2seq.recipe import Corpus
+from seq2seq.significance import compare, comparison_to_dict, format_comparison
 
 ENGLISH = [
     "The cat sat on the mat.",
@@ -168,10 +169,31 @@ def test_files_that_do_not_match_are_named_with_their_counts(tmp_path):
         score_files(write_lines(tmp_path / "empty", []), [reference], "en")
 
 
+TOKENISED = [f"the dog sees {number} cats , and runs ." for number in range(120)]
+
+
+def test_scoring_tokenised_text_leaks_nothing_to_the_terminal(capfd, caplog):
+    scores = corpus_scores(TOKENISED, [TOKENISED], "en")
+    assert scores["bleu"].signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    compare(TOKENISED, TOKENISED, [TOKENISED], "en", ["bleu"], samples=3)
+    assert capfd.readouterr() == ("", "") and not caplog.records
+
+
+@pytest.mark.parametrize(("lines", "warned"), [(TOKENISED, True), (ENGLISH, False),
+                                               (["Vraiment ? Oui !", "Voilà : c'est ça ; bien."], False)])
+def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines, warned):
+    path = write_lines(tmp_path / "theirs.en", lines)
+    score_files(path, [path], "en")
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count(f"{path} looks tokenised") == warned
+    assert ("sacrebleu --force --tokenize none" in told) == warned
+
+
 class Parrot:
     """A translator with an answer for each line, and a second one that must not be scored."""
 
     languages = SimpleNamespace(source="de", target="en")
+    precision = "int8"
 
     def __init__(self, answers):
         self.answers = answers
@@ -185,7 +207,7 @@ SOURCES = ["eins", "zwei", "drei", "vier", ""]
 
 def test_a_translator_is_scored_by_its_best_translations():
     scores = score_pairs(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), list(zip(SOURCES, REFERENCE, strict=True)))
-    assert to_dict(scores) == to_dict(corpus_scores(ENGLISH, [REFERENCE], "en"))
+    assert to_dict(scores) == to_dict(corpus_scores(ENGLISH, [REFERENCE], "en", precision="int8"))
 
 
 def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
@@ -196,8 +218,9 @@ def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
     recipe = SimpleNamespace(data=SimpleNamespace(test=test), data_directory=tmp_path, measures=("bleu", "chrf"),
                              model=SimpleNamespace(type="transformer"))
     scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe)
-    assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "chrf")))
-    assert to_dict(scores["two_lines"]) == to_dict(corpus_scores(ENGLISH[:2], [REFERENCE[:2]], "en", ("bleu", "chrf")))
+    wanted = {"language": "en", "metrics": ("bleu", "chrf"), "precision": "int8"}
+    assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], **wanted))
+    assert to_dict(scores["two_lines"]) == to_dict(corpus_scores(ENGLISH[:2], [REFERENCE[:2]], **wanted))
 
 
     only_exact = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe, metrics=("exact",))
@@ -220,6 +243,23 @@ def test_a_table_has_a_row_for_each_metric_with_its_signature():
     assert [row.split()[:2] for row in rows] == [["BLEU", "18.77"], ["chrF", "50.29"], ["TER", "42.42"]]
     assert all(score.signature in row for score, row in zip(scores.values(), rows, strict=True))
     assert rows[0].endswith("(80.0/53.8/18.2/5.3, brevity penalty 0.741)")
+
+
+def test_the_precision_stands_beside_the_signature_and_not_in_it():
+    known = corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "exact"), precision="bf16")
+    unknown = corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "exact"))
+    assert [score.signature for score in known.values()] == [score.signature for score in unknown.values()]
+    assert all(f"{score.signature}  precision:bf16" in format_scores(known) for score in known.values())
+    assert {score["precision"] for score in to_dict(known).values()} == {"bf16"}
+    assert "precision:" not in format_scores(unknown) and "precision" not in to_dict(unknown)["bleu"]
+
+
+def test_the_precisions_of_two_systems_are_named():
+    found = compare(ENGLISH, REFERENCE, [REFERENCE], "en", ["chrf"], samples=3, precisions=("int8", None))
+    table = format_comparison(found, "ours", "theirs").splitlines()
+    assert table[1].endswith("precision:int8") and "precision" not in table[2]
+    values = comparison_to_dict(found)["chrf"]
+    assert (values["system"]["precision"], values["baseline"]["precision"]) == ("int8", None)
 
 
 def test_scores_are_json_values_and_not_rounded():

@@ -316,9 +316,20 @@ def test_nothing_is_unpickled_but_tensors(tmp_path, monkeypatch):
     make(tmp_path / "theirs")
     (tmp_path / "theirs" / "model.safetensors").unlink()
     torch.save({"model.shared.weight": Harmful()}, tmp_path / "theirs" / "pytorch_model.bin")
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match="cannot be read") as refused:
         import_model(str(tmp_path / "theirs"), tmp_path / "ours")
     assert not (tmp_path / "harm").exists()
+    assert "weights_only" not in str(refused.value) and "Ask for the model as model.safetensors" in str(refused.value)
+    assert re.search(r"\((\w+\.)?open\)", str(refused.value)), "what it would have called"
+
+
+def test_a_pickled_program_is_refused_without_torchs_advice(tmp_path):
+    make(tmp_path / "theirs")
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    torch.jit.script(torch.nn.Linear(2, 3)).save(tmp_path / "theirs" / "pytorch_model.bin")
+    with pytest.raises(FormatError, match="Ask for the model as model.safetensors") as refused:
+        import_model(str(tmp_path / "theirs"), tmp_path / "ours")
+    assert "weights_only" not in str(refused.value)
 
 
 def test_a_name_is_looked_up_on_the_hub(tmp_path, monkeypatch):

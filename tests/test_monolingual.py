@@ -67,7 +67,6 @@ training:
   max_steps: 180
   validate_every: 180
   label_smoothing: 0.0
-  best_metric: perplexity
   precision: fp32
   threads: 1
 """
@@ -118,7 +117,7 @@ def refused(*settings: str, text: str = RECIPE) -> str:
     ("{text: valid.en}\n", "{file: valid.tsv}\n", "recipe.yaml:5: data.valid: a language model reads text alone"),
     ("{target: en}", "{source: de, target: en}",
      "recipe.yaml:2: languages.source: a language model has one language, `target`; leave this out"),
-    ("best_metric: perplexity", "best_metric: bleu", "recipe.yaml:17: training.best_metric: 'bleu' is of translations"),
+    ("precision: fp32", "best_metric: bleu", "recipe.yaml:17: training.best_metric: 'bleu' is of translations"),
     ("{vocab_size: 330}", "{vocab_size: 330, joint: false}",
      "recipe.yaml:7: tokenizer.joint: a language model has one language and one vocabulary"),
     ("type: language_model", "type: transformer",
@@ -135,7 +134,7 @@ def test_what_fits_no_language_model_is_refused_where_it_stands(old, new, messag
 
 def test_text_alone_is_for_a_language_model():
     text = RECIPE.replace("{target: en}", "{source: de, target: en}").replace("type: language_model", "dropout: 0.1", 1)
-    text = text.replace(", dropout: 0.0}", "}").replace("best_metric: perplexity", "best_metric: loss")
+    text = text.replace(", dropout: 0.0}", "}")
     assert refused(text=text) == ("recipe.yaml:4: data.train.0.text: a model of type transformer needs `source` and "
                                   "`target`; `text` is for model.type: language_model")
 

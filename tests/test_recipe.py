@@ -14,6 +14,7 @@ from seq2seq.recipe import (
     PROLONGING,
     Corpus,
     DecodingSection,
+    ModelSection,
     Recipe,
     TrainingSection,
     differences,
@@ -24,6 +25,7 @@ from seq2seq.recipe import (
     save_recipe,
 )
 from seq2seq.recipe.messages import section_at, walk_fields
+from seq2seq.sizes import model_sizes
 
 ROOT = Path(__file__).parents[1]
 
@@ -106,16 +108,13 @@ def choices() -> list[str]:
     return found
 
 
-OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}",
-                       "training.best_metric=loss"]
+OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}"]
 # What a choice needs beside it.
 NEEDED = {
     "tokenizer.joint=false": ["model.tied_embeddings=none"],
     "model.cell=gru": ["model.type=rnn"],
     "model.cell=lstm": ["model.type=rnn"],
     "model.input_feeding=true": ["model.type=rnn"],
-    "model.copy=true": ["training.label_smoothing=0"],
-    "model.type=pointer": ["tokenizer.type=words", "training.label_smoothing=0"],
     "model.type=language_model": OF_A_LANGUAGE_MODEL,
     "training.best_metric=exact": ["metrics=[bleu, exact]"],
 }
@@ -169,7 +168,7 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
     assert mistakes(text) == [
         "recipe.yaml:7: data.valid.target: there is no file data/vall.en. Did you mean 'data/val.en'?",
         "recipe.yaml:11: training.learning_rat: unknown key. Did you mean 'learning_rate'?",
-        "recipe.yaml:12: training.max_steps: expected a whole number; found 'many'",
+        "recipe.yaml:12: training.max_steps: expected a whole number above 0; found 'many'",
     ]
 
 
@@ -179,15 +178,22 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("training: {warmup: 5}", "training.warmup: unknown key. Did you mean 'warmup_steps'?"),
         ("beam_size: 3", "beam_size: unknown key. Did you mean 'decoding.beam_size'?"),
         ("colour: red", "colour: unknown key."),
-        ("training: {max_steps: 1e5}", "training.max_steps: expected a whole number; found 100000.0. Write 100000."),
+        ("training: {max_steps: 1e5}",
+         "training.max_steps: expected a whole number above 0; found 100000.0. Write 100000."),
         ("training: {max_steps: '7'}",
-         "training.max_steps: expected a whole number; found '7'. Write it without quotes."),
-        ("training: {max_steps: !!bool x}", "training.max_steps: expected a whole number; found 'x'"),
-        ("training: {max_steps: -_}", "training.max_steps: expected a whole number; found '-_'"),
-        ("training: {max_steps: true}", "training.max_steps: expected a whole number; found true"),
+         "training.max_steps: expected a whole number above 0; found '7'. Write it without quotes."),
+        ("training: {max_steps: !!bool x}", "training.max_steps: expected a whole number above 0; found 'x'"),
+        ("training: {max_steps: -_}", "training.max_steps: expected a whole number above 0; found '-_'"),
+        ("training: {max_steps: true}", "training.max_steps: expected a whole number above 0; found true"),
         ("training: {max_steps: 0}", "training.max_steps: expected a number above 0; found 0"),
-        ("training: {learning_rate: fast}", "training.learning_rate: expected a number; found 'fast'"),
-        ("training: {learning_rate: .inf}", "training.learning_rate: expected a finite number; found inf"),
+        ("training: {learning_rate: fast}", "training.learning_rate: expected a number above 0; found 'fast'"),
+        ("training: {learning_rate: .inf}", "training.learning_rate: expected a finite number above 0; found inf"),
+        ("training: {learning_rate: inf}", "training.learning_rate: expected a number above 0; found 'inf'"),
+        ("training: {learning_rate: NaN}", "training.learning_rate: expected a number above 0; found 'NaN'"),
+        ("training: {label_smoothing: -inf}",
+         "training.label_smoothing: expected a number of at least 0 and below 1; found '-inf'"),
+        ("seed: many", "seed: expected a whole number of at least 0; found 'many'"),
+        ("training: {threads: inf}", "training.threads: expected a whole number above 0 and of at most 1,024; found 'inf'"),
         ("training: {label_smoothing: 1}", "training.label_smoothing: expected a number below 1; found 1"),
         ("training: {checkpoint_minutes: 5}", "training.checkpoint_minutes: expected a number of at most 2; found 5"),
         ("training: {gradient_clip: -1}", "training.gradient_clip: expected a number of at least 0; found -1"),
@@ -217,7 +223,7 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
          "Raise it, or lower data.cleaning.max_pieces."),
         ("tokenizer: {type: words, subword_sampling: 0.1}",
          "tokenizer.subword_sampling: words are not cut into pieces; leave it out, or choose tokenizer.type: unigram"),
-        ("model: {type: pointer}\ntraining: {label_smoothing: 0}",
+        ("model: {type: pointer}\ntokenizer: {type: unigram}",
          "model.type: a pointer's targets are positions of words: it needs tokenizer: {type: words}, found 'unigram'"),
         ("training: {label_smoothing: 0.1}\nmodel: {type: pointer}\ntokenizer: {type: words}",
          "training.label_smoothing: the words that it would give probability to are not in every source. A pointer "
@@ -248,8 +254,12 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("expected: {flickr: {bleu: [2, 1]}}",
          "expected.flickr.bleu: the lowest score comes first, found [2.0, 1.0]"),
         ("name: other", "name: given twice, first in line 1"),
-        ("model: {base: none.yaml}", "model.base: there is no file none.yaml."),
-        ("model: {base: 3}", "model.base: expected a path, found 3"),
+        ("model: {base: none.yaml}", "model.base: there is no file none.yaml. Sizes are tiny, small, base, big, "
+         "rnn_small."),
+        ("model: {base: smal}", "model.base: unknown size 'smal'. Did you mean 'small'? Sizes are tiny, small, base, "
+         "big, rnn_small."),
+        ("model: {base: 3}", "model.base: expected a size or a path, found 3. Sizes are tiny, small, base, big, "
+         "rnn_small."),
     ],
 )  # fmt: skip
 def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said):
@@ -334,7 +344,7 @@ def test_no_training_corpus_is_a_mistake_but_one_with_a_mistake_is_not_none(dire
         "recipe.yaml:5: data.train: expected at least one"
     ]
     assert mistakes(RECIPE.replace("target: train.en", "target: train.en, limit: x")) == [
-        "recipe.yaml:6: data.train.0.limit: expected a whole number; found 'x'"
+        "recipe.yaml:6: data.train.0.limit: expected a whole number above 0; found 'x'"
     ]
 
 
@@ -426,7 +436,7 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "model.base=[gone.yaml]",
     ) == [
         "--set training.max_step=5: unknown key. Did you mean 'max_steps'?",
-        "--set training.max_steps=five: expected a whole number; found 'five'",
+        "--set training.max_steps=five: expected a whole number above 0; found 'five'",
         "--set training: expected KEY=VALUE, such as training.max_steps=200",
         "--set =5: expected KEY=VALUE, such as training.max_steps=200",
         "--set decoding=[: not valid YAML: while parsing a flow node, expected the node content, "
@@ -435,14 +445,15 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "--set name.first=x: name is no section or list here; set it as a whole",
         "--set data.valid={source: data/val.de, targt: data/val.en}: data.valid.targt: unknown key. "
         "Did you mean 'target'?",
-        "--set model={base: size.yaml}: name the base by --set model.base=PATH",
+        "--set model={base: size.yaml}: name the base by --set model.base=SIZE_OR_PATH",
         "--set training.betas.0=0.5: training.betas: expected a list; found a section",
         "--set data.test.news.source=gone.de: data.test.news: "
         "a corpus needs `source` and `target` (two files), or `file`, or `hub`",
         f"--set data.test.news.source=gone.de: there is no file {directory}/gone.de. A path given by --set is relative "
         f"to the working directory; relative to data.root it is {directory}/data/gone.de, which does not exist either. "
         "Write it relative to the working directory, or absolute.",
-        "--set model.base=[gone.yaml]: expected a path, found a list",
+        "--set model.base=[gone.yaml]: expected a size or a path, found a list. Sizes are tiny, small, base, big, "
+        "rnn_small.",
     ]
 
 
@@ -501,6 +512,36 @@ def test_a_column_in_an_override_is_no_path(directory):
     assert recipe.data.valid.columns == ("de", "en")
 
 
+@pytest.mark.parametrize(("settings", "best"), [
+    ([], "bleu"),
+    (["model.type=rnn"], "bleu"),
+    (["model.type=language_model", *OF_A_LANGUAGE_MODEL], "perplexity"),
+    (["model.type=language_model", *OF_A_LANGUAGE_MODEL, "training.best_metric=loss"], "loss"),
+    (["model.type=language_model", *OF_A_LANGUAGE_MODEL, "model.base=small"], "perplexity"),
+    (["metrics=[ter, exact, chrf]"], "exact"),
+    (["metrics=[chrf, bleu]"], "bleu"),
+    (["metrics=[ter]"], "loss"),
+])
+def test_the_metric_of_the_best_model_follows_type_and_metrics(directory, settings, best):
+    recipe = load_recipe("recipe.yaml", settings)
+    assert recipe.training.best_metric == best
+    assert parse_recipe(recipe.to_yaml(), "recipe.yaml") == recipe
+
+
+@pytest.mark.parametrize(("settings", "tokenizer", "smoothing"), [
+    (["model.type=pointer"], "words", 0), (["model.copy=true"], "unigram", 0), ([], "unigram", 0.1),
+    (["model.copy=false"], "unigram", 0.1), (["model.copy=true", "tokenizer.type=bpe"], "bpe", 0),
+])
+def test_a_type_of_model_has_defaults_that_it_can_be_trained_with(directory, settings, tokenizer, smoothing):
+    recipe = load_recipe("recipe.yaml", settings)
+    assert (recipe.tokenizer.type, recipe.training.label_smoothing) == (tokenizer, smoothing)
+
+
+def test_a_run_may_take_over_a_longer_longest_line(directory):
+    change, = differences(load_recipe("recipe.yaml"), load_recipe("recipe.yaml", ["data.valid.max_line_bytes=7"]))
+    assert change.prolongs, "it decides what is refused, never what is read"
+
+
 # Bases
 
 
@@ -540,6 +581,29 @@ def test_the_base_of_an_override_starts_in_the_working_directory(base, directory
     recipe = load_recipe("../recipe.yaml", ["model.base=other.yaml"])
     assert recipe.model.d_model == 32
     assert recipe.training.max_steps == TrainingSection().max_steps
+
+
+@pytest.mark.parametrize(("size", "file"), [("small", "transformer_small"), ("transformer_small", "transformer_small"),
+                                            ("rnn_small", "rnn_small")])
+def test_a_size_is_named_without_a_path(directory, size, file):
+    (directory / "recipe.yaml").write_text(f"{RECIPE}model: {{base: {size}, dropout: 0.5}}\n")
+    by_name = load_recipe("recipe.yaml")
+    assert by_name == load_recipe("recipe.yaml", [f"model.base={ROOT}/configs/{file}.yaml"])
+    assert load_recipe("recipe.yaml", [f"model.base={size}"]) == by_name
+    assert (by_name.model.d_model, by_name.model.dropout) == (256, 0.5)
+
+
+def test_a_size_means_the_same_wherever_the_recipe_lies(directory):
+    (directory / "small").write_text("model: {d_model: 32}\n")
+    (directory / "recipe.yaml").write_text(f"{RECIPE}model: {{base: small}}\n")
+    assert load_recipe("recipe.yaml").model.d_model == 256
+    assert load_recipe("recipe.yaml", ["model.base=./small"]).model.d_model == 32
+
+
+def test_the_documentation_names_every_size():
+    described = ModelSection.model_fields["base"].description
+    assert [size for size in model_sizes() if f"`{size}`" in described] == list(model_sizes())
+    assert len(model_sizes()) == len(list((ROOT / "configs").glob("*.yaml")))
 
 
 def test_an_override_reaches_into_a_list_of_the_base(base, directory):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -33,6 +34,30 @@ def recipe(folder):
         return load_recipe(folder / "recipe.yaml", settings)
 
     return load
+
+
+# Reporting
+
+
+def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(recipe, tmp_path, capsys):
+    train(recipe("training.validate_every=11"), tmp_path / "run")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("training ")]
+    figure = r"[\d.,]+"
+    shown = (rf"training  (\d+)/11 steps  {figure} (steps/s|s/step)  {figure} s left  loss {figure}  "
+             rf"perplexity {figure}  epoch \d  {figure} tokens/s  learning rate \S+  gradient {figure}")
+    steps = [re.fullmatch(shown, line) for line in lines if "tokenizer" not in line]
+    assert [match and int(match[1]) for match in steps] == [2, 4, 6, 8, 10, 11]
+
+
+def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys):
+    scores = train(recipe("training.validate_every=11"), tmp_path / "run")
+    assert {score.precision for score in scores["small"].values()} == {"fp32"}
+    told = capsys.readouterr().err
+    assert re.search(r"^step 11  validation .*  \(translated in fp32\)  \(best\)$", told, re.MULTILINE)
+    records = [record for record in logged(tmp_path / "run") if record["kind"] == "validation"]
+    assert [record["precision"] for record in records] == ["fp32"]
+    metadata = load_bundle(tmp_path / "run" / "best").metadata
+    assert metadata["validation"]["bleu"]["precision"] == metadata["test"]["small"]["bleu"]["precision"] == "fp32"
 
 
 # Going on

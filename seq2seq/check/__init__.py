@@ -12,7 +12,7 @@ from seq2seq.check.reading import Reader
 from seq2seq.check.report import CorpusReport, Report, percentiles
 from seq2seq.check.show import show
 from seq2seq.check.survey import Sample
-from seq2seq.check.warnings import look_at
+from seq2seq.check.warnings import look_at, look_at_tokenization
 from seq2seq.errors import CheckpointError, TokenizerError
 from seq2seq.preparation import taken_tokenizers
 from seq2seq.recipe import Recipe
@@ -61,6 +61,8 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
                                "it counts nowhere here.")
     for corpus in report.corpora:
         look_at(corpus, sources.get(corpus.role), found, report.warnings)
+    if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
+        look_at_tokenization(report.corpora, report.warnings)
     size_vocabulary(recipe, tokenizers, characters, report)
     size_model(recipe, tokenizers, report)
     if recipe.data.train and not any(corpus.error for corpus in report.corpora if corpus.role == "train"):

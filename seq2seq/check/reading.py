@@ -42,6 +42,7 @@ class Reader:
         """Look at all lines as they are. Sets the report's error if they cannot be read."""
         try:
             pairs = read_pairs(self.recipe, self.spec.untagged)
+            pairs = console.watched(f"looking at {self.report.label}", pairs, "pairs")
             survey(sample.watch(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
             self.report.error = str(error)
@@ -76,7 +77,7 @@ class Reader:
         try:
             pairs = (cleaned(self.spec, self.recipe, self.report.counts) if clean_them else
                      read_pairs(self.recipe, self.spec, self.report.counts))
-            with console.progress(f"reading {self.report.label}", None) as advance:
+            with console.progress(f"reading {self.report.label}", None, unit="pairs") as advance:
                 for block in blocks(pairs, BLOCK_PAIRS):
                     advance(len(block))
                     kept = self._count(block, clean_them)

@@ -12,7 +12,7 @@ from seq2seq.check.report import CorpusReport, Finding
 from seq2seq.cleaning import SHORT
 from seq2seq.corpus import Pair, byte_lines
 from seq2seq.errors import CorpusError
-from seq2seq.quality import has_entities, is_damaged, number_agreement
+from seq2seq.quality import has_entities, is_damaged, is_tokenized, number_agreement
 from seq2seq.recipe import Corpus
 
 STRETCH = 64
@@ -91,6 +91,8 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
         yield "damaged"
     if any(map(has_entities, texts)):
         yield "html_entities"
+    if is_tokenized(texts[-1]):                                                 # the side that is scored
+        yield "tokenised_target"
 
 
 def describe_files(spec: Corpus, directory: Path) -> dict[str, dict[str, Any]]:
@@ -99,7 +101,7 @@ def describe_files(spec: Corpus, directory: Path) -> dict[str, dict[str, Any]]:
     for path in spec.paths:
         lines, damaged, marks = 0, Finding(), False
         try:
-            for lines, line in enumerate(byte_lines(directory / path), start=1):
+            for lines, line in enumerate(byte_lines(directory / path, spec.max_line_bytes), start=1):
                 marks |= lines == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
                 try:
                     line.decode()

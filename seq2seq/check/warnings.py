@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seq2seq.check.report import CorpusReport
+from seq2seq.evaluation import TOKENIZED
 
 # A few sentences such as "Thank you." stand in train and test of every corpus; more than this share is worth a warning.
 TOLERATED_OVERLAP = 0.01
@@ -57,6 +58,22 @@ def look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str]
     if len(lines) > TOLERATED_OVERLAP * len(sources):
         warnings.append(f"{corpus.role}: {len(lines):,} of {len(sources):,} {what} stand in train too (such as line "
                         f"{lines[0]:,}), so its scores flatter the model. Take them out of train.")
+
+
+def look_at_tokenization(corpora: Sequence[CorpusReport], warnings: list[str]) -> None:
+    """Say once of all corpora whether their target text is tokenised, and what that does to scores."""
+    found = [(corpus, corpus.findings["tokenised_target"]) for corpus in corpora
+             if not corpus.error and "tokenised_target" in corpus.findings]
+    found = [(corpus, finding) for corpus, finding in found if finding.count > max(TOKENIZED * corpus.lines, 2)]
+    if found:
+        first, finding = found[0]
+        names = ", ".join(f"{corpus.role} {corpus.label}" for corpus, _ in found)
+        warnings.append(
+            f"{names}: the target text looks tokenised: in {finding} of {first.lines:,} lines of {first.label} "
+            "punctuation stands apart. sacreBLEU tokenises again, so that these scores compare neither with those of "
+            "raw text nor with a paper's on tokenised text. Detokenise the text; or, for the figure of a paper, write "
+            "translations by seq2seq translate and score them with: sacrebleu REFERENCE -i TRANSLATIONS --force "
+            "--tokenize none")
 
 
 def _look_at_lines(corpus: CorpusReport, warnings: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seq2seq.commands.common import default_run, load_recipe, print_json
+from seq2seq.commands.common import default_run, load_recipe, print_json, require_run_directory
 from seq2seq.errors import UserError
 from seq2seq.options import FORMAT, Overrides, RecipeFile, TextOrJson, examples
 
@@ -31,7 +31,7 @@ def check(
     loaded = load_recipe(recipe, settings)
     from seq2seq.check import inspect, show
 
-    report = inspect(loaded, run_dir or default_run(loaded), measure)
+    report = inspect(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
     if format is TextOrJson.json:
         print_json(report.to_dict())
     else:

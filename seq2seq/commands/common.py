@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -36,6 +35,18 @@ def default_run(recipe: Recipe) -> Path:
     return Path("runs") / recipe.name
 
 
+def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
+    """The directory of a run, which may not exist yet.
+
+    Raises:
+        UserError: it, or what it is to lie in, is a file.
+    """
+    for place in (run, *run.absolute().parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{option} {run}: {place} is a file. Name a directory, or a new one; a run is kept in it.")
+    return run
+
+
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:
     """The model that an option names, ready to translate."""
     from seq2seq.translator import Translator
@@ -45,18 +56,12 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 
 @contextmanager
 def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
-    """Progress with lines a second, unless it would be drawn between the lines that a person reads or types. before:
-    lines that are done already."""
+    """A progress bar, unless it would be drawn between the lines that a person reads or types. before: lines that are
+    done already."""
     if lines.live or written.terminal:
         yield lambda amount: None
         return
-    began, done = monotonic(), 0
-    with console.progress(description, lines.total, before) as show:
-        def advance(amount: int) -> None:
-            nonlocal done
-            done += amount
-            show(amount, f"{done / max(monotonic() - began, 1e-9):,.0f} lines/s")
-
+    with console.progress(description, lines.total, before) as advance:
         yield advance
 
 

@@ -108,7 +108,8 @@ def evaluate(
         with console.progress("translating", len(texts)) as advance:
             hypotheses = [found[0].text for found in translator.translate(texts, progress=advance)]
         scores = evaluation.corpus_scores(hypotheses, streams, translator.languages.target, metrics,
-                                          names=[str(source), *map(str, references)])
+                                          names=[str(source), *map(str, references)],
+                                          precision=translator.precision)
         print_scores(scores, format)
         return
     from seq2seq.checkpoint import resolve_model_path, update_bundle_metadata
@@ -166,15 +167,19 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
             if len(stream) != len(tests[""][0]):
                 raise not_parallel(str(source), len(tests[""][0]), str(path), len(stream))
     made: list[dict[str, list[str]]] = []
+    precisions: list[str | None] = []
     for path in (system, baseline):
         if path.is_dir():
             translator = load_translator(path, *loading)
             language = language or translator.languages.target
+            precisions.append(translator.precision)
             made.append({name: [found[0].text for found in translator.translate(texts)]
                          for name, (texts, _) in tests.items()})
         else:
             made.append({"": files[path]})
-    compared = {name: compare(made[0][name], made[1][name], streams, language or "en", names=names, **test)
+            precisions.append(None)
+    compared = {name: compare(made[0][name], made[1][name], streams, language or "en", names=names,
+                              precisions=precisions, **test)
                 for name, (_, streams) in tests.items()}
     if format is TextOrJson.json:
         by_test = {name: comparison_to_dict(found) for name, found in compared.items()}

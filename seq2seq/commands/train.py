@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import default_run, load_recipe, scores_as_text
+from seq2seq.commands.common import default_run, load_recipe, require_run_directory, scores_as_text
 from seq2seq.options import Overrides, RecipeFile, examples
 
 EXAMPLES = examples("seq2seq train recipe.yaml",
@@ -27,7 +27,7 @@ def train(
 ) -> None:
     """Train the recipe's model, or go on with its training, and measure it on the recipe's test sets."""
     loaded = load_recipe(recipe, settings)
-    run = run_dir or default_run(loaded)
+    run = require_run_directory(run_dir or default_run(loaded))
     from seq2seq import trainer
 
     scores = trainer.train(loaded, run, restart)

@@ -39,6 +39,7 @@ from seq2seq.options import (
 from seq2seq.resuming import Journal, resumable
 from seq2seq.stopping import StopRequest, stopping_by_signal
 from seq2seq.textio import Input, Line, LineWarnings, beside, blocks_through, reading, require_as_many_lines
+from seq2seq.unpacking import LONGEST_LINE
 
 if TYPE_CHECKING:
     from seq2seq.decoding import Request
@@ -82,6 +83,9 @@ def translate(
     input: Annotated[Path | None, typer.Argument(
         metavar="INPUT", help="A text file, one sentence a line (may end in .gz or .zst).",
         show_default="standard input")] = None,
+    max_line_bytes: Annotated[int, typer.Option(
+        metavar="N", min=1, help="Refuse an input with a longer line: it lacks line ends, or is a small packed file "
+        "that would fill the memory.")] = LONGEST_LINE,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
         help="Where the translations go. The file gets its name when it is complete, until then it ends in .part.")] =
@@ -197,8 +201,10 @@ def translate(
     if fusion_weight is not None and fusion is None:
         raise UserError("--fusion-weight is that of a language model. Name one by --fusion LM.")
     with ExitStack() as stack:
-        lines, journal = stack.enter_context(reading(input)), stack.enter_context(resumable(output, resume))
-        prefixes, phrases = (None if path is None else stack.enter_context(reading(path)) for path in (prefix, require))
+        lines = stack.enter_context(reading(input, max_line_bytes))
+        journal = stack.enter_context(resumable(output, resume))
+        prefixes, phrases = (None if path is None else stack.enter_context(reading(path, max_line_bytes))
+                             for path in (prefix, require))
         for other in (prefixes, phrases):
             if other is not None:
                 require_as_many_lines(lines, other)

@@ -38,7 +38,7 @@ def verify_resume(
         raise UserError(f"{place} exists. Look whether it is needed, then delete it, or choose another --directory.")
     from seq2seq import verification
 
-    with console.progress("training twice", 2 * steps) as show:
+    with console.progress("training twice", 2 * steps, unit="steps") as show:
         shown = 0
 
         def advance(done: int) -> None:

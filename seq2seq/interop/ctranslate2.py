@@ -286,8 +286,8 @@ class CTranslate2Translator(Translator):
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{directory / RECIPE} is damaged: {error}. Export the model again.") from error
         kind, _, index = device.partition(":")
-        if index and not index.isdecimal():
-            raise UserError(f"there is no device '{device}'. Name one such as cpu, cuda or cuda:1.")
+        if kind not in ("cpu", "cuda", "auto") or index and not index.isdecimal():
+            raise UserError(f"there is no device '{device}'. Devices are cpu, cuda, cuda:1, …, and auto.")
         try:
             loaded = package.Translator(str(directory), device=kind, device_index=int(index or 0),
                                         compute_type=PRECISIONS[precision], inter_threads=workers,

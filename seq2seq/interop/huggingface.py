@@ -161,6 +161,13 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
                 raise FormatError(f"{folder / PICKLED} holds something other than weights by name.")
             return found
     except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, *UNREADABLE) as error:
+        # torch advises to switch the protection off, which would run the code of strangers.
+        if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+            found = re.search(r"GLOBAL (\S+)", str(error))
+            raise FormatError(f"the weights in {folder} cannot be read: {PICKLED} holds something other than weights"
+                              f"{f' ({found[1]})' if found else ''}, or is damaged. Such a file can run the code of "
+                              f"whoever made it, so that it is not opened. Ask for the model as {SAFETENSORS}, or copy "
+                              "it again.") from error
         raise FormatError(f"the weights in {folder} cannot be read: {_reason(error)}") from error
     raise FormatError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}.")
 

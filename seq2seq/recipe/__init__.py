@@ -1,6 +1,6 @@
 """Recipes: the typed schema, reading with all mistakes at once, and comparison. Imports no torch."""
 
-from seq2seq.recipe.comparison import PROLONGING, Difference, differences
+from seq2seq.recipe.comparison import PROLONGING, REFUSING, Difference, differences
 from seq2seq.recipe.data import Cleaning, Corpus, Data
 from seq2seq.recipe.decoding import DecodingOptions, DecodingSection
 from seq2seq.recipe.messages import decoding_with
@@ -13,6 +13,7 @@ from seq2seq.recipe.training import Average, TrainingSection
 
 __all__ = [
     "PROLONGING",
+    "REFUSING",
     "Average",
     "Cleaning",
     "Corpus",

@@ -26,6 +26,10 @@ PROLONGING = (
 """Keys, or sections of keys, that only prolong a run or report about it: a run that exists may take over new values."""
 
 
+REFUSING = "max_line_bytes"
+"""This key of any corpus decides what is refused, never what is read."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """A key with two values."""
@@ -53,7 +57,8 @@ def differences(old: Recipe, new: Recipe) -> list[Difference]:
 
 
 def prolongs(key: str) -> bool:
-    return any(key == start or key.startswith(f"{start}.") for start in PROLONGING)
+    """Whether a run that exists may take over another value of the key."""
+    return key.endswith(f".{REFUSING}") or any(key == start or key.startswith(f"{start}.") for start in PROLONGING)
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:

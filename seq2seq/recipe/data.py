@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from seq2seq.recipe.section import MistakeAt, Section
-from seq2seq.unpacking import PACKED
+from seq2seq.unpacking import LONGEST_LINE, PACKED
 
 # No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
@@ -81,6 +81,9 @@ class Corpus(Section):
     """How often each pair is seen in an epoch. 2 shows it twice, 0.5 shows a half of the pairs, another each epoch."""
     limit: PositiveInt | None = None
     """Read no more than this many pairs, from the first."""
+    max_line_bytes: PositiveInt = LONGEST_LINE
+    """Refuse text with a longer line, or a .tmx with a longer segment: it lacks line ends, or is a small packed file
+    that would fill the memory."""
 
     @model_validator(mode="after")
     def _exactly_one_form(self) -> "Corpus":

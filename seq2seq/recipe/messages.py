@@ -1,6 +1,7 @@
 """What pydantic found wrong with a recipe, in plain words."""
 
 import difflib
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -30,6 +31,7 @@ _EXPECTED = {
     "less_than_equal": "a number of at most {le}",
     "literal_error": "{expected}",
 }
+_LARGEST = 10**9  # bounds beyond it are those of computers, not of users
 # What the patterns of the schema allow, by the type of name they check.
 _PATTERNS = {
     "name": "letters a-z, digits, '_', '.' and '-', with a letter or digit first",
@@ -100,6 +102,8 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
         return f"expected {expected}; found {show(found)}"
     bounds = {name: _bound(value) for name, value in context.items()}
     expected = _EXPECTED[kind].format(**bounds) if kind in _EXPECTED else detail["msg"]
+    if kind in ("int_type", "float_type", "finite_number"):
+        expected += _bounds(key)
     hint = _hint(kind, found, context)
     return f"expected {expected}; found {show(found)}{'.' if hint else ''}{hint}"
 
@@ -107,6 +111,22 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
 def _bound(value: Any) -> Any:
     """A bound as people write it; the name of a value as it is."""
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
+
+
+def _bounds(key: Key) -> str:
+    """What a number at this key may be, such as " above 0"."""
+    section = section_at(key[:-1])
+    entry = section.model_fields.get(str(key[-1])) if section else None
+    if entry is None:
+        return ""
+    annotations = [entry.metadata, *(get_args(choice)[1:] for choice in get_args(entry.annotation)
+                                     if get_origin(choice) is Annotated)]
+    # Some constraints are themselves in a Field(), others bare.
+    bounds = [bound for listed in annotations for each in listed for bound in getattr(each, "metadata", [each])]
+    words = [f"{word} {_bound(value)}" for word, name in (("above", "gt"), ("of at least", "ge"), ("below", "lt"),
+                                                          ("of at most", "le"))
+             for bound in bounds if (value := getattr(bound, name, None)) is not None and abs(value) <= _LARGEST]
+    return f" {' and '.join(words)}" if words else ""
 
 
 def show(value: Any) -> str:
@@ -126,10 +146,10 @@ def show(value: Any) -> str:
 def _hint(kind: str, found: Any, context: dict[str, Any]) -> str:
     if kind in ("int_type", "float_type") and isinstance(found, str):
         try:
-            float(found)
+            finite = math.isfinite(float(found))
         except ValueError:
             return ""
-        return " Write it without quotes."
+        return " Write it without quotes." if finite else ""
     if kind in ("int_type", "float_type", "bool_type") and type(found).__module__ != "builtins":
         return f" It is of type {type(found).__name__}; convert it by {kind.removesuffix('_type')}()."
     if kind == "int_type" and isinstance(found, float) and found.is_integer():

@@ -20,8 +20,9 @@ class ModelSection(Section):
     """The network."""
 
     base: Annotated[str | None, Field(exclude=True)] = None
-    """File with `model:` and `training:` sections that are used where the recipe says nothing, relative to the recipe
-    file. Gone once the recipe is read."""
+    """Size that comes with the package: `tiny`, `small`, `base`, `big` (Transformers) or `rnn_small`; or a file with
+    `model:` and `training:` sections, relative to the recipe file. It fills in what the recipe does not say. Gone once
+    the recipe is read."""
     type: Literal["transformer", "rnn", "pointer", "language_model"] = "transformer"
     """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015, with one head unless `num_heads`
     says otherwise. `pointer`: Vinyals et al. 2015, recurrent too; the target file holds positions of the source's

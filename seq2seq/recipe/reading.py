@@ -12,6 +12,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.recipe.document import Document, Key, Mistake, Place, read_yaml
 from seq2seq.recipe.messages import explain, show
 from seq2seq.recipe.schema import Recipe
+from seq2seq.sizes import PREFIX, model_sizes
 
 BASE_SECTIONS = ("model", "training")
 # Keys whose path is that of a directory, relative to the recipe; the others are of files in data.root.
@@ -112,14 +113,14 @@ def _read_overrides(overrides: Sequence[str], mistakes: list[Mistake]) -> list[t
         setting = read_yaml(text, f"--set {override}", line=0)
         mistakes += setting.mistakes
         if key == ("model",) and isinstance(setting.value, dict) and "base" in setting.value:
-            mistakes.append(Mistake(setting.place(()), "name the base by --set model.base=PATH"))
+            mistakes.append(Mistake(setting.place(()), "name the base by --set model.base=SIZE_OR_PATH"))
         elif not setting.mistakes:
             settings.append((key, setting))
     return settings
 
 
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:
-    """Fill the sections of the recipe from the file that `model.base` names, and remove that key."""
+    """Fill the sections of the recipe from the size or the file that `model.base` names, and remove that key."""
     name: Key = ("model", "base")
     recipe_directory, from_option = directory, False
     model = document.value.get("model")
@@ -135,12 +136,12 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
         document.mistakes.append(document.mistake(name, "the recipe of a model names no base; write its values here"))
         return
     if not isinstance(base, str):
-        document.mistakes.append(document.mistake(name, f"expected a path, found {show(base)}"))
+        document.mistakes.append(document.mistake(name, f"expected a size or a path, found {show(base)}. {_sizes()}"))
         return
-    path = Path(os.path.normpath(directory / base))
+    path = model_sizes().get(base.removeprefix(PREFIX)) or Path(os.path.normpath(directory / base))
     if not path.is_file():
         other = Path(os.path.abspath(recipe_directory / base)) if from_option else path
-        document.mistakes.append(document.mistake(name, _no_file(path, other, "to the recipe")))
+        document.mistakes.append(document.mistake(name, _no_base(base, path, other)))
         return
     sections = read_yaml(_read_text(path), str(path))
     if not sections.mistakes:
@@ -149,6 +150,20 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
     for section in BASE_SECTIONS:
         if isinstance(sections.value, dict) and isinstance(sections.value.get(section), dict):
             document.fill_from(sections, section)
+
+
+def _no_base(base: str, path: Path, other: Path) -> str:
+    """The mistake that `model.base` names neither a size nor a file; `other` as in `_where_else`."""
+    if "/" in base or Path(base).suffix:
+        told = _no_file(path, other, "to the recipe")
+        return told if other.is_file() else f"{told} {_sizes()}"
+    close = difflib.get_close_matches(base, model_sizes(), n=1)
+    meant = f" Did you mean '{close[0]}'?" if close else ""
+    return f"unknown size '{base}'.{meant} {_sizes()}"
+
+
+def _sizes() -> str:
+    return f"Sizes are {', '.join(model_sizes())}."
 
 
 def _what_is_no_base(sections: Document) -> Iterator[Mistake]:

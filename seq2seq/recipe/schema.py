@@ -5,7 +5,7 @@ Defaults stand in the sections and nowhere else, and so does their documentation
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
@@ -53,7 +53,8 @@ class TokenizerSection(Section):
     A language model takes that of the target language. All other keys but `subword_sampling` then say nothing."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """Unigram language model (Kudo 2018), byte-pair encoding (Sennrich et al. 2016), or whole `words`, which stand
-    between white space; those that training has not seen are unknown."""
+    between white space; those that training has not seen are unknown. Not set for a `pointer`: `words`, which it
+    needs."""
     vocab_size: Annotated[int, Field(ge=260, le=10_000_000)] = 8000
     """Number of pieces, among them 256 bytes and 3 symbols; of `words` the largest number, the most frequent are
     kept."""
@@ -75,6 +76,23 @@ class TokenizerSection(Section):
         if subword_sampling and info.data.get("type") == "words":
             raise ValueError("words are not cut into pieces; leave it out, or choose tokenizer.type: unigram")
         return subword_sampling
+
+
+def _defaults_of(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
+    """Defaults, by section, that differ from those in the schema because of what stands in `model` and `metrics`, which
+    nobody has checked yet."""
+    model = model if isinstance(model, dict) else {}
+    training: dict[str, Any] = {}
+    tokenizer: dict[str, Any] = {}
+    if model.get("type") == "language_model":
+        training["best_metric"] = "perplexity"
+    elif isinstance(metrics, list) and "bleu" not in metrics:
+        training["best_metric"] = next((metric for metric in metrics if metric in ("chrf", "exact")), "loss")
+    if model.get("type") == "pointer":
+        tokenizer["type"] = "words"
+    if model.get("type") == "pointer" or model.get("copy") is True:
+        training["label_smoothing"] = 0.0
+    return {name: section for name, section in (("training", training), ("tokenizer", tokenizer)) if section}
 
 
 class Recipe(Section):
@@ -103,6 +121,16 @@ class Recipe(Section):
     """Lowest and highest score expected, by test name and metric. Training warns when a score lies outside."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_follow_the_model(cls, values: Any) -> Any:
+        """Fill in what a type of model needs other than the defaults, where the recipe does not say it."""
+        model = values.get("model") if isinstance(values, dict) else None
+        defaults = _defaults_of(model, values.get("metrics")) if isinstance(values, dict) else {}
+        filled = {section: keys | values.get(section, {}) for section, keys in defaults.items()
+                  if isinstance(values.get(section, {}), dict)}
+        return values | filled if filled else values
 
     @field_validator("model")
     @classmethod
@@ -209,7 +237,8 @@ class Recipe(Section):
             raise MistakeAt("tokenizer.joint", "a language model has one language and one vocabulary; leave this out")
         if alone and self.training.best_metric not in ("loss", "perplexity"):
             raise MistakeAt("training.best_metric", f"'{self.training.best_metric}' is of translations; a language "
-                                                    "model is compared by loss or perplexity. Write one of them here.")
+                                                    "model is compared by loss or perplexity. Write one of them here, "
+                                                    "or leave this out.")
         return self
 
     def __eq__(self, other: object) -> bool:

@@ -45,7 +45,8 @@ class TrainingSection(Section):
     gradient_clip: NonNegativeFloat = 1.0
     """Longest gradient: longer ones are scaled to this norm. 0 turns it off."""
     label_smoothing: Share = 0.1
-    """Probability that the training target gives to all words alike."""
+    """Probability that the training target gives to all words alike. Not set in a `pointer`, or with `model.copy`: 0,
+    which they need."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Numbers of the computation, and of the translations of validation and test; `auto` is bf16 on GPUs and CPUs that
     have it in hardware, else fp32. Weights, their gradients' sums and the validation loss are fp32 in any case."""
@@ -54,8 +55,8 @@ class TrainingSection(Section):
     valid_sentences: PositiveInt | None = None
     """Translate only the first so many validation sentences for BLEU. Not set: all."""
     best_metric: Literal["bleu", "chrf", "exact", "loss", "perplexity"] = "bleu"
-    """Validation score that decides which model is best: one of `metrics`, or `loss` or `perplexity`. A language model
-    has the last two only."""
+    """Validation score that decides which model is best: one of `metrics` but TER, or `loss` or `perplexity`. Not set:
+    `bleu`, or else the first of `metrics`; of a language model, which has the last two only, `perplexity`."""
     early_stopping: NonNegativeInt = 0
     """Stop after this many validations without improvement; 0 never does."""
     keep_checkpoints: PositiveInt = 3

@@ -1,0 +1,181 @@
+"""Progress bars and log lines, at every width of a terminal."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from seq2seq import console
+
+FIGURES = ["loss 5.127", "perplexity 97.27", "epoch 12", "12,345 tokens/s", "learning rate 1.23e-04", "gradient 0.71"]
+WIDTHS = [60, 80, 120, 200]
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(console.time, "monotonic", clock)
+    monkeypatch.setattr(console._State.__init__, "__defaults__", (clock,))
+    return clock
+
+
+def shown_on_terminal(monkeypatch, width, job, **environment):
+    """What a terminal of this width shows last, line by line, without what it erased."""
+    file = io.StringIO()
+    monkeypatch.setattr(console, "_console", Console(file=file, force_terminal=True, width=width, soft_wrap=True,
+                                                     highlight=False, color_system=None, _environ={}))
+    job()
+    frames = [frame for frame in re.split(r"\x1b\[2K|\x1b\[1A|\x1b\[\?25[lh]|\r", file.getvalue()) if frame.strip()]
+    return [line for line in frames[-1].split("\n") if line.strip()]
+
+
+def training(clock, total=100_000, done=99_900 - 50):
+    with console.progress("training", total, done, "steps") as advance:
+        for _ in range(50):
+            clock.now += 480
+            advance(1)
+        advance(0, FIGURES)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_steps_rate_time_left_and_loss_are_shown_at_any_width(monkeypatch, clock, width):
+    # 100 steps of 480 s are left: 13.3 hours
+    line, = shown_on_terminal(monkeypatch, width, lambda: training(clock))
+    assert len(line) <= width
+    for part in ("99,900/100,000", "480 s/step", "13.3 h left", "loss 5.127"):
+        assert part in line
+
+
+def test_the_bar_and_other_figures_come_where_there_is_room(monkeypatch, clock):
+    lines = {width: shown_on_terminal(monkeypatch, width, lambda: training(clock))[0] for width in WIDTHS}
+    assert "━" not in lines[60] and all("━" * 8 in lines[width] for width in (80, 120, 200))
+    assert "training" in lines[80] and "perplexity" not in lines[80]
+    assert "perplexity 97.27" in lines[120] and "gradient" not in lines[120]
+    assert all(figure in lines[200] for figure in FIGURES)
+
+
+def test_a_terminal_too_narrow_for_one_line_gets_two(monkeypatch, clock):
+    lines = shown_on_terminal(monkeypatch, 30, lambda: training(clock))
+    assert "  ".join(line.strip() for line in lines) == "99,900/100,000  480 s/step  13.3 h left  loss 5.127"
+    assert all(len(line) <= 30 for line in lines)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_job_of_lines_shows_count_rate_and_time_left(monkeypatch, clock, width):
+    def job():
+        with console.progress("translating", 1_000_000) as advance:
+            for _ in range(7):
+                clock.now += 11
+                advance(1_100)
+
+    line, = shown_on_terminal(monkeypatch, width, job)
+    assert len(line) <= width
+    for part in ("transl", "7,700/1,000,000 lines", "100 lines/s", "2.8 h left"):
+        assert part in line
+
+
+def test_a_job_whose_length_nobody_knows_shows_count_and_rate(monkeypatch, clock):
+    def job():
+        with console.progress("reading a/long/path/of/a/\x1b[31m/train.de-en.\nde", None, unit="pairs") as advance:
+            clock.now += 5
+            advance(55_000)
+
+    line, = shown_on_terminal(monkeypatch, 60, job)
+    assert "55,000 pairs  11,000 pairs/s" in line and "left" not in line and len(line) <= 60
+    assert line[2:].startswith("reading a/long") and "\x1b" not in line and "…" in line
+
+
+def test_before_the_first_step_there_is_no_rate(monkeypatch, clock):
+    def job():
+        with console.progress("training", 11, 3, "steps"):
+            pass
+
+    line, = shown_on_terminal(monkeypatch, 80, job)
+    assert line.rstrip().endswith("3/11 steps")
+
+
+def test_items_are_counted_as_they_pass(monkeypatch, clock):
+    def job():
+        for number in console.watched("reading", range(2_500), "pairs"):
+            clock.now += number == 7
+
+    assert logged(monkeypatch, job) == []
+    line, = shown_on_terminal(monkeypatch, 80, job)
+    assert "2,500 pairs" in line
+
+
+def logged(monkeypatch, job):
+    file = io.StringIO()
+    monkeypatch.setattr(console, "_console", Console(file=file, width=80, soft_wrap=True, highlight=False))
+    job()
+    return file.getvalue().splitlines()
+
+
+def test_a_log_has_a_whole_line_whenever_there_are_new_figures(monkeypatch, clock):
+    def job():
+        with console.progress("training", 100, 40, "steps") as advance:
+            for _ in range(2):
+                for _ in range(5):
+                    clock.now += 2
+                    advance(1)
+                advance(0, FIGURES)
+
+    first, second = logged(monkeypatch, job)
+    assert first == ("training  45/100 steps  0.5 steps/s  2 min left  loss 5.127  perplexity 97.27  epoch 12  "
+                     "12,345 tokens/s  learning rate 1.23e-04  gradient 0.71")
+    assert second.startswith("training  50/100 steps  0.5 steps/s  2 min left  loss 5.127")
+
+
+def test_a_log_has_a_line_a_minute_of_a_job_without_figures(monkeypatch, clock):
+    def job():
+        with console.progress("translating", 700) as advance:
+            for _ in range(7):
+                clock.now += 25
+                advance(100)
+
+    assert logged(monkeypatch, job) == ["translating  300/700 lines  4 lines/s  2 min left",
+                                        "translating  600/700 lines  4 lines/s  25 s left"]
+
+
+def test_short_jobs_leave_nothing_in_a_log(monkeypatch, clock):
+    def job():
+        with console.progress("translating", 700) as advance:
+            advance(700)
+
+    assert logged(monkeypatch, job) == []
+
+
+def test_the_rate_is_that_of_the_last_ten_minutes(clock):
+    state = console._State("training", 10_000, 0, "steps", clock)
+    for _ in range(1000):
+        clock.now += 1
+        state.advance(1)
+    for _ in range(601):
+        clock.now += 1
+        state.advance(3)
+    assert state.rate() == pytest.approx(3) and len(state._samples) < 700
+
+
+def test_many_updates_a_second_are_one_sample(clock):
+    state = console._State("translating", None, 0, "lines", clock)
+    for _ in range(5000):
+        clock.now += 0.01
+        state.advance(2)
+    assert state.rate() == pytest.approx(200) and len(state._samples) < 60
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (5940, "99 min"),
+                                               (5971, "1.7 h"), (360_000, "4.2 days")])
+def test_durations_are_in_the_unit_that_fits(seconds, text):
+    assert console.duration(seconds) == text

@@ -1,0 +1,71 @@
+"""The package as others install it: a wheel, away from the repository."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RECIPE = """\
+name: mine
+languages: {source: sw, target: en}
+data:
+  train: [{source: train.sw, target: train.en}]
+  valid: {source: valid.sw, target: valid.en}
+model: {base: small}
+"""
+PROGRAM = """\
+import sys
+from pathlib import Path
+import seq2seq
+from seq2seq.recipe import load_recipe
+print(Path(seq2seq.__file__).parent, load_recipe("mine.yaml", check_files=False).model.d_model)
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A directory that holds what a wheel of this repository holds."""
+    pytest.importorskip("setuptools", minversion="77")
+    clone, wheels, site = (tmp_path_factory.mktemp(name) for name in ("clone", "wheels", "site"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, clone)
+    for name in ("seq2seq", "configs"):
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
+                    "--wheel-dir", wheels, clone], check=True, capture_output=True, timeout=300)
+    wheel, = wheels.iterdir()
+    zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def run(installed, directory, *arguments):
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    return subprocess.run([sys.executable, *arguments], cwd=directory, env=environment, capture_output=True, text=True,
+                          timeout=120)
+
+
+def test_it_holds_every_file_of_the_package(installed):
+    ours = {path.relative_to(ROOT) for path in (ROOT / "seq2seq").rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts}
+    sizes = {Path("seq2seq") / path.relative_to(ROOT) for path in (ROOT / "configs").iterdir()}
+    theirs = {path.relative_to(installed) for path in (installed / "seq2seq").rglob("*") if path.is_file()}
+    assert theirs == ours | sizes, "see [tool.setuptools] in pyproject.toml"
+
+
+def test_a_recipe_names_a_size_anywhere(installed, tmp_path):
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    result = run(installed, tmp_path, "-c", PROGRAM)
+    assert result.stdout.split() == [str(installed / "seq2seq"), "256"], result.stderr
+
+
+def test_the_reference_and_the_schema_are_written_where_a_user_wants_them(installed, tmp_path):
+    assert run(installed, tmp_path, "-m", "seq2seq.recipe", "docs").returncode == 0
+    for name in ("REFERENCE.md", "recipe.schema.json"):
+        assert (tmp_path / "docs" / name).read_text() == (ROOT / "recipes" / name).read_text()
+    asked = run(installed, tmp_path, "-m", "seq2seq.recipe")
+    assert asked.returncode != 0 and "usage: python -m seq2seq.recipe DIRECTORY" in asked.stderr
