@@ -293,7 +293,7 @@ def test_blocks_of_no_lines_are_refused_at_once(translator):
 
 
 @pytest.mark.parametrize("options, error, message", [
-    ({"device": "gpu"}, UserError, "device 'gpu' cannot be used here"),
+    ({"device": "gpu"}, UserError, "there is no device 'gpu'"),
     ({"precision": "fp64"}, UserError, "there is no precision 'fp64'. Use one of auto, fp32, bf16, int8."),
     ({"threads": 0}, UserError, "threads: expected a number of at least 1; found 0"),
     ({"ensemble": "model"}, TypeError, "ensemble is of type str; expected a sequence"),
