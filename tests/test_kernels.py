@@ -39,13 +39,15 @@ def build(compiler, level, target, directory):
         pytest.skip(f"{compiler} is not installed")
     if target != "native" and os.uname().machine != "x86_64":
         pytest.skip(f"{target} is a target for x86-64")
-    flags = [flag.replace("native", target) for flag in FLAGS if flag != "-O3"]
     shared = ["-shared-libasan"] if "clang" in compiler else []
+    name = f"libclang_rt.asan-{os.uname().machine}.so" if shared else "libasan.so"
+    runtime = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    if not Path(runtime.stdout.strip()).is_absolute():                          # the name alone: there is none
+        pytest.skip(f"{compiler} has no runtime for sanitizers (on Debian: libclang-rt-*-dev)")
+    flags = [flag.replace("native", target) for flag in FLAGS if flag != "-O3"]
     made = directory / "kernels.so"
     subprocess.run([compiler, str(SOURCE), "-shared", "-o", str(made), *flags, level, "-g", "-fno-omit-frame-pointer",
                     "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *shared], check=True)
-    name = f"libclang_rt.asan-{os.uname().machine}.so" if shared else "libasan.so"
-    runtime = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
     return made, runtime.stdout.strip()
 
 
