@@ -92,7 +92,7 @@ class Reference:
 
 
 def alignment_error_rate(found: Iterable[Set[Link]], references: Iterable[Reference]) -> float:
-    """How far alignments are from the true ones, 0 the best and 1 the worst, over all pairs together.
+    """Alignment error rate over all pairs together: 0 is best, 1 is worst.
 
     Och and Ney 2003 (A Systematic Comparison of Various Statistical Alignment Models, Computational Linguistics 29),
     section 5: 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with links A found, S sure and P possible.

@@ -22,8 +22,8 @@ IGNORED = -100
 
 # Tokens and sentences that batches are rounded to on a CPU.
 ROUND_TOKENS, ROUND_SENTENCES = 64, 8
-# What one more group of like length costs, in padded places: small enough that a long tail of lengths is cut off, large
-# enough that captions (2,048 tokens a step) stay together.
+# Cost of one more group of like length, in padded places: small enough that a long tail of lengths is cut off, large
+# enough that captions (2,048 tokens a step) stay together. From timings of three models on one core.
 GROUP_PLACES = 700_000
 # Most groups that a part is cut into.
 MOST_GROUPS = 32
@@ -167,13 +167,13 @@ class Shape:
         return Shape(source_tokens, target_tokens, sentences, longest_source, longest_target)
 
     def dummies(self, source_tokens: int, target_tokens: int) -> int:
-        """How many sentences fill a batch that has so many tokens."""
+        """Number of filling sentences for a batch of so many source and target tokens."""
         return max(-(-(self.source_tokens - source_tokens) // self.longest_source),
                    -(-(self.target_tokens - target_tokens) // self.longest_target))
 
     def holds(self, source_tokens: int, target_tokens: int, sentences: int) -> bool:
-        """Whether such a batch can be filled. A query without keys is undefined, so each filling sentence has tokens
-        on both sides."""
+        """Return True if such a batch can be filled. A query without keys is undefined, so each filling sentence has
+        tokens on both sides."""
         dummies = self.dummies(source_tokens, target_tokens)
         return (min(self.source_tokens - source_tokens, self.target_tokens - target_tokens) >= dummies
                 and self.sentences - sentences >= dummies)

@@ -121,8 +121,8 @@ class RequiredPhrases:
         return logits
 
     def lacking(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
-        """How many subwords a target lacks: of each phrase that it does not contain the shortest spelling, less what it
-        ends in of one of them."""
+        """Number of subwords that a target lacks: the shortest spelling of each phrase that it does not contain, less
+        the beginning of one of them in which it ends."""
         text = text_of(target, self.pieces) if phrases else ""
         missing = [each for each in phrases if not each.phrase.is_in(text)]
         saved = (each.size - len(spelling) + self._begun(target, each.phrase, spelling)

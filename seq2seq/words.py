@@ -95,7 +95,7 @@ def positions(most: int) -> Words:
 
 
 def position_fault(source: str, target: str) -> str | None:
-    """What is wrong with a target that should hold positions of the source's words, counted from 1; None: nothing."""
+    """Describe the fault of a target that should hold positions of source words, counted from 1; None if valid."""
     count = len(source.split())
     known = {str(position) for position in range(1, count + 1)}
     for word in target.split():

@@ -133,8 +133,9 @@ class TranslatorPool:
                 "Translate these lines with one worker to see more, and report it."
         else:
             cause, remedy = f"ended with exit code {code}", "Translate these lines with one worker to see more."
-        return UserError(f"a worker {cause} {at}. {remedy} With --output FILE, what was translated before is in "
-                         "FILE.part, and the same command with --resume goes on from there.")
+        resume = (" With --output FILE, what was translated before is in FILE.part, and the same command with --resume "
+                  "goes on from there.") if pipe in self.lines else ""
+        return UserError(f"a worker {cause} {at}. {remedy}{resume}")
 
     def close(self) -> None:
         """End the processes, at once."""
