@@ -26,7 +26,7 @@ Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
 it continues, and with what word. Where fewer are possible than asked for, log p of the others is -inf."""
 
 
-class Chooser(Protocol):
+class TopK(Protocol):
     """What finds the best continuations: `continuations`, or something faster that gives the same."""
 
     def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,

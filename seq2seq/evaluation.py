@@ -151,7 +151,7 @@ def perplexities(
         raise CorpusError("There is nothing to evaluate: no line that the model can take.")
     if len(kept) < len(pairs):
         console.warn(f"{len(pairs) - len(kept):,} of {len(pairs):,} lines have more than "
-                     f"{translator.model.max_positions - 1} pieces; they count nowhere")
+                     f"{translator.max_positions - 1} pieces; they count nowhere")
     with console.progress("scoring", len(kept)) as advance:
         found = translator.score(kept, advance)
     total = -sum(score.log_probability for score in found)

@@ -85,9 +85,9 @@ def _generated(translator: Translator, prompts: Iterable[str], samples: int, blo
     for block in growing_blocks(requests, max(1, min(block_prompts, MOST_TOGETHER // samples))):
         begun = [part for request in block for part in asked.parts(request, [""])]
         for part in begun:
-            if len(part.prefix) + 2 > translator.model.max_positions:
+            if len(part.prefix) + 2 > translator.max_positions:
                 raise UserError(f"beginning {part.line + 1} has {len(part.prefix):,} pieces, and a text with its end "
-                                f"has room for {translator.model.max_positions}. Give its last part alone.")
+                                f"has room for {translator.max_positions}. Give its last part alone.")
         # Each sample is a sentence of its own to the search: they have nothing to share.
         parts = [replace(part, place=sample) for part in begun for sample in range(samples)]
         texts = [ways for together in blocks(parts, MOST_TOGETHER) for ways in _texts(translator, together, asked)]

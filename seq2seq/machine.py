@@ -112,8 +112,6 @@ def choose_precision(precision: str, device: torch.device) -> str:
     if precision == "int8":
         if device.type != "cpu":
             raise UserError(f"precision int8 is for the CPU; this is {device.type}. Use precision auto or bf16.")
-        if not torch.backends.mkldnn.is_available():
-            raise UserError("precision int8: this build of PyTorch has no oneDNN. Use precision auto or fp32.")
         return precision
     return "bf16" if choose_dtype(precision, device) == torch.bfloat16 else "fp32"
 

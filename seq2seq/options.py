@@ -59,15 +59,14 @@ Model = Annotated[Path, typer.Argument(
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
-    help="Numbers to compute in; auto is bf16 where the processor has it, else fp32. int8 is for CPUs without bf16.",
+    help="Numbers to compute in; auto is bf16 where the processor has it, else fp32. int8 translates fastest on a "
+    "CPU; its first use compiles kernels for this processor, which takes some seconds and a C++ compiler.",
     rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(
-    metavar="N", min=1, help="Processes that translate side by side, with one thread each unless --threads says "
-    "otherwise: faster than one process with many threads. Each holds the model.", rich_help_panel=MACHINE)]
-Compile = Annotated[bool, typer.Option(
-    "--compile", help="Translate with kernels compiled for this processor: faster, most of all with --precision int8 "
-    "and where lines come one by one. That takes some seconds the first time, and a C++ compiler; where there is none, "
-    "it translates without.", rich_help_panel=MACHINE)]
+    metavar="N", min=1, help="Workers that translate side by side, with one thread each unless --threads says "
+    "otherwise: faster than one with many threads. In int8 they share the model; else each is a process with its own.",
+    rich_help_panel=MACHINE)]
+Compile = Annotated[bool, typer.Option("--compile", hidden=True)]
 Temperature = Annotated[float | None, typer.Option(
     metavar="X", help="Below 1 the probable is drawn more often, above 1 less.", show_default="the recipe's",
     rich_help_panel=SAMPLING)]

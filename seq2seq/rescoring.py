@@ -67,5 +67,5 @@ def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]])
         within = set(kept)
         long = next(pair for pair in scored if pair not in within)
         raise CorpusError(f"a translation, or its source, has more pieces than a model takes "
-                          f"({translator.model.max_positions - 1}): {long[1][:60]!r}. Leave its line out.")
+                          f"({translator.max_positions - 1}): {long[1][:60]!r}. Leave its line out.")
     return [score.log_probability for score in translator.score(scored)]

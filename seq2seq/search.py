@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.continuations import Chooser, ban, continuations, log_sum_exp, on_host
-from seq2seq.model.interface import Stepwise
+from seq2seq.continuations import TopK, ban, continuations, log_sum_exp, on_host
+from seq2seq.model.interface import Stepwise, WholeSearch
 from seq2seq.tokenizer import END_ID, START_ID
 
 
@@ -90,7 +90,7 @@ class _Frontier:
 
     numbers: (groups,), the number of each, counted over all lines of the input. tokens: (groups, beam, length), beam
     that of a group. totals: (groups, beam), log p so far. limits: (groups,), longest target. done: (groups,) bool,
-    which have all their hypotheses and only wait for others. of_sentence: how many a sentence has.
+    which have all their hypotheses and wait for the others of their sentence. of_sentence: how many a sentence has.
     """
 
     numbers: np.ndarray
@@ -146,8 +146,8 @@ def search(
     max_lengths: Sequence[int], normaliser: LengthNormaliser, banned: Sequence[int] = (), n_best: int = 1,
     score_functions: Sequence[ScoreFunction] = (), constraints: Sequence[ScoreFunction] = (),
     selection: Selection | None = None, groups: int = 1, patience: float = 1.0,
-    bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False, choose: Chooser = continuations,
-    round_sizes: bool = True,
+    bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False, topk: TopK = continuations,
+    whole_search: WholeSearch | None = None,
 ) -> list[list[Hypothesis]]:
     """The best targets of each sentence.
 
@@ -165,9 +165,8 @@ def search(
             2); a greedy one when its one has.
         bonus: what is added to the score of a hypothesis that ends, (rows,), from the state after its last step.
         normalised: the model's logits are used as they are, because they are not to sum to 1.
-        choose: what finds the most probable continuations.
-        round_sizes: sentences that are done leave when a round number remains, because leaving copies what the others
-            hold, and each new size of the batch wants new kernels; else they leave at once.
+        topk: what finds the most probable continuations.
+        whole_search: searches in the model's own way where nothing above changes a step.
     Returns:
         For each sentence its hypotheses, best first.
     Raises:
@@ -182,6 +181,12 @@ def search(
     device, size = source.device, beam_size // groups
     enough = size if size == 1 else max(size, round(size * patience))
     forbidden = torch.tensor([word for word in banned if word != END_ID], dtype=torch.int64, device=device)
+    hooks = score_functions or constraints or selection or bonus or normalised or groups > 1
+    if whole_search is not None and not hooks and max(max_lengths, default=0) <= model.max_positions:
+        ended = whole_search(source, source_offsets, longest_source, beam_size=beam_size, max_lengths=max_lengths,
+                             enough=enough, forbidden=forbidden.tolist())
+        return _best([[Hypothesis(tokens, total, total / normaliser(len(tokens) + 1)) for tokens, total in each]
+                      for each in ended], n_best, model, (source, source_offsets, longest_source), constrained=False)
     frontier = _Frontier.begin(np.array(max_lengths, np.int64), groups)
     finished: list[list[Hypothesis]] = [[] for _ in frontier.numbers]
     shortest_limit = min(max_lengths, default=0)
@@ -202,7 +207,7 @@ def search(
         for function in constraints:
             logits = function(frontier.hypotheses(device), logits)
         if selection is None:
-            found = choose(logits, totals, forbidden, must_end, 2 * size, normal)
+            found = topk(logits, totals, forbidden, must_end, 2 * size, normal)
         else:
             ban(logits, forbidden, must_end)
             past = torch.from_numpy(totals).to(device).view(-1, groups, totals.shape[1])
@@ -211,17 +216,22 @@ def search(
         candidates = _Candidates.of(*found)
         bonuses = None if bonus is None else bonus(state).view(frontier.totals.shape).cpu().numpy()
         _finish(frontier, candidates, size, normaliser, bonuses, finished)
-        frontier, rows = _go_on(frontier, candidates, size, enough, finished, round_sizes)
+        frontier, rows = _go_on(frontier, candidates, size, enough, finished)
         if len(rows) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
             state = state.select(torch.from_numpy(rows).to(device))
     by_line = [list(chain(*finished[first : first + groups])) for first in range(0, len(finished), groups)]
-    if lacking := [line for line, hypotheses in enumerate(by_line) if not hypotheses]:
-        logits, _ = model.step(torch.full((len(by_line),), START_ID, device=device),
-                               model.start(source, source_offsets, longest_source))
-        if (constraints or selection) and not logits.isnan().any():
+    return _best(by_line, n_best, model, (source, source_offsets, longest_source), bool(constraints or selection))
+
+
+def _best(ended: Sequence[list[Hypothesis]], n_best: int, model: Stepwise, source: tuple[Tensor, Tensor, int],
+          constrained: bool) -> list[list[Hypothesis]]:
+    """The best of the hypotheses that have ended, of each sentence. Raises: as `search`."""
+    if lacking := [line for line, hypotheses in enumerate(ended) if not hypotheses]:
+        logits, _ = model.step(torch.full((len(ended),), START_ID, device=source[0].device), model.start(*source))
+        if constrained and not logits.isnan().any():
             raise NoHypothesis(lacking)
         raise FloatingPointError("the model's scores are not numbers")
-    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:n_best] for hypotheses in by_line]
+    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:n_best] for hypotheses in ended]
 
 
 def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser: LengthNormaliser,
@@ -244,7 +254,7 @@ def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser:
 
 
 def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
-           finished: list[list[Hypothesis]], round_sizes: bool) -> tuple[_Frontier, np.ndarray]:
+           finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
     """The first `size` candidates of each group that do not end, in their order, of the sentences that stay: of which
     not `enough` have finished.
 
@@ -266,17 +276,10 @@ def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
     totals = np.where(first(leaving), -np.inf, first(candidates.totals)).astype(candidates.totals.dtype)
     done = np.array([len(finished[number]) >= enough for number in frontier.numbers]) | (totals[:, 0] == -np.inf)
     searched = ~done.reshape(-1, frontier.of_sentence).all(1)
-    waiting = round_size(int(searched.sum())) - int(searched.sum()) if round_sizes else 0
-    kept = np.flatnonzero((searched | ((~searched).cumsum() <= waiting)).repeat(frontier.of_sentence))
+    kept = np.flatnonzero(searched.repeat(frontier.of_sentence))
     parents = first(candidates.beams)[kept]
     tokens = np.concatenate([frontier.tokens[kept[:, None], parents], first(candidates.ids)[kept][:, :, None]], 2)
     after = _Frontier(frontier.numbers[kept], tokens, totals[kept], frontier.limits[kept], done[kept],
                       frontier.of_sentence)
     rows = kept[:, None] * beam + parents
     return after, rows.reshape(-1, frontier.of_sentence * rows.shape[1])
-
-
-def round_size(sentences: int) -> int:
-    """The next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, …: sizes of batches."""
-    size = 1 << max(0, sentences - 1).bit_length()                              # the next power of two
-    return 0 if not sentences else size * 3 // 4 if size >= 4 and sentences <= size * 3 // 4 else size

@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from time import monotonic
 from typing import TypeVar, Unpack
 
 import numpy as np
 import torch
 
-from seq2seq import console
 from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.confidence import Word, log_probabilities, words_of
-from seq2seq.continuations import Chooser, continuations
 from seq2seq.decoding import Decoding, Found, Part, Request
 from seq2seq.errors import (
     CheckpointError,
@@ -27,15 +24,11 @@ from seq2seq.errors import (
     require_text,
 )
 from seq2seq.faults import FAULTS
-from seq2seq.inference.compiled import CompiledTransformer
-from seq2seq.inference.eager import for_inference
-from seq2seq.inference.kernel_library import CompilationError, library
-from seq2seq.inference.kernels import Kernels
+from seq2seq.inference.engines import load_engine
 from seq2seq.loss import negative_log_likelihood
-from seq2seq.machine import choose_device, choose_precision, settle_process
+from seq2seq.machine import choose_device, settle_process
 from seq2seq.model import Model
-from seq2seq.model.interface import Seq2Seq
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.interface import Engine, Seq2Seq
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, decoding_with
 from seq2seq.restoring import read_model
 from seq2seq.safety_net import mended
@@ -83,21 +76,28 @@ class Translator:
     >>> translator = Translator.load("runs/multi30k_de_en")
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
 
-    ensemble: further models, which translate together with `model`. language_model: one that has a say, or None.
-    choose, round_sizes: how their search is computed, see `search.search`.
+    ensemble: further models, which translate together with it. language_model: one that has a say, or None.
     """
 
-    def __init__(self, model: Seq2Seq, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
-                 max_pieces: int, device: torch.device, precision: str = "fp32", divides: bool = True) -> None:
-        """Usually made by `load`. max_pieces: longest sentence that the model was trained on. precision: of `model`.
-        divides: a longer line can be translated in parts; positions in a part are none in the line."""
-        self.precision, self.divides = precision, divides
-        self.model, self.tokenizers, self.languages, self.decoding = model, tokenizers, languages, decoding
+    def __init__(self, engine: Engine, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
+                 max_pieces: int, device: torch.device, divides: bool = True) -> None:
+        """Usually made by `load`. max_pieces: longest sentence that the model was trained on. divides: a longer line
+        can be translated in parts; positions in a part are none in the line."""
+        self.precision, self.divides = engine.precision, divides
+        self.engine, self.tokenizers, self.languages, self.decoding = engine, tokenizers, languages, decoding
         self.max_pieces, self.device = max_pieces, device
-        self.ensemble: tuple[Seq2Seq, ...] = ()
-        self.language_model: Seq2Seq | None = None
-        self.choose: Chooser = continuations
-        self.round_sizes = True
+        self.ensemble: tuple[Engine, ...] = ()
+        self.language_model: Engine | None = None
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens of the longest sentence that the model takes, `</s>` included."""
+        return self.engine.max_positions
+
+    @property
+    def model(self) -> Seq2Seq:
+        """The model itself, which computes all positions of given targets at once."""
+        return self.engine.model
 
     @staticmethod
     def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
@@ -107,24 +107,26 @@ class Translator:
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, int8 (the linear layers, on a CPU), or auto: bf16 where the hardware has it, else
-                fp32. In fp32 a translation does not depend on the other lines; below, roundings differ with the shape
-                of the batch, and so does a line now and then.
+            precision: fp32, bf16, int8, or auto: bf16 where the hardware has it, else fp32. int8 is the fastest on a
+                CPU: kernels for Transformers, which the first use compiles and checks in some seconds. Where it cannot
+                be had, a message says so, and it is as auto; scores of given translations are always computed so.
+                In fp32 and int8 a translation does not depend on the other lines; in bf16, roundings differ with the
+                shape of the batch, and so does a line now and then.
             threads: of the CPU; None is torch's choice.
             ensemble: further models that translate together with it (see `decoding.ensemble_mean`).
             fusion: a language model that has a say (see `decoding.fusion_weight`).
-            compile: translate with kernels compiled for this processor. That takes some seconds once, and a C++
-                compiler; where there is none, a message says so, and it translates without.
+            compile: refused; precision int8 is what it was.
         Raises:
             CheckpointError: there is no model, or it is damaged, or their vocabularies differ.
             UserError: the device or precision is not to be had here, or there are no such threads.
             TypeError: `ensemble` is one model; it is a sequence of models.
         """
         require_several(ensemble, "ensemble")
+        refuse_compile(compile)
         settle_process(threads)
         model, recipe, tokenizers = read_model(Path(path))
         chosen = choose_device(device)
-        loaded = Translator.from_recipe(model.to(chosen), tokenizers, recipe, chosen, precision)
+        loaded = Translator.from_recipe(model, tokenizers, recipe, chosen, precision)
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
         for other, where in zip(others, ensemble, strict=True):
             if other.languages.monolingual:
@@ -139,15 +141,8 @@ class Translator:
                 raise UserError(f"{fusion} is no language model. To let models translate together, name it as another "
                                 "of the ensemble.")
             _require_one_vocabulary(path, tokenizers.target, fusion, speaking.tokenizers.target)
-            loaded.language_model = speaking.model
-        if compile and (kernels := kernels_ready()):
-            loaded.choose = Kernels(kernels, torch.float32).choose
-            for each in (loaded, *others):
-                each.model = _compiled(each.model, kernels)
-            searched = (loaded.model, *(other.model for other in others), loaded.language_model)
-            loaded.round_sizes = not all(isinstance(model, CompiledTransformer) and model.any_size
-                                         for model in searched if model is not None)
-        loaded.ensemble = tuple(other.model for other in others)
+            loaded.language_model = speaking.engine
+        loaded.ensemble = tuple(other.engine for other in others)
         loaded.max_pieces = min(each.max_pieces for each in (loaded, *others))
         return loaded
 
@@ -158,9 +153,8 @@ class Translator:
         divides = recipe.model.type != "pointer"
         room = recipe.model.max_positions - 1
         max_pieces = min(recipe.data.cleaning.max_pieces, room) if divides else room
-        chosen = choose_precision(precision, device)
-        return Translator(for_inference(model, chosen), tokenizers, recipe.languages, recipe.decoding, max_pieces,
-                          device, chosen, divides)
+        return Translator(load_engine(model, precision, device), tokenizers, recipe.languages, recipe.decoding,
+                          max_pieces, device, divides)
 
     def translate(self, lines: Sequence[str | Request], *, progress: Progress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
@@ -255,7 +249,7 @@ class Translator:
         threads = torch.get_num_threads()
         sides = (self.tokenizers.source.encode([source for source, _ in pairs], threads),
                  self.tokenizers.target.encode([target for _, target in pairs], threads))
-        return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.model.max_positions]
+        return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.max_positions]
 
     def _divide(self, lines: Sequence[str]) -> list[DividedLine]:
         texts = [line.strip() for line in lines]
@@ -283,8 +277,9 @@ class Translator:
         """
         sources = EncodedSide.from_lists(
             self.tokenizers.source.encode([part.text for part in parts], torch.get_num_threads()))
-        model = asked.joined((self.model, *self.ensemble))
+        model = asked.joined((self.engine, *self.ensemble))
         searched, hooks = asked.searched(model, self.language_model)
+        whole_search = self.engine.whole_search if searched is self.engine else None
         found: list[list[Found]] = [[] for _ in parts]
         batch_tokens = asked.options.batch_tokens * 2 // max(2, asked.beam_size)
         for indices in batches_in_order(sources.lengths, batch_tokens) if parts else ():
@@ -295,7 +290,7 @@ class Translator:
             limits = asked.limits(together, lengths, searched.max_positions)
             try:
                 candidates = search(searched, source, source_offsets, int(lengths.max()), max_lengths=limits,
-                                    choose=self.choose, round_sizes=self.round_sizes,
+                                    topk=self.engine.topk, whole_search=whole_search,
                                     **asked.search_options(together), **hooks)
             except NoHypothesis as error:
                 raise RequestError(f"line {together[error.lines[0]].line + 1}: no translation meets all that is asked "
@@ -370,6 +365,12 @@ def _require_one_vocabulary(path: str | Path, tokenizer: Vocabulary, other: str 
                               "the same tokenizer: tokenizer.taken_from in a recipe names the model to take it from.")
 
 
+def refuse_compile(compile: bool) -> None:
+    """Raises OptionError: what this once asked for has another name."""
+    if compile:
+        raise OptionError("compile=True is part of int8 now: use precision='int8' instead")
+
+
 def growing_blocks(lines: Iterable[Line], largest: int, begin: int = 0) -> Iterator[list[Line]]:
     """Lists of lines: the first has 1,024, so that it comes soon, and each four times as many as the one before.
 
@@ -395,26 +396,6 @@ def _growing_blocks(lines: Iterable[Line], largest: int, begin: int) -> Iterator
             begin = end
         size = min(4 * size, largest)
         end += size
-
-
-def kernels_ready() -> Path | None:
-    """The compiled kernels; compiles them if there are none. Says how long that took, or why there are none."""
-    begin = monotonic()
-    try:
-        kernels = library()
-    except CompilationError as error:
-        console.say(f"translating without compiled kernels: {error}")
-        return None
-    if (seconds := monotonic() - begin) > 1:                                    # else they were there
-        console.say(f"compiled the kernels in {seconds:.1f} seconds; they are kept for the next time")
-    return kernels
-
-
-def _compiled(model: Seq2Seq, kernels: Path) -> Seq2Seq:
-    if isinstance(model, Transformer) and CompiledTransformer.serves(model):
-        return CompiledTransformer(model, Kernels(kernels, model.target_embedding.dtype))
-    console.say("there are compiled kernels for Transformers with the usual attention, on a CPU: translating without")
-    return model
 
 
 def _per_line(parts: list[int], progress: Progress | None) -> Callable[[np.ndarray], None]:

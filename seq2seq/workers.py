@@ -1,48 +1,70 @@
-"""Several processes that translate with one thread each: on many cores faster than many threads in one process."""
+"""Several workers that translate with one thread each: on many cores faster than many threads for one batch."""
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Unpack, cast
+
+import torch
 
 from seq2seq.decoding import Request
 from seq2seq.errors import OptionError, UserError, require_several
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.stopping import signal_name
-from seq2seq.translator import Progress, Translation, Translator, growing_blocks, kernels_ready, numbered
+from seq2seq.translator import Progress, Translation, Translator, growing_blocks, numbered, refuse_compile
 
 
 class TranslatorPool:
-    """Translators of one model in processes of their own. Lines come back in their order, as from one `Translator`.
+    """Workers that translate with one model. Lines come back in their order, as from one `Translator`.
+
+    In int8 they are threads that share the weights: the kernels let Python go on meanwhile. In other precisions, whose
+    steps are many calls from Python, they are processes, each with a model of its own.
 
     >>> with TranslatorPool("runs/multi30k_de_en", workers=4) as pool:
     ...     for found in pool.translate_stream(lines):
     ...         print(found[0].text)
     """
 
+    decoding: DecodingSection
+    precision: str
+    device: str
+
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
                  compile: bool = False) -> None:
-        """Start the processes and wait until each has loaded the model. Arguments: as `Translator.load` takes them.
+        """Start the workers and wait until the model is loaded. Arguments: as `Translator.load` takes them.
 
         Raises:
             UserError: as `Translator.load`, or a process ended, or there are to be none.
         """
         require_several(ensemble, "ensemble")
+        refuse_compile(compile)
         if workers < 1:
             raise OptionError(f"{workers} workers translate nothing; make it 1 or more")
-        models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion,
-                                  "compile": compile and kernels_ready() is not None}   # once, not in each process
+        models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion}
+        self.workers = workers
+        self.shared: Translator | None = None
+        if precision == "int8":
+            loaded = Translator.load(path, device, precision, threads, **models)
+            if loaded.precision == "int8":
+                self.shared = loaded
+                self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads))
+                self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
+                return
+            precision = loaded.precision                                        # int8 is not to be had, as was said
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
         self.processes = []
-        self.compile = bool(models["compile"])
         # First and last line, from 1, that each process translates at the moment.
         self.lines: dict[Connection, tuple[int, int]] = {}
         for _ in range(workers):
@@ -58,9 +80,7 @@ class TranslatorPool:
         except BaseException:
             self.close()
             raise
-        self.decoding: DecodingSection = ready[0][0]
-        self.precision: str = ready[0][1]
-        self.device: str = ready[0][2]
+        self.decoding, self.precision, self.device = ready[0]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
@@ -80,6 +100,8 @@ class TranslatorPool:
                    decoding: DecodingOptions) -> list[list[Translation]]:
         # Each gets every n-th line by length: as many, and as long, as the others.
         order = sorted(range(len(lines)), key=lambda number: len(lines[number].text))
+        if self.shared is not None:
+            return self._translate_in_threads(lines, order, progress, decoding)
         shares = {pipe: order[first :: len(self.pipes)] for first, pipe in enumerate(self.pipes)}
         waiting = [pipe for pipe, share in shares.items() if share]
         for pipe in waiting:
@@ -108,6 +130,26 @@ class TranslatorPool:
             raise refused
         return found
 
+    def _translate_in_threads(self, lines: Sequence[Request], order: list[int], progress: Progress | None,
+                              decoding: DecodingOptions) -> list[list[Translation]]:
+        assert self.shared is not None
+        lock = Lock()
+
+        def advance(amount: int) -> None:
+            with lock:
+                if progress:
+                    progress(amount)
+
+        shares = [order[first :: self.workers] for first in range(self.workers)]
+        waiting = [self.executor.submit(self.shared.translate, [lines[number] for number in share], progress=advance,
+                                        **decoding) for share in shares]
+        wait_for(waiting)
+        found: list[list[Translation]] = [[] for _ in lines]
+        for share, done in zip(shares, waiting, strict=True):
+            for number, translations in zip(share, done.result(), strict=True):
+                found[number] = translations
+        return found
+
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
         try:
             kind, content = pipe.recv()
@@ -129,8 +171,7 @@ class TranslatorPool:
                                                      "fewer --workers or a smaller --batch-tokens.")
         elif code < 0:
             cause = f"was ended by {signal_name(-code)}"
-            remedy = "Leave out --compile: the compiled kernels may be at fault." if self.compile else \
-                "Translate these lines with one worker to see more, and report it."
+            remedy = "Translate these lines with one worker to see more, and report it."
         else:
             cause, remedy = f"ended with exit code {code}", "Translate these lines with one worker to see more."
         resume = (" With --output FILE, what was translated before is in FILE.part, and the same command with --resume "
@@ -138,7 +179,10 @@ class TranslatorPool:
         return UserError(f"a worker {cause} {at}. {remedy}{resume}")
 
     def close(self) -> None:
-        """End the processes, at once."""
+        """End the workers, processes at once."""
+        if self.shared is not None:
+            self.executor.shutdown(cancel_futures=True)
+            return
         for pipe in self.pipes:
             pipe.close()
         for process in self.processes:

@@ -229,7 +229,7 @@ def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():
     torch.testing.assert_close(weights.sum(-1), torch.ones(6, HEADS, dtype=torch.float64))
     assert weights[3:, :, 2:].eq(0).all() and weights[:3].min() > 0
     attended = torch.einsum("shl,shld->shd", weights, values.repeat_interleave(3, 0))
-    torch.testing.assert_close(layer.output(attended.flatten(1)), layer.step(hidden, keys, values, bias))
+    torch.testing.assert_close(layer.output(attended.flatten(1)), layer.stepping()(hidden, keys, values, bias))
 
 
 @torch.no_grad()
@@ -242,7 +242,7 @@ def test_self_attention_step_by_step_equals_all_at_once():
     bias = torch.full((1, HEADS, 1, 9), -math.inf, dtype=torch.float64)
     for position in range(7):
         bias[..., position] = 0
-        output = layer.step(hidden[position : position + 1].detach(), keys, values, position, bias)
+        output = layer.stepping()(hidden[position : position + 1].detach(), keys, values, position, bias)
         torch.testing.assert_close(output[0], at_once[position], rtol=0, atol=1e-12)
 
 

@@ -230,13 +230,13 @@ def test_every_choice_gives_gradients_to_all_parameters(make_model, kind, choice
 
 
 @pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
-def test_int8_is_near_the_exact_mixture(make_model, kind):
+def test_bf16_is_near_the_exact_mixture(make_model, kind):
     model, batch = make_model(torch.float32, kind=kind, copy=True), batch_of()
     tokens = torch.full((4,), START_ID)
     exact, fast = (each.step(tokens, each.start(batch.source, batch.source_offsets, batch.longest_source))[0]
-                   for each in (model, for_inference(model, "int8")))
+                   for each in (model, for_inference(model, "bf16")))
     assert (fast.exp() - exact.exp()).abs().max() < 0.05
-    torch.testing.assert_close(fast.exp().sum(1), torch.ones(4))
+    torch.testing.assert_close(fast.exp().sum(1), torch.ones(4), rtol=0, atol=2e-3)
 
 
 # The whole road

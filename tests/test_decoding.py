@@ -20,6 +20,7 @@ from seq2seq.batching import EncodedSide
 from seq2seq.confidence import log_probabilities, words_of
 from seq2seq.decoding import Decoding, Request
 from seq2seq.errors import CheckpointError, RequestError, UserError
+from seq2seq.inference.eager import EagerEngine
 from seq2seq.minimum_bayes_risk import expected_utilities
 from seq2seq.recipe import DecodingSection
 from seq2seq.search import Hypotheses
@@ -68,10 +69,12 @@ def speaker(tokenizers, tmp_path_factory):
 
 def in_double(translator: Translator) -> Translator:
     found = copy.copy(translator)
-    found.model = copy.deepcopy(translator.model).double()
-    found.ensemble = tuple(copy.deepcopy(model).double() for model in translator.ensemble)
+    found.engine = EagerEngine(copy.deepcopy(translator.model).double(), "fp32", translator.device)
+    found.ensemble = tuple(EagerEngine(copy.deepcopy(engine.model).double(), "fp32", translator.device)
+                           for engine in translator.ensemble)
     if translator.language_model is not None:
-        found.language_model = copy.deepcopy(translator.language_model).double()
+        found.language_model = EagerEngine(copy.deepcopy(translator.language_model.model).double(), "fp32",
+                                           translator.device)
     return found
 
 
@@ -227,7 +230,7 @@ def mostly(translator: Translator, pieces: list[str], monkeypatch) -> None:
     """Make the model sure that these pieces come one behind another, over and over."""
     ids = [translator.tokenizers.target.pieces(range(translator.tokenizers.target.vocab_size)).index(piece)
            for piece in pieces]
-    step = type(translator.model).step
+    step = type(translator.engine).step
 
     def sure(model, last_tokens, state):
         logits, state = step(model, last_tokens, state)
@@ -236,7 +239,7 @@ def mostly(translator: Translator, pieces: list[str], monkeypatch) -> None:
             row[after.get(token, ids[0])] += 30
         return logits, state
 
-    monkeypatch.setattr(type(translator.model), "step", sure)
+    monkeypatch.setattr(type(translator.engine), "step", sure)
 
 
 def whole_words(text: str) -> list[str]:

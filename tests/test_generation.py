@@ -73,7 +73,7 @@ def test_seed_and_numbers_decide_a_text_and_the_batch_does_not(speaker):
     drawing = {"sampling": True, "seed": 3, "temperature": 1.3, "top_k": 100, "top_p": 0.95}
     together = texts(speaker, samples=3, max_length=9, **drawing)
     assert together == texts(speaker, samples=3, max_length=9, **drawing, block_prompts=2)
-    alone = Translator(speaker.model, speaker.tokenizers, speaker.languages,
+    alone = Translator(speaker.engine, speaker.tokenizers, speaker.languages,
                        speaker.decoding.model_copy(update={"batch_tokens": 1}), 29, speaker.device)
     assert together == texts(alone, samples=3, max_length=9, **drawing)
     assert together != texts(speaker, samples=3, max_length=9, **(drawing | {"seed": 4}))

@@ -26,7 +26,7 @@ MODEL_ORDER = [
     "packing", "interface", "dropout", "embedding", "attention", "copying", "joined", "caches", "transformer",
     "language_model", "rnn", "pointer", "inspection", "__init__",
 ]
-INFERENCE_ORDER = ["flat", "eager", "kernel_interface", "kernel_check", "kernel_library", "kernels", "compiled"]
+INFERENCE_ORDER = ["eager", "kernel_interface", "kernel_check", "kernel_library", "int8", "engines"]
 WITHOUT_TORCH = [
     "errors", "json_reader", "stopping", "unpacking", "sizes", "recipe", "language_codes", "corpus", "quality",
     "side_languages", "cleaning", "tmx", "textio", "resuming", "subword_sampling", "vocabulary", "words", "numbering",

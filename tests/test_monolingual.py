@@ -248,7 +248,7 @@ def test_perplexity_is_what_a_direct_computation_gives(translator):
 
 
 def test_lines_that_are_too_long_count_nowhere_and_are_told(translator, capsys, monkeypatch):
-    monkeypatch.setattr(translator.model, "max_positions", 23)
+    monkeypatch.setattr(translator.engine, "max_positions", 23)
     lines = [("", "The dog sleeps."), ("", "a" * 23)]
     assert perplexities(translator, lines)["perplexity"].details["lines"] == 1
     assert "1 of 2 lines have more than 22 pieces; they count nowhere" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from seq2seq.checkpoint import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.decoding import Request
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.generation import generate
+from seq2seq.inference.eager import EagerEngine
 from seq2seq.machine import has_fast_bf16
 from seq2seq.processes import SharedTranslator
 from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
@@ -70,7 +71,7 @@ def translator(bundle) -> Translator:
 def exact(translator) -> Translator:
     """The same model in float64."""
     found = copy.copy(translator)
-    found.model = copy.deepcopy(translator.model).double()
+    found.engine = EagerEngine(copy.deepcopy(translator.model).double(), "fp32", translator.device)
     return found
 
 
@@ -551,7 +552,7 @@ def test_lower_precisions_translate_nearly_alike(bundle, translator, precision, 
     rough = Translator.load(bundle, device="cpu", precision=precision)
     assert len(rough.translate(GERMAN)) == len(GERMAN)
     ids, offsets, _ = EncodedSide.from_lists(translator.tokenizers.source.encode(GERMAN)).gather(np.arange(4))
-    logits = [one.model.step(torch.full((4,), START_ID), one.model.start(
+    logits = [one.engine.step(torch.full((4,), START_ID), one.engine.start(
         torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), int(np.diff(offsets).max())))[0].float()
         for one in (translator, rough)]
     assert not torch.equal(*logits)

@@ -101,7 +101,7 @@ def measured_aligner(model: Path) -> Aligner:
 
 def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
     """Which line the model could not take; inputs: source and target, or the text of a language model."""
-    most = translator.model.max_positions
+    most = translator.max_positions
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)[-len(inputs) :]
     for lines in block:
         for line, file, tokenizer in zip(lines, inputs, tokenizers, strict=True):

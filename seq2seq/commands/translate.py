@@ -196,6 +196,8 @@ def translate(
     if word_confidence or format is TextOrLines.text:                           # where nobody would see it
         given["word_confidence"] = word_confidence
     _refuse_as_text(format, n_best, word_confidence)
+    if compile:
+        raise UserError("--compile is now part of int8: use --precision int8 instead.")
     if ensemble_mean and not ensemble:
         raise UserError("--ensemble-mean is for several models. Name another by --ensemble MODEL.")
     if fusion_weight is not None and fusion is None:
@@ -210,11 +212,11 @@ def translate(
                 require_as_many_lines(lines, other)
         translator = stack.enter_context(
             _translators(engine, model, device, precision, threads, workers,
-                         {"ensemble": ensemble or (), "fusion": fusion, "compile": compile}))
+                         {"ensemble": ensemble or (), "fusion": fusion}))
         decoding = _decoding(translator, given, require is not None)
         journal.begin({
             **_decisive(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
-            "format": format.value, "threads": threads, "workers": workers, "compile": compile})
+            "format": format.value, "threads": threads, "workers": workers})
         if lines.live:
             console.say("Type a line and press Enter; Ctrl-D ends.")
         stop = stack.enter_context(_stopping(journal))

@@ -1,6 +1,6 @@
-"""Engines: fast computation of trained models behind the step interface.
+"""Engines: what runs a trained model fast behind the step interface.
 
-eager: PyTorch operators. flat: its decoder step without module calls. kernel_interface, kernel_check, kernel_library:
-functions in C++ (kernels.cpp), compiled on first use and checked before they are used. kernels, compiled: these
-functions on tensors, and a Transformer that translates with them.
+engines: `load_engine`, which chooses one. eager: PyTorch operators, on every device, for every model. int8: whole
+encoder and decoder steps in C++ for Transformers on a CPU; kernels.cpp, compiled on first use and checked before it is
+used (kernel_interface, kernel_check, kernel_library).
 """

@@ -1,22 +1,29 @@
-"""Linear layers as inference wants them: weights laid out once for the processor, in bf16 or int8.
+"""PyTorch's operators, on every device and for every model: the engine that each other one is compared with.
 
-A stock layer in bf16 sorts its weights anew in each product; for the few rows of a decoding step that takes as long as
-the product.
+On a CPU in bf16, weights are laid out once for the processor: a stock layer sorts them anew in each product, which for
+the few rows of a decoding step takes as long as the product. This rests on operators that PyTorch does not document;
+where one is missing, or gives something else than the stock layer, the stock layer stays.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TypeVar, cast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.inference.flat import FlatDecoderLayer
+from seq2seq.continuations import continuations
+from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.language_model import CausalLayer, LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
+from seq2seq.tokenizer import END_ID
 
 # What stands for 0 among the unsigned levels of inputs. Processors with VNNI but without AMX multiply unsigned by
 # signed bytes only; signed inputs took 400 times as long there (PyTorch 2.13).
@@ -24,6 +31,143 @@ UNSIGNED_ZERO = 128
 
 # Up to so many rows a product takes as long as its weights need to come from memory.
 FEW_ROWS = 6
+
+
+def round_size(sentences: int) -> int:
+    """The next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, …: sizes of batches."""
+    size = 1 << max(0, sentences - 1).bit_length()                              # the next power of two
+    return 0 if not sentences else size * 3 // 4 if size >= 4 and sentences <= size * 3 // 4 else size
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """A state that sentences leave when a round number of them remains: leaving copies what the others hold, and each
+    new size of a batch wants new kernels.
+
+    state: of all sentences that are held. held: how many. beam: rows of each. rows: (rows,), which of all rows are
+    searched; None: all.
+    """
+
+    state: Any
+    held: int
+    beam: int = 1
+    rows: Tensor | None = None
+
+    @property
+    def attention(self) -> Tensor | None:
+        """See `interface.State`."""
+        attention: Tensor | None = self.state.attention
+        if attention is None or self.rows is None:
+            return attention
+        return attention.index_select(0, self.rows)
+
+    def select(self, rows: Tensor) -> RoundState:
+        """See `interface.State.select`."""
+        (sentences, beam), inner = rows.shape, rows if self.rows is None else self.rows[rows]
+        if sentences == self.held:
+            return RoundState(self.state.select(inner), self.held, beam)
+        numbers, size = inner[:, 0] // self.beam, round_size(sentences)
+        if size >= self.held:                                                   # all stay, in their places
+            whole = (torch.arange(self.held, device=rows.device) * self.beam)[:, None].repeat(1, beam)
+            whole[numbers] = inner
+            places = numbers[:, None] * beam + torch.arange(beam, device=rows.device)
+            return RoundState(self.state.select(whole), self.held, beam, places.flatten())
+        others = torch.ones(self.held, dtype=torch.bool, device=rows.device)
+        others[numbers] = False
+        filling = others.to(torch.int8).argsort(descending=True, stable=True)[: size - sentences]
+        whole = torch.cat([inner, (filling * self.beam)[:, None].expand(-1, beam)])
+        searched = None if size == sentences else torch.arange(sentences * beam, device=rows.device)
+        return RoundState(self.state.select(whole), size, beam, searched)
+
+
+class EagerEngine:
+    """Decodes with a copy of `model` in `precision`: fp32 or bf16. See `interface.Stepwise`."""
+
+    topk = staticmethod(continuations)
+    whole_search = None
+
+    def __init__(self, model: Model, precision: str, device: torch.device) -> None:
+        self.model, self.precision = for_inference(model, precision, device), precision
+        self.max_positions = model.max_positions
+        self._step: Callable[[Tensor, Any], tuple[Tensor, Any]] = self.model.step
+        if isinstance(self.model, Transformer):
+            decoder = cast(list[DecoderLayer], self.model.decoder)
+            self._step = partial(self.model.step, steps=[layer.stepping() for layer in decoder])
+        elif isinstance(self.model, LanguageModel):
+            layers = cast(list[CausalLayer], self.model.layers)
+            self._step = partial(self.model.step, steps=[layer.stepping() for layer in layers])
+
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
+              keep_attention: bool = False) -> RoundState:
+        """See `interface.Stepwise.start`."""
+        return RoundState(self.model.start(source, source_offsets, longest_source, keep_attention),
+                          len(source_offsets) - 1)
+
+    def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, RoundState]:
+        """See `interface.Stepwise.step`."""
+        if state.rows is None:
+            logits, after = self._step(last_tokens, state.state)
+            return logits, replace(state, state=after)
+        whole = last_tokens.new_full((state.held * state.beam,), END_ID)
+        whole[state.rows] = last_tokens
+        logits, after = self._step(whole, state.state)
+        return logits.index_select(0, state.rows), replace(state, state=after)
+
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
+    """A copy that computes in `precision`, fp32 or bf16, on a device (None: where it is), and learns no more."""
+    fast = copy.deepcopy(model).to(device)
+    fast.eval().requires_grad_(False)
+    for module in fast.modules():
+        if isinstance(module, SelfAttention):
+            module.weighing.fold_into(module.query_key_value)
+        elif isinstance(module, CrossAttention):
+            module.weighing.fold_into(module.query)
+    if precision == "bf16":
+        fast.bfloat16()
+        if not next(fast.parameters()).is_cuda:
+            _lay_out(fast)
+    return fast
+
+
+def _lay_out(fast: nn.Module) -> None:
+    """Put layers for a CPU into a model in bf16."""
+    packs = operators_work()
+    if isinstance(fast, Transformer | RecurrentModel | LanguageModel):
+        # In bf16 the logits would be rounded to three digits.
+        fast.vocabulary = (Int8Linear if packs else Fp32Linear)(fast.output_weight, fast.output_bias)
+    if not packs:
+        return
+    for module in list(fast.modules()):
+        if isinstance(module, FeedForward) and module.activation is F.relu:
+            module.add_module("inner", PackedLinear(module.inner.weight, module.inner.bias, "relu"))
+            module.activation = nn.Identity()
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                module.add_module(name, PackedLinear(child.weight, child.bias))
+
+
+@cache
+def operators_work() -> bool:
+    """Whether the operators below are there, and give what stock layers give."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(1)
+        weight, bias, rows = (torch.randn(size, generator=generator) for size in ((64, 64), (64,), (FEW_ROWS + 1, 64)))
+        expected = F.linear(rows, weight, bias)
+        try:
+            packed = PackedLinear(weight, bias)
+            found = [packed(rows.bfloat16()), packed(rows[:1].bfloat16()), Int8Linear(weight, bias)(rows),
+                     PackedLinear(weight, bias, "relu")(rows.bfloat16())]
+        except (AttributeError, RuntimeError, TypeError):                       # missing, refused, or other arguments
+            return False
+        wanted = (expected, expected[:1], expected, expected.relu())
+        return all(((ours.float() - theirs).norm() < 0.05 * theirs.norm()).item()
+                   for ours, theirs in zip(found, wanted, strict=True))
 
 
 class PackedLinear(nn.Module):
@@ -64,20 +208,18 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8Linear(nn.Module):
-    """`nn.Linear` with weights and inputs in int8 and sums in int32, on a CPU.
+    """`nn.Linear` with weights and inputs in int8, sums in int32 and outputs in fp32, on a CPU: the logits of models in
+    bf16. In fp32 they took half as long again as a whole step with a beam of 5 (PyTorch 2.13, AVX-512 with bf16).
 
     Weights have a scale for each output, inputs one for each row, so that a row's neighbours have no influence on it.
-
-    dtype: of the outputs.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.levels, self.scale = quantised(weight.detach().float())
         self.packed = torch.ops.onednn.qlinear_prepack(self.levels, None)
         self.zero = torch.zeros(len(weight), dtype=torch.int64)
-        self.bias = None if bias is None else bias.detach().to(dtype)
-        self.dtype = dtype
+        self.bias = None if bias is None else bias.detach().float()
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
@@ -86,52 +228,18 @@ class Int8Linear(nn.Module):
         # What becomes a whole number loses its fraction.
         levels = (rows / scale).add_(UNSIGNED_ZERO + 0.5).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            levels, 1.0, UNSIGNED_ZERO, self.packed, self.scale, self.zero, None, 1.0, 0, self.dtype, "none", [], "")
+            levels, 1.0, UNSIGNED_ZERO, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], "")
         product.mul_(scale)
         return product if self.bias is None else product.add_(self.bias)
 
 
-Network = TypeVar("Network", bound=nn.Module)
+class Fp32Linear(nn.Module):
+    """`nn.Linear` in fp32, of inputs in any precision."""
 
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight, self.bias = weight.detach().float(), None if bias is None else bias.detach().float()
 
-def for_inference(model: Network, precision: str) -> Network:
-    """A copy that computes in `precision`: fp32, bf16 or int8. It learns nothing any more.
-
-    precision int8: the linear layers; what lies between them is fp32.
-    """
-    fast = copy.deepcopy(model)
-    fast.eval().requires_grad_(False)
-    for module in fast.modules():
-        if isinstance(module, SelfAttention):
-            module.weighing.fold_into(module.query_key_value)
-        elif isinstance(module, CrossAttention):
-            module.weighing.fold_into(module.query)
-    if precision == "bf16":
-        fast.bfloat16()
-    _lay_out(fast, precision)
-    if isinstance(fast, Transformer):
-        fast.decoder = nn.ModuleList(FlatDecoderLayer(layer) if FlatDecoderLayer.serves(layer) else layer
-                                     for layer in cast(list[DecoderLayer], fast.decoder))
-    return fast
-
-
-def _lay_out(fast: nn.Module, precision: str) -> None:
-    """Put layers of `precision` into the model."""
-    if precision == "fp32" or next(fast.parameters()).is_cuda or not torch.backends.mkldnn.is_available():
-        return
-
-    def converted(layer: nn.Linear, activation: str = "none") -> nn.Module:
-        if precision == "int8":
-            return Int8Linear(layer.weight, layer.bias)
-        return PackedLinear(layer.weight, layer.bias, activation)
-
-    for module in list(fast.modules()):
-        if isinstance(module, FeedForward) and precision == "bf16" and module.activation is torch.nn.functional.relu:
-            module.add_module("inner", converted(module.inner, "relu"))
-            module.activation = nn.Identity()
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                module.add_module(name, converted(child))
-    # In bf16 the logits of a step would be rounded to three digits; in int8 the sums are exact and come in fp32.
-    if isinstance(fast, Transformer | RecurrentModel | LanguageModel):
-        fast.vocabulary = Int8Linear(fast.output_weight, fast.output_bias)
+    def forward(self, rows: Tensor) -> Tensor:
+        """(rows, inputs) -> (rows, outputs)"""
+        return F.linear(rows.float(), self.weight, self.bias)

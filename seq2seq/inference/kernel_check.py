@@ -33,9 +33,11 @@ from seq2seq.inference.kernel_interface import (
 )
 
 Array = np.ndarray
+END, START = 2, 1
+"""As in the source."""
 GUARD = 256
 """Bytes before and behind each buffer that must keep their value."""
-SHAPES = 60
+SHAPES = 100
 """Random shapes that each function is checked on by default; a few seconds."""
 
 
@@ -44,11 +46,11 @@ class Fault(Exception):
 
 
 class Checker:
-    """Buffers with guards, and comparisons, for the functions of one type of numbers."""
+    """Buffers with guards, and comparisons."""
 
-    def __init__(self, library: Path, name: str, seed: int, exact: bool) -> None:
-        self.functions, self.name, self.exact = Functions(library, name), name, exact
-        self.random = np.random.default_rng([seed, name == "bf16"])
+    def __init__(self, library: Path, seed: int, exact: bool) -> None:
+        self.functions, self.exact = Functions(library), exact
+        self.random = np.random.default_rng(seed)
         self.kept: list[Any] = []
         self.guarded: list[tuple[str, Array, int]] = []
 
@@ -62,21 +64,9 @@ class Checker:
         self.kept.append(array)
         return array
 
-    def numbers(self, values: Array) -> Array:
-        """Values in the type of this checker; bf16 as its bits."""
-        return self.given(values) if self.name == "fp32" else self.given(to_bf16(values), np.uint16)
-
-    def values(self, array: Array) -> Array:
-        """Numbers of this checker's type as fp32."""
-        return array if array.dtype == np.float32 else from_bf16(array)
-
-    def rounded(self, values: Array) -> Array:
-        """fp32 values as this checker's type can hold them."""
-        return values.astype(np.float32) if self.name == "fp32" else from_bf16(to_bf16(values))
-
-    def room(self, what: str, shape: Sequence[int], dtype: Any = None) -> Array:
+    def room(self, what: str, shape: Sequence[int], dtype: Any = np.float32) -> Array:
         """A buffer to be written, filled with a pattern, between guards that `unharmed` looks at."""
-        dtype = np.dtype(dtype or (np.float32 if self.name == "fp32" else np.uint16))
+        dtype = np.dtype(dtype)
         size = int(np.prod(shape)) * dtype.itemsize
         guard = 0 if self.exact else GUARD
         block = np.full(size + 2 * guard, 0xA5, np.uint8)
@@ -90,42 +80,35 @@ class Checker:
             return
         for what, block, size in self.guarded:
             if (block[:GUARD] != 0xA5).any() or (block[GUARD + size :] != 0xA5).any():
-                raise Fault(f"{what}_{self.name} writes outside its result ({shape})")
+                raise Fault(f"{what} writes outside its result ({shape})")
 
     def same(self, what: str, found: Array, expected: Array, tolerance: float, shape: str) -> None:
         """Raises Fault where results differ by more than `tolerance` of the largest expected one."""
         largest = max(float(np.abs(expected).max(initial=0)), 1e-6)
         difference = float(np.abs(found.astype(np.float64) - expected).max(initial=0))
         if not difference <= tolerance * largest:
-            raise Fault(f"{what}_{self.name} is off by {difference:.3g} of {largest:.3g} ({shape})")
+            raise Fault(f"{what} is off by {difference:.3g} of {largest:.3g} ({shape})")
 
     # Reference and structures
 
-    def linear(self, inputs: int, outputs: int, kind: str) -> tuple[Linear, Callable[[Array], Array]]:
-        """A random product of a kind (`weight`, `levels`, `panels`), and what it computes."""
+    def linear(self, inputs: int, outputs: int) -> tuple[Linear, Callable[[Array], Array]]:
+        """A random product in int8, and what it computes."""
         levels = self.random.integers(-127, 128, (outputs, inputs))
         scale = self.given(self.random.uniform(0.5, 2, outputs) / (127 * inputs**0.5))
         bias = self.given(self.random.normal(size=outputs)) if self.random.random() < 0.8 else None
         weights = levels * scale[:, None].astype(np.float64)
-        linear = Linear(inputs=inputs, outputs=outputs, bias=where(bias))
-        if kind == "weight":
-            linear.weight = where(self.given(weights))
-        elif kind == "levels":
-            linear.levels, linear.scale = where(self.given(levels, np.int8)), where(scale)
-        else:
-            filled = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // GROUP) * GROUP), np.int8)
-            filled[:outputs, :inputs] = levels
-            panels = filled.reshape(-1, PANEL, filled.shape[1] // GROUP, GROUP).transpose(0, 2, 1, 3)
-            linear.panels, linear.scale = where(self.given(panels, np.int8)), where(scale)
-            linear.offset = where(self.given(ZERO_LEVEL * levels.sum(1), np.int32))
+        filled = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // GROUP) * GROUP), np.int8)
+        filled[:outputs, :inputs] = levels
+        panels = filled.reshape(-1, PANEL, filled.shape[1] // GROUP, GROUP).transpose(0, 2, 1, 3)
 
         def product(rows: Array) -> Array:
-            if kind == "panels":
-                step = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-12) / 127.0
-                rows = np.rint(rows / step) * step
-            return rows.astype(np.float64) @ weights.T + (0 if bias is None else bias)
+            step = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-12) / 127.0
+            rounded = np.rint(rows / step) * step
+            return rounded.astype(np.float64) @ weights.T + (0 if bias is None else bias)
 
-        return linear, product
+        return Linear(panels=where(self.given(panels, np.int8)), scale=where(scale), bias=where(bias),
+                      offset=where(self.given(ZERO_LEVEL * levels.sum(1), np.int32)), inputs=inputs,
+                      outputs=outputs), product
 
     def norm(self, size: int) -> tuple[Norm, Callable[[Array], Array]]:
         """A random layer norm, and what it computes."""
@@ -142,30 +125,28 @@ class Checker:
     def check_add_and_norm(self) -> None:
         rows, size = self.size(97), self.size(130)
         shape = f"{rows} rows of {size}"
-        hidden, output = (self.numbers(self.random.normal(size=(rows, size))) for _ in range(2))
+        hidden, output = (self.given(self.random.normal(size=(rows, size))) for _ in range(2))
         norm, normed = self.norm(size)
         total, result = (self.room("add_and_norm", (rows, size)) for _ in range(2))
         self.functions.add_and_norm(where(hidden), where(output), norm, where(total), where(result), rows, size)
         self.unharmed(shape)
-        expected = self.rounded(self.values(hidden) + self.values(output))
-        self.same("add_and_norm", self.values(total), expected, 1e-6, shape)
-        self.same("add_and_norm", self.values(result), normed(expected.astype(np.float64)), self.tolerance(1e-4), shape)
+        expected = hidden + output
+        self.same("add_and_norm", total, expected, 1e-6, shape)
+        self.same("add_and_norm", result, normed(expected.astype(np.float64)), 1e-4, shape)
 
     def check_product(self) -> None:
-        kind = self.random.choice(["weight", "levels", "panels"]) if self.name == "fp32" else "panels"
         rows, inputs, outputs = self.size(97), self.size(300), self.size(200)
-        shape = f"{rows} rows, {inputs} inputs, {outputs} outputs, {kind}"
-        linear, product = self.linear(inputs, outputs, kind)
+        shape = f"{rows} rows, {inputs} inputs, {outputs} outputs"
+        linear, product = self.linear(inputs, outputs)
         # Whole levels in steps that are powers of two: rounding to levels is exact, so a wrong sum shows at once.
         values = self.random.integers(-127, 128, (rows, inputs)).astype(np.float64)
         values[:, self.random.integers(inputs)] = 127
-        if self.name == "fp32":
-            values *= 2.0 ** self.random.integers(-9, 9, (rows, 1))
-        given, result = self.numbers(values), self.room("product", (rows, outputs), np.float32)
+        values *= 2.0 ** self.random.integers(-9, 9, (rows, 1))
+        given, result = self.given(values), self.room("product", (rows, outputs), np.float32)
         self.functions.product(linear, where(given), where(result), rows)
         self.unharmed(shape)
         for row in range(rows):                                                 # each by its own largest number
-            expected = product(self.values(given)[row : row + 1])[0]
+            expected = product(given[row : row + 1])[0]
             self.same("product", result[row], expected, 2e-5, f"{shape}, row {row}")
 
     def check_attend(self) -> None:
@@ -173,9 +154,9 @@ class Checker:
         rows, longest, features = self.size(97), self.size(200), heads * head_size
         shape = f"{rows} rows, {heads} heads of {head_size}, {longest} keys"
         held = longest + self.size(50)
-        keys_values = self.numbers(self.random.normal(size=(held, 2 * features)))
+        keys_values = self.given(self.random.normal(size=(held, 2 * features)))
         stride = features + int(self.random.choice([0, 2 * features]))
-        query = self.numbers(self.random.normal(size=(rows, stride)))
+        query = self.given(self.random.normal(size=(rows, stride)))
         past = first = count = None
         if self.random.random() < 0.5:
             past = self.given(self.random.integers(0, held, (rows, longest)), np.int32)
@@ -188,12 +169,11 @@ class Checker:
         self.functions.attend(where(query), stride, where(keys_values), 2 * features, where(past), where(first),
                               where(count), 0 if past is None else longest, where(result), rows, heads, head_size)
         self.unharmed(shape)
-        expected = attended(self.values(query)[:, :features], self.values(keys_values), seen, heads)
-        self.same("attend", self.values(result), expected, self.tolerance(1e-4), shape)
+        expected = attended(query[:, :features], keys_values, seen, heads)
+        self.same("attend", result, expected, 1e-4, shape)
 
     def check_stack(self) -> None:
-        """`encode` and then `step`, a few positions."""
-        kind = self.random.choice(["weight", "levels", "panels"])
+        """`encode`, then `step`, a few positions."""
         heads, head_size = int(self.random.integers(1, 4)), int(self.random.choice([4, 7, 16, 32]))
         d_model, feed_forward, words = heads * head_size, self.size(100), self.size(150) + 4
         pre_norm, activation = bool(self.random.integers(2)), str(self.random.choice(ACTIVATIONS))
@@ -202,10 +182,10 @@ class Checker:
         tokens, beam = int(offsets[-1]), int(self.random.integers(1, 6))
         rows, layers = beam * len(lengths), int(self.random.integers(1, 3))
         shape = (f"{len(lengths)} sentences, {tokens} tokens, beam {beam}, {heads} heads of {head_size}, feed-forward "
-                 f"{feed_forward}, {words} words, {kind}, {activation}, {'pre' if pre_norm else 'post'}-norm")
-        encoder, encode = self.stack(layers, heads, head_size, feed_forward, pre_norm, activation, kind, False,
+                 f"{feed_forward}, {words} words, {activation}, {'pre' if pre_norm else 'post'}-norm")
+        encoder, encode = self.stack(layers, heads, head_size, feed_forward, pre_norm, activation, False,
                                      [2 * d_model] * layers)
-        decoder, decode = self.stack(layers, heads, head_size, feed_forward, pre_norm, activation, kind, True, [words])
+        decoder, decode = self.stack(layers, heads, head_size, feed_forward, pre_norm, activation, True, [words])
         first, count = (self.given(part.repeat(lengths), np.int32) for part in (offsets[:-1], lengths))
         embedded = self.given(self.random.normal(size=(tokens, d_model)))
         ends = self.given(sorted({*self.random.choice(offsets[1:], min(3, len(lengths))).tolist(), tokens}), np.int64)
@@ -217,17 +197,16 @@ class Checker:
         expected = encode(embedded.astype(np.float64), lambda query, layer, keys_values: attended(
             query, keys_values, seen, heads))
         # In int8 a number between two levels may fall on either; its share of a sum is small.
-        tolerance = 0.1 if kind == "panels" else self.tolerance(2e-3)
+        tolerance = 0.1
         for layer in range(layers):
-            self.same("encode", self.values(memory[layer]), expected[layer], tolerance, shape)
+            self.same("encode", memory[layer], expected[layer], tolerance, shape)
 
         positions = int(self.random.integers(1, 5))
-        embedding, position = (self.numbers(self.random.normal(size=size)) for size in ((words, d_model), (d_model,)))
+        embedding, position = (self.given(self.random.normal(size=size)) for size in ((words, d_model), (d_model,)))
         cache = self.room("step", (layers, rows * positions, 2 * d_model))
         kept = np.zeros((layers, rows * positions, 2 * d_model))
         row_first, row_count = (self.given(part.repeat(beam), np.int32) for part in (offsets[:-1], lengths))
         row_seen = [np.arange(begin, begin + each) for begin, each in zip(row_first, row_count, strict=True)]
-        places = self.given([where(memory[layer]) for layer in range(layers)], np.uint64)
         past = np.empty((rows, 0), np.int32)
         for number in range(positions):
             last = self.given(self.random.integers(0, words, rows), np.int64)
@@ -236,35 +215,88 @@ class Checker:
             past = self.given(np.concatenate([past[parents], taken + np.arange(rows)[:, None]], 1), np.int32)
             logits = self.room("step", (rows, words), np.float32)
             self.functions.step(decoder, where(embedding), where(position), 1.5, where(last), where(cache),
-                                cache[0].size, taken, where(past), number + 1, where(places), where(row_first),
-                                where(row_count), where(logits), rows)
+                                cache[0].size, taken, where(past), number + 1, where(memory), memory[0].size,
+                                where(row_first), where(row_count), where(logits), rows)
             self.unharmed(shape)
 
             def attention(query: Array, layer: int, projected: Array | None, past: Array = past,
                           taken: int = taken) -> Array:
                 if projected is None:                                           # over the source
-                    return attended(query, self.values(memory[layer]), row_seen, heads)
-                kept[layer, taken : taken + rows] = self.rounded(projected)
+                    return attended(query, memory[layer], row_seen, heads)
+                kept[layer, taken : taken + rows] = projected
                 return attended(query, kept[layer], list(past), heads)
 
-            hidden = self.values(embedding)[last] * 1.5 + self.values(position)
+            hidden = embedding[last] * 1.5 + position
             self.same("step", logits, decode(hidden.astype(np.float64), attention)[0], tolerance, shape)
+        places = self.given(self.random.normal(size=(24, d_model)))
+        self.check_search(decoder, embedding, places, memory, (self.given(offsets[:-1], np.int32),
+                                                               self.given(lengths, np.int32)), shape)
+
+    def check_search(self, decoder: Stack, embedding: Array, places: Array, memory: Array, spans: tuple[Array, Array],
+                     shape: str) -> None:
+        """`search` beside a plain one that calls `step` and `choose`, which have been checked."""
+        (first, count), words, layers = spans, len(embedding), len(memory)
+        sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
+        enough = beam + int(self.random.integers(0, 3))
+        limits = self.given(self.random.integers(1, longest + 1, sentences), np.int64)
+        forbidden = self.given([0, 1], np.int64)
+        most = enough + beam - 1
+        found, lengths = self.room("search", (sentences,), np.int64), self.room("search", (sentences, most), np.int32)
+        totals = self.room("search", (sentences, most))
+        tokens = self.room("search", (sentences, most, longest), np.int32)
+        self.functions.search(decoder, where(embedding), where(places), 1.5, where(memory), memory[0].size,
+                              where(first), where(count), where(limits), sentences, beam, enough, where(forbidden),
+                              len(forbidden), most, longest, where(found), where(totals), where(lengths), where(tokens))
+        self.unharmed(shape)
+        for sentence in range(sentences):
+            expected = []
+            groups: list[tuple[float, list[int], list[int]]] = [(0.0, [], [])]  # log p, words, rows of the cache
+            cache = self.given(np.zeros((layers, (beam + 1) * longest, memory.shape[2])))
+            taken = 0
+            for length in range(1, int(limits[sentence]) + 1):
+                rows = len(groups)
+                past = self.given([[*of_row, taken + row] for row, (_, _, of_row) in enumerate(groups)], np.int32)
+                last = self.given([produced[-1] if produced else START for _, produced, _ in groups], np.int64)
+                logits = self.given(np.zeros((rows, words)))
+                self.functions.step(decoder, where(embedding), where(places[length - 1]), 1.5, where(last),
+                                    where(cache), cache[0].size, taken, where(past), length, where(memory),
+                                    memory[0].size, where(self.given(np.full(rows, first[sentence]), np.int32)),
+                                    where(self.given(np.full(rows, count[sentence]), np.int32)), where(logits), rows)
+                taken += rows
+                before = self.given([[total for total, _, _ in groups]])
+                best = self.given(np.zeros(2 * beam))
+                parents, ids = (self.given(np.zeros(2 * beam), np.int64) for _ in range(2))
+                must_end = self.given([length == limits[sentence]], np.bool_)
+                self.functions.choose(where(logits), where(before), 1, rows, words, where(forbidden), len(forbidden),
+                                      where(must_end), False, where(best), where(parents), where(ids), 2 * beam)
+                going = [(total, [*groups[parent][1], word], past[parent].tolist())
+                         for total, parent, word in zip(best, parents, ids, strict=True)
+                         if word != END and total > LEAST]
+                expected += [(groups[parent][1], total) for total, parent, word in
+                             zip(best[:beam], parents, ids, strict=False) if word == END and total > LEAST]
+                groups = going[:beam]
+                if len(expected) >= enough or not groups:
+                    break
+            ours = [(tokens[sentence, place, : lengths[sentence, place]].tolist(), totals[sentence, place])
+                    for place in range(found[sentence])]
+            if ours != expected:
+                raise Fault(f"search finds other hypotheses than a plain one ({shape}, beam {beam})")
 
     def stack(self, layers: int, heads: int, head_size: int, feed_forward: int, pre_norm: bool, activation: str,
-              kind: str, of_decoder: bool, last: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
+              of_decoder: bool, last: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
         """A random encoder or decoder, and what it computes, given its attention."""
         d_model = heads * head_size
         made, references = [], []
         for _ in range(layers):
-            parts = [self.linear(d_model, 3 * d_model, kind), self.linear(d_model, d_model, kind),
-                     *([self.linear(d_model, d_model, kind) for _ in range(2)] if of_decoder else
+            parts = [self.linear(d_model, 3 * d_model), self.linear(d_model, d_model),
+                     *([self.linear(d_model, d_model) for _ in range(2)] if of_decoder else
                        [(Linear(), np.positive)] * 2),
-                     self.linear(d_model, feed_forward, kind), self.linear(feed_forward, d_model, kind)]
+                     self.linear(d_model, feed_forward), self.linear(feed_forward, d_model)]
             norms = [self.norm(d_model) for _ in range(3)]
             made.append(Layer(*(linear for linear, _ in parts), (Norm * 3)(*(norm for norm, _ in norms))))
             references.append(([product for _, product in parts], [norm for _, norm in norms]))
         first, first_normed = self.norm(d_model)
-        ends = [self.linear(d_model, outputs, kind) for outputs in last]
+        ends = [self.linear(d_model, outputs) for outputs in last]
         held = (Layer * layers)(*made), (Linear * len(ends))(*(linear for linear, _ in ends))
         self.kept.append(held)
         stack = Stack(held[0], layers, d_model, heads, feed_forward, pre_norm, ACTIVATIONS.index(activation), first,
@@ -333,9 +365,6 @@ class Checker:
             return int(self.random.integers(1, min(largest, 24) + 1))
         return int(self.random.integers(1, largest + 1))
 
-    def tolerance(self, of_fp32: float) -> float:
-        return of_fp32 if self.name == "fp32" else max(of_fp32, 0.02)
-
 
 def attended(query: Array, keys_values: Array, seen: Sequence[Array], heads: int) -> Array:
     """softmax(Q K^T / sqrt(D)) V in float64; each row sees the rows `seen` of keys_values."""
@@ -361,17 +390,6 @@ def activated(numbers: Array, activation: str) -> Array:
     return 0.5 * numbers * (1 + np.vectorize(erf)(numbers / 2**0.5))
 
 
-def to_bf16(values: Array) -> Array:
-    """fp32 rounded to the nearest bf16, ties to even, as bits."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
-
-
-def from_bf16(bits: Array) -> Array:
-    """bf16 as fp32."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
 def where(array: Array | None) -> int | None:
     """The address of an array, which the caller keeps."""
     return None if array is None else int(array.ctypes.data)
@@ -383,14 +401,13 @@ def check(library: Path, shapes: int, seed: int, exact: bool, done: Callable[[],
     Raises:
         Fault: a result is wrong, or a guard byte was overwritten; names the function and the shape.
     """
-    for name in ("fp32", "bf16"):
-        checker = Checker(library, name, seed, exact)
-        for _ in range(shapes):
-            for one in (checker.check_add_and_norm, checker.check_product, checker.check_attend, checker.check_stack,
-                        checker.check_choose):
-                checker.begin()
-                one()
-            done()
+    checker = Checker(library, seed, exact)
+    for _ in range(shapes):
+        for one in (checker.check_add_and_norm, checker.check_product, checker.check_attend, checker.check_stack,
+                    checker.check_choose):
+            checker.begin()
+            one()
+        done()
 
 
 def main() -> int:

@@ -24,10 +24,10 @@ class Norm(ctypes.Structure):
 
 
 class Linear(ctypes.Structure):
-    """A product with `weight` in fp32; with `levels` in int8; or with `panels` of them, and inputs in int8 too."""
+    """A product in int8, with its weights in panels."""
 
-    _fields_ = (("weight", POINTER), ("levels", POINTER), ("panels", POINTER), ("scale", POINTER), ("offset", POINTER),
-                ("bias", POINTER), ("inputs", SIZE), ("outputs", SIZE))
+    _fields_ = (("panels", POINTER), ("scale", POINTER), ("offset", POINTER), ("bias", POINTER), ("inputs", SIZE),
+                ("outputs", SIZE))
 
 
 class Layer(ctypes.Structure):
@@ -47,23 +47,24 @@ class Stack(ctypes.Structure):
 
 
 class Functions:
-    """The functions of a compiled library for one type of numbers, `fp32` or `bf16`, with their argument types."""
+    """The functions of a compiled library, with their argument types. While one runs, other Python threads do, too."""
 
-    def __init__(self, library: Path, name: str) -> None:
+    def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
 
         def typed(function: Any, *arguments: Any) -> Any:
             function.argtypes, function.restype = arguments, None
             return function
 
-        self.add_and_norm = typed(loaded[f"add_and_norm_{name}"], POINTER, POINTER, ctypes.POINTER(Norm), POINTER,
-                                  POINTER, SIZE, SIZE)
-        self.attend = typed(loaded[f"attend_{name}"], POINTER, SIZE, POINTER, SIZE, *(POINTER,) * 3, SIZE, POINTER,
-                            SIZE, SIZE, SIZE)
-        self.product = typed(loaded[f"product_{name}"], ctypes.POINTER(Linear), POINTER, POINTER, SIZE)
-        self.encode = typed(loaded[f"encode_{name}"], ctypes.POINTER(Stack), *(POINTER,) * 5, SIZE)
-        self.step = typed(loaded[f"step_{name}"], ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER,
-                          POINTER, SIZE, SIZE, POINTER, SIZE, *(POINTER,) * 4, SIZE)
+        self.add_and_norm = typed(loaded.add_and_norm, POINTER, POINTER, ctypes.POINTER(Norm), POINTER, POINTER, SIZE,
+                                  SIZE)
+        self.attend = typed(loaded.attend, POINTER, SIZE, POINTER, SIZE, *(POINTER,) * 3, SIZE, POINTER, SIZE, SIZE,
+                            SIZE)
+        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE)
+        self.encode = typed(loaded.encode, ctypes.POINTER(Stack), *(POINTER,) * 5, SIZE)
+        self.step = typed(loaded.step, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, POINTER, SIZE,
+                          SIZE, POINTER, SIZE, POINTER, SIZE, *(POINTER,) * 3, SIZE)
+        self.search = typed(loaded.search, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, SIZE,
+                            *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3, *(POINTER,) * 4)
         self.choose = typed(loaded.choose, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
                             *(POINTER,) * 3, SIZE)
-        self.multiplies_bytes = bool(loaded.multiplies_bytes())

@@ -65,7 +65,7 @@ def library(directory: Path | None = None) -> Path:
                 raise CompilationError(refused.read_text(encoding="utf-8"))
             with tempfile.TemporaryDirectory(dir=cache) as temporary:
                 made = Path(temporary) / "kernels.so"
-                with console.progress("compiling and checking kernels", 2 * kernel_check.SHAPES + COMPILING) as advance:
+                with console.progress("compiling and checking kernels", kernel_check.SHAPES + COMPILING) as advance:
                     _run(compiler, str(SOURCE), "-shared", "-o", str(made), *FLAGS, *WIDE, directory=temporary)
                     advance(COMPILING)
                     if fault := self_check(made, advance):

@@ -1,8 +1,7 @@
-// A Transformer's encoder and decoder step in one call each; the choice of the best continuations; and for what is
-// multiplied elsewhere, what lies between the products.
+// A Transformer in int8: its encoder and its decoder step in one call each, and the choice of the best continuations.
 //
-// Plain loops that the compiler vectorises for the processor at hand, and vectors where it would not; `kernels.py`
-// compiles and calls them. `Number` is float or BFloat16, what is kept of a sentence; sums are float.
+// Plain loops that the compiler vectorises for the processor at hand, and vectors where it would not; kernel_library.py
+// compiles them, kernel_interface.py has the signatures. Weights and the inputs of products are int8, all else is fp32.
 
 #include <algorithm>
 #include <cmath>
@@ -21,35 +20,17 @@
 
 namespace {
 
-struct BFloat16 {
-    uint16_t bits;
-    BFloat16() = default;
-    BFloat16(float number) {                                                    // to the nearest, ties to even
-        uint32_t wide;
-        std::memcpy(&wide, &number, sizeof wide);
-        bits = uint16_t((wide + 0x7fff + ((wide >> 16) & 1)) >> 16);
-    }
-    operator float() const {
-        uint32_t wide = uint32_t(bits) << 16;
-        float number;
-        std::memcpy(&number, &wide, sizeof number);
-        return number;
-    }
-};
-
-// The structures are filled by `kernels.py`, field by field.
+// The structures are filled by Python (kernel_interface.py), field by field.
 
 struct Norm {
     const float *gain, *shift;
     float epsilon;
 };
 
-// (inputs) -> (outputs). The weights are one of three: `weight`, (outputs, inputs) in fp32; `levels`, the same in int8
-// with the step of each output in `scale`, for inputs as they are; or `panels` with that scale, for inputs in int8 too,
-// see `panel_sums`. offset: what the zero of the inputs' levels adds to each output's sum.
+// (inputs) -> (outputs). panels: the weights in int8, see `panel_sums`; scale: the step of each output's levels. offset:
+// what the zero of the inputs' levels adds to each output's sum.
 struct Linear {
-    const float* weight;
-    const int8_t *levels, *panels;
+    const int8_t* panels;
     const float* scale;
     const int32_t* offset;
     const float* bias;
@@ -85,8 +66,8 @@ constexpr float LEAST = -1e38f;
 // Adding and subtracting it rounds a number below 2^22 to the nearest whole one, ties to even, in two instructions that
 // every processor has vectors for.
 constexpr float ROUNDER = 12582912.0f;
-// `</s>`, as in tokenizer.py.
-constexpr int64_t END = 2;
+// `</s>` and what targets begin with, as in tokenizer.py.
+constexpr int64_t END = 2, START = 1;
 
 // Numbers of unknown value.
 template <class T>
@@ -111,29 +92,7 @@ inline Wide load(const float* from) {
     return numbers;
 }
 
-inline Wide load(const BFloat16* from) {
-    typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
-    typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
-    Halves halves;
-    std::memcpy(&halves, from, sizeof halves);
-    const Words words = __builtin_convertvector(halves, Words) << 16;
-    Wide numbers;
-    std::memcpy(&numbers, &words, sizeof numbers);
-    return numbers;
-}
-
-inline Wide load(const int8_t* from) {
-    typedef int8_t Bytes __attribute__((vector_size(WIDTH)));
-    Bytes bytes;
-    std::memcpy(&bytes, from, sizeof bytes);
-    return __builtin_convertvector(bytes, Wide);
-}
-
 inline void store(Wide numbers, float* to) { std::memcpy(to, &numbers, sizeof numbers); }
-
-inline void store(Wide numbers, BFloat16* to) {
-    for (long i = 0; i < WIDTH; ++i) to[i] = numbers[i];
-}
 
 inline float sum_of(Wide numbers) {
 #if defined(__AVX512F__)
@@ -150,8 +109,7 @@ inline float sum_of(Wide numbers) {
 inline Wide all(float number) { return Wide{} + number; }
 
 // Fewer than WIDTH numbers, and after them `rest`.
-template <class Number>
-inline Wide load_some(const Number* from, long count, float rest) {
+inline Wide load_some(const float* from, long count, float rest) {
     float numbers[WIDTH];
     std::fill_n(numbers, WIDTH, rest);
     std::copy_n(from, count, numbers);
@@ -182,8 +140,8 @@ inline Wide exponential(Wide number) {
 
 // The sum of term(x) of some numbers x. In several sums side by side, for the compiler may not put what is added in
 // another order by itself. The term of `nothing` is 0.
-template <class Number, class Term>
-inline float sum_of_terms(const Number* numbers, long count, float nothing, Term term) {
+template <class Term>
+inline float sum_of_terms(const float* numbers, long count, float nothing, Term term) {
     Wide sums = {}, others = {};
     long i = 0;
     for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
@@ -218,96 +176,89 @@ inline float largest_of(const float* numbers, long count) {
 }
 
 // sum = hidden + output, and its layer norm; `sum` may be `hidden`.
-template <class Number>
-void add_and_norm(const Number* hidden, const Number* output, const Norm& norm, Number* sum, Number* normed, long rows,
+void add_and_norm(const float* hidden, const float* output, const Norm& norm, float* sum, float* normed, long rows,
                   long size) {
-#pragma omp parallel for if (rows > MANY_ROWS)
     for (long row = 0; row < rows; ++row) {
-        const Number *before = hidden + row * size, *added = output + row * size;
-        Number *total = sum + row * size, *result = normed + row * size;
-        for (long i = 0; i < size; ++i) total[i] = float(before[i]) + float(added[i]);
+        const float *before = hidden + row * size, *added = output + row * size;
+        float *total = sum + row * size, *result = normed + row * size;
+        for (long i = 0; i < size; ++i) total[i] = before[i] + added[i];
         const float mean = sum_of_terms(total, size, 0, [](Wide number) { return number; }) / size;
         const float variance =
             sum_of_terms(total, size, mean, [=](Wide number) { return (number - mean) * (number - mean); });
         const float scale = 1 / std::sqrt(variance / size + norm.epsilon);
-        for (long i = 0; i < size; ++i) result[i] = (float(total[i]) - mean) * scale * norm.gain[i] + norm.shift[i];
+        for (long i = 0; i < size; ++i) result[i] = (total[i] - mean) * scale * norm.gain[i] + norm.shift[i];
     }
 }
 
 // Attention of each row over keys of its own: key number n stands in row past[row * longest + n] of `keys_values`, or,
 // where there is no such table, in row first[row] + n; of these a row has count[row], or `longest`. A row of keys_values
 // begins with the key of all heads, followed by the value. VECTORS: of a head, where the compiler may know it, else 0.
-template <long VECTORS, class Query, class Number>
-void attend_sized(const Query* query, long query_stride, const Number* keys_values, long stride, const int32_t* past,
-                  const int32_t* first, const int32_t* count, long longest, Query* result, long rows, long heads,
+template <long VECTORS>
+void attend_sized(const float* query, long query_stride, const float* keys_values, long stride, const int32_t* past,
+                  const int32_t* first, const int32_t* count, long longest, float* result, long rows, long heads,
                   long size) {
     const long features = heads * size;
     const float factor = 1 / std::sqrt(float(size));
-#pragma omp parallel if (rows > MANY_ROWS)
-    {
-        std::vector<float> weights, plain(size);
-        std::vector<const Number*> places;
-#pragma omp for
-        for (long row = 0; row < rows; ++row) {
-            const long keys = past ? longest : count[row];
-            const long filled = (keys + WIDTH - 1) / WIDTH * WIDTH;              // of whole vectors
-            weights.resize(filled);
-            places.resize(keys);
-            for (long n = 0; n < keys; ++n)
-                places[n] = keys_values + stride * (past ? past[row * longest + n] : first[row] + n);
-            for (long head = 0; head < heads; ++head) {
-                const Query* own = query + row * query_stride + head * size;
-                Query* found = result + row * features + head * size;
-                Wide asked[VECTORS + 1], sum[VECTORS + 1] = {};
-                for (long v = 0; v < VECTORS; ++v) asked[v] = load(own + v * WIDTH) * factor;
-                for (long n = 0; n < keys; ++n) {
-                    const Number* key = places[n] + head * size;
-                    float score = 0;
-                    if (VECTORS) {
-                        Wide products = asked[0] * load(key);
-                        for (long v = 1; v < VECTORS; ++v) products += asked[v] * load(key + v * WIDTH);
-                        score = sum_of(products);
-                    } else {
-                        const long whole = size / WIDTH * WIDTH;
-                        Wide products = {};
-                        for (long i = 0; i < whole; i += WIDTH) products += load(own + i) * load(key + i);
-                        score = sum_of(products);
-                        for (long i = whole; i < size; ++i) score += float(own[i]) * float(key[i]);
-                        score *= factor;
-                    }
-                    weights[n] = score;
+    std::vector<float> weights, plain(size);
+    std::vector<const float*> places;
+    for (long row = 0; row < rows; ++row) {
+        const long keys = past ? longest : count[row];
+        const long filled = (keys + WIDTH - 1) / WIDTH * WIDTH;                  // of whole vectors
+        weights.resize(filled);
+        places.resize(keys);
+        for (long n = 0; n < keys; ++n)
+            places[n] = keys_values + stride * (past ? past[row * longest + n] : first[row] + n);
+        for (long head = 0; head < heads; ++head) {
+            const float* own = query + row * query_stride + head * size;
+            float* found = result + row * features + head * size;
+            Wide asked[VECTORS + 1], sum[VECTORS + 1] = {};
+            for (long v = 0; v < VECTORS; ++v) asked[v] = load(own + v * WIDTH) * factor;
+            for (long n = 0; n < keys; ++n) {
+                const float* key = places[n] + head * size;
+                float score = 0;
+                if (VECTORS) {
+                    Wide products = asked[0] * load(key);
+                    for (long v = 1; v < VECTORS; ++v) products += asked[v] * load(key + v * WIDTH);
+                    score = sum_of(products);
+                } else {
+                    const long whole = size / WIDTH * WIDTH;
+                    Wide products = {};
+                    for (long i = 0; i < whole; i += WIDTH) products += load(own + i) * load(key + i);
+                    score = sum_of(products);
+                    for (long i = whole; i < size; ++i) score += own[i] * key[i];
+                    score *= factor;
                 }
-                const float largest = largest_of(weights.data(), keys);
-                std::fill(weights.begin() + keys, weights.end(), 2 * LEAST);
-                Wide totals = {};
-                for (long begin = 0; begin < filled; begin += WIDTH) {
-                    const Wide powers = exponential(load(weights.data() + begin) - largest);
-                    store(powers, weights.data() + begin);
-                    totals += powers;
-                }
-                const float total = sum_of(totals);
-                if (!VECTORS) std::fill(plain.begin(), plain.end(), 0.0f);
-                for (long n = 0; n < keys; ++n) {
-                    const Number* value = places[n] + features + head * size;
-                    for (long v = 0; v < VECTORS; ++v) sum[v] += weights[n] * load(value + v * WIDTH);
-                    if (!VECTORS)
-                        for (long i = 0; i < size; ++i) plain[i] += weights[n] * float(value[i]);
-                }
-                for (long v = 0; v < VECTORS; ++v) store(sum[v] * (1 / total), found + v * WIDTH);
-                if (!VECTORS)
-                    for (long i = 0; i < size; ++i) found[i] = plain[i] / total;
+                weights[n] = score;
             }
+            const float largest = largest_of(weights.data(), keys);
+            std::fill(weights.begin() + keys, weights.end(), 2 * LEAST);
+            Wide totals = {};
+            for (long begin = 0; begin < filled; begin += WIDTH) {
+                const Wide powers = exponential(load(weights.data() + begin) - largest);
+                store(powers, weights.data() + begin);
+                totals += powers;
+            }
+            const float total = sum_of(totals);
+            if (!VECTORS) std::fill(plain.begin(), plain.end(), 0.0f);
+            for (long n = 0; n < keys; ++n) {
+                const float* value = places[n] + features + head * size;
+                for (long v = 0; v < VECTORS; ++v) sum[v] += weights[n] * load(value + v * WIDTH);
+                if (!VECTORS)
+                    for (long i = 0; i < size; ++i) plain[i] += weights[n] * value[i];
+            }
+            for (long v = 0; v < VECTORS; ++v) store(sum[v] * (1 / total), found + v * WIDTH);
+            if (!VECTORS)
+                for (long i = 0; i < size; ++i) found[i] = plain[i] / total;
         }
     }
 }
 
-template <class Query, class Number>
-void attend(const Query* query, long query_stride, const Number* keys_values, long stride, const int32_t* past,
-            const int32_t* first, const int32_t* count, long longest, Query* result, long rows, long heads,
-            long head_size) {
-    auto sized = head_size == 32   ? attend_sized<32 / WIDTH, Query, Number>
-                 : head_size == 64 ? attend_sized<64 / WIDTH, Query, Number>
-                                   : attend_sized<0, Query, Number>;
+void attend_rows(const float* query, long query_stride, const float* keys_values, long stride, const int32_t* past,
+                 const int32_t* first, const int32_t* count, long longest, float* result, long rows, long heads,
+                 long head_size) {
+    auto sized = head_size == 32   ? attend_sized<32 / WIDTH>
+                 : head_size == 64 ? attend_sized<64 / WIDTH>
+                                   : attend_sized<0>;
     sized(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size);
 }
 
@@ -323,15 +274,14 @@ constexpr uint32_t INFINITE = 0x7f800000, NO_NUMBER = 0x7fc00000;
 constexpr long ZERO_LEVEL = 128;
 
 // Rows in levels, each of `stride` bytes: 127 of them reach the largest element of a row.
-template <class Number>
-void quantise(const Number* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
+void quantise(const float* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
     for (long row = 0; row < rows; ++row) {
-        const Number* own = numbers + row * size;
+        const float* own = numbers + row * size;
         uint8_t* levels_of_row = levels + row * stride;
         // The bits of what is not negative are in the order of the numbers, and those that are none come last: compared
         // as numbers, they would be lost. And whole numbers are compared side by side.
         uint32_t largest_bits = bits_of(1e-12f);
-        for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(float(own[i])) & 0x7fffffff);
+        for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
         if (largest_bits >= INFINITE) {
             std::memcpy(&scale[row], &NO_NUMBER, sizeof NO_NUMBER);
             std::memset(levels_of_row, ZERO_LEVEL, stride);
@@ -343,7 +293,7 @@ void quantise(const Number* numbers, uint8_t* levels, float* scale, long rows, l
         const float levels_of_one = 127 / largest;
         for (long i = 0; i < size; ++i)
             levels_of_row[i] =
-                uint8_t(int32_t((float(own[i]) * levels_of_one + ROUNDER) - ROUNDER) + int32_t(ZERO_LEVEL));
+                uint8_t(int32_t((own[i] * levels_of_one + ROUNDER) - ROUNDER) + int32_t(ZERO_LEVEL));
         std::memset(levels_of_row + size, ZERO_LEVEL, stride - size);
     }
 }
@@ -456,62 +406,12 @@ void product_of_levels(const Linear& linear, const uint8_t* levels, long stride,
     }
 }
 
-// Sums of `ROWS` rows with each output's weights, which are read once: (rows, outputs). Four outputs side by side keep
-// the adders busy.
-template <long ROWS, class Weight>
-void sums_of(const float* __restrict input, const Weight* __restrict weight, float* __restrict result, long inputs,
-             long outputs) {
-    constexpr long SIDE_BY_SIDE = 4;
-    const long whole = inputs / WIDTH * WIDTH;
-    for (long first = 0; first < outputs; first += SIDE_BY_SIDE) {
-        const Weight* own[SIDE_BY_SIDE];                                        // the last one again beyond the end
-        for (long part = 0; part < SIDE_BY_SIDE; ++part) own[part] = weight + std::min(first + part, outputs - 1) * inputs;
-        Wide sums[SIDE_BY_SIDE][ROWS] = {};
-        for (long i = 0; i < whole; i += WIDTH)
-            for (long part = 0; part < SIDE_BY_SIDE; ++part) {
-                const Wide weights = load(own[part] + i);
-                for (long row = 0; row < ROWS; ++row) sums[part][row] += weights * load(input + row * inputs + i);
-            }
-        for (long part = 0; part < std::min(SIDE_BY_SIDE, outputs - first); ++part)
-            for (long row = 0; row < ROWS; ++row) {
-                float sum = sum_of(sums[part][row]);
-                for (long i = whole; i < inputs; ++i) sum += float(own[part][i]) * input[row * inputs + i];
-                result[row * outputs + first + part] = sum;
-            }
-    }
-}
-
-template <class Weight>
-void all_sums(const float* input, const Weight* weight, float* result, long rows, long inputs, long outputs) {
-    // One loop for each size: one loop that chooses among the three was translated by g++ 12.2 (-O3 -ffast-math,
-    // AVX-512) so that a last single row was computed as two, and wrote past the end of the result.
-    long row = 0;
-    for (; row + 5 <= rows; row += 5) sums_of<5>(input + row * inputs, weight, result + row * outputs, inputs, outputs);
-    for (; row + 2 <= rows; row += 2) sums_of<2>(input + row * inputs, weight, result + row * outputs, inputs, outputs);
-    if (row < rows) sums_of<1>(input + row * inputs, weight, result + row * outputs, inputs, outputs);
-}
-
-template <class Input>
-void product(const Linear& linear, const Input* input, float* result, long rows) {
-    if (linear.panels) {
-        const long stride = (linear.inputs + GROUP - 1) / GROUP * GROUP;
-        const auto levels = room_for<uint8_t>(rows * stride);
-        const auto scale = room_for<float>(rows);
-        quantise(input, levels.get(), scale.get(), rows, linear.inputs, stride);
-        return product_of_levels(linear, levels.get(), stride, scale.get(), result, rows);
-    }
-    if constexpr (std::is_same_v<Input, float>) {
-        if (linear.levels)
-            all_sums(input, linear.levels, result, rows, linear.inputs, linear.outputs);
-        else
-            all_sums(input, linear.weight, result, rows, linear.inputs, linear.outputs);
-        for (long row = 0; row < rows; ++row)
-            for (long i = 0; i < linear.outputs; ++i) {
-                float& number = result[row * linear.outputs + i];
-                if (linear.levels) number *= linear.scale[i];
-                if (linear.bias) number += linear.bias[i];
-            }
-    }
+void product(const Linear& linear, const float* input, float* result, long rows) {
+    const long stride = (linear.inputs + GROUP - 1) / GROUP * GROUP;
+    const auto levels = room_for<uint8_t>(rows * stride);
+    const auto scale = room_for<float>(rows);
+    quantise(input, levels.get(), scale.get(), rows, linear.inputs, stride);
+    product_of_levels(linear, levels.get(), stride, scale.get(), result, rows);
 }
 
 void activate(float* numbers, long count, long activation) {
@@ -554,10 +454,9 @@ struct Rows {
         if (!stack.pre_norm) std::copy_n(entering.get(), rows * d_model, hidden.get());
     }
 
-    template <class Number>
-    void attend_and_leave(long query_stride, const Number* keys_values, long stride, const int32_t* past,
+    void attend_and_leave(long query_stride, const float* keys_values, long stride, const int32_t* past,
                           const int32_t* first, const int32_t* count, long length, const Linear& out, const Norm& norm) {
-        attend(projected.get(), query_stride, keys_values, stride, past, first, count, length, attended.get(), rows,
+        attend_rows(projected.get(), query_stride, keys_values, stride, past, first, count, length, attended.get(), rows,
                stack.heads, head_size);
         product(out, attended.get(), output.get(), rows);
         leave(norm);
@@ -573,8 +472,7 @@ struct Rows {
 
 // Keys and values of the source for each decoder layer, (layers, all_tokens, 2 * d_model), from the embedded tokens that
 // begin at `begin` and are whole sentences. Each token sees count of them from `first` on.
-template <class Number>
-void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, Number* memory,
+void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, float* memory,
             long begin, long tokens, long all_tokens) {
     Rows rows(encoder, tokens);
     const long d_model = rows.d_model;
@@ -585,8 +483,8 @@ void encode(const Stack& encoder, const float* embedded, const int32_t* first, c
     for (long number = 0; number < encoder.number_of_layers; ++number) {
         const Layer& layer = encoder.layers[number];
         rows.project(layer.query_key_value);
-        rows.attend_and_leave<float>(3 * d_model, rows.projected.get() + d_model, 3 * d_model, nullptr,
-                                     first_here.data(), count + begin, 0, layer.output, layer.norms[0]);
+        rows.attend_and_leave(3 * d_model, rows.projected.get() + d_model, 3 * d_model, nullptr,
+                              first_here.data(), count + begin, 0, layer.output, layer.norms[0]);
         rows.feed_forward(layer);
     }
     for (long number = 0; number < encoder.number_of_last; ++number) {
@@ -595,47 +493,48 @@ void encode(const Stack& encoder, const float* embedded, const int32_t* first, c
     }
 }
 
-// What a step is about, of all its rows; see `step` in kernels.py.
-template <class Number>
+// What a step is about, of all its rows: the last `tokens`, (rows,), whose embeddings times `embedding_scale` are added
+// to the position's. The keys and values of layer l are written into cache + l * layer_stride from row `taken` on, and
+// row r attends to its rows past[r * length ...] and to `count[r]` rows from first[r] on of memory + l * memory_stride.
 struct Position {
-    const Number *embedding, *position;
+    const float *embedding, *position;
     float embedding_scale;
     const int64_t* tokens;
-    Number* cache;
+    float* cache;
     long layer_stride, taken;
     const int32_t* past;
     long length;
-    const Number* const* memory;
+    const float* memory;
+    long memory_stride;
     const int32_t *first, *count;
     float* logits;
 };
 
-// The logits of some rows.
-template <class Number>
-void step(const Stack& decoder, const Position<Number>& at, long begin, long number_of_rows) {
+// The logits of some rows, in at.logits from row `logits_begin` on.
+void step(const Stack& decoder, const Position& at, long begin, long number_of_rows, long logits_begin) {
     Rows rows(decoder, number_of_rows);
     const long d_model = rows.d_model;
     for (long row = 0; row < number_of_rows; ++row) {
-        const Number* embedded = at.embedding + at.tokens[begin + row] * d_model;
+        const float* embedded = at.embedding + at.tokens[begin + row] * d_model;
         for (long i = 0; i < d_model; ++i)
-            rows.hidden[row * d_model + i] = float(embedded[i]) * at.embedding_scale + float(at.position[i]);
+            rows.hidden[row * d_model + i] = embedded[i] * at.embedding_scale + at.position[i];
     }
     rows.begin();
     for (long number = 0; number < decoder.number_of_layers; ++number) {
         const Layer& layer = decoder.layers[number];
-        Number* own = at.cache + number * at.layer_stride;
+        float* own = at.cache + number * at.layer_stride;
         rows.project(layer.query_key_value);
         for (long row = 0; row < number_of_rows; ++row)
             std::copy_n(rows.projected.get() + (3 * row + 1) * d_model, 2 * d_model,
                         own + (at.taken + begin + row) * 2 * d_model);
-        rows.attend_and_leave<Number>(3 * d_model, own, 2 * d_model, at.past + begin * at.length, nullptr, nullptr,
-                                      at.length, layer.output, layer.norms[0]);
+        rows.attend_and_leave(3 * d_model, own, 2 * d_model, at.past + begin * at.length, nullptr, nullptr,
+                              at.length, layer.output, layer.norms[0]);
         rows.project(layer.query);
-        rows.attend_and_leave<Number>(d_model, at.memory[number], 2 * d_model, nullptr, at.first + begin,
-                                      at.count + begin, 0, layer.source_output, layer.norms[1]);
+        rows.attend_and_leave(d_model, at.memory + number * at.memory_stride, 2 * d_model, nullptr, at.first + begin,
+                              at.count + begin, 0, layer.source_output, layer.norms[1]);
         rows.feed_forward(layer);
     }
-    product(*decoder.last, rows.entering.get(), at.logits + begin * decoder.last->outputs, number_of_rows);
+    product(*decoder.last, rows.entering.get(), at.logits + logits_begin * decoder.last->outputs, number_of_rows);
 }
 
 // work(begin, count) for parts of `rows`, as many as there are threads or more.
@@ -705,11 +604,46 @@ void choose(float* logits, const float* totals, long beam, long words, const int
     }
 }
 
+// What the cache of a search has room for when it grows, in steps.
+constexpr long STEPS_OF_ROOM = 16;
+
+// Keys and values of all layers, (layers, room, features), of which `taken` rows are written.
+struct Cache {
+    const long layers, features;
+    long room = 0, taken = 0;
+    std::unique_ptr<float[]> keys_values;
+
+    Cache(long layers, long features) : layers(layers), features(features) {}
+
+    // Make room for `rows` more. Rows that are part of no hypothesis any more are dropped; `past` is renumbered.
+    void reserve(long rows, std::vector<int32_t>& past) {
+        if (taken + rows <= room) return;
+        std::vector<int32_t> places(taken, -1);
+        for (const int32_t row : past) places[row] = 0;
+        long held = 0;
+        for (int32_t& place : places)
+            if (place == 0) place = int32_t(held++);
+        const long larger = std::max(room, held + STEPS_OF_ROOM * rows);
+        auto fresh = room_for<float>(layers * larger * features);
+        for (long layer = 0; layer < layers; ++layer)
+            for (long row = 0; row < taken; ++row)
+                if (places[row] >= 0)
+                    std::copy_n(keys_values.get() + (layer * room + row) * features, features,
+                                fresh.get() + (layer * larger + places[row]) * features);
+        for (int32_t& row : past) row = places[row];
+        keys_values = std::move(fresh);
+        room = larger;
+        taken = held;
+    }
+};
+
 }  // namespace
 
-extern "C" void choose(float* logits, const float* totals, long groups, long beam, long words, const int64_t* forbidden,
-                       long number_forbidden, const bool* must_end, bool normalised, float* best_totals, int64_t* beams,
-                       int64_t* ids, long count) {
+extern "C" {
+
+void choose(float* logits, const float* totals, long groups, long beam, long words, const int64_t* forbidden,
+            long number_forbidden, const bool* must_end, bool normalised, float* best_totals, int64_t* beams, int64_t* ids,
+            long count) {
 #pragma omp parallel for if (groups * beam > MANY_ROWS)
     for (long group = 0; group < groups; ++group)
         choose(logits + group * beam * words, totals + group * beam, beam, words, forbidden, number_forbidden,
@@ -717,45 +651,134 @@ extern "C" void choose(float* logits, const float* totals, long groups, long bea
                Best(best_totals + group * count, beams + group * count, ids + group * count, count));
 }
 
-extern "C" int multiplies_bytes() {
-#if defined(__AVX512VNNI__)
-    return 1;
-#else
-    return 0;
-#endif
+// What the engine does not call itself, but the self-check does.
+
+void add_and_norm(const float* hidden, const float* output, const Norm* norm, float* sum, float* normed, long rows,
+                  long size) {
+    add_and_norm(hidden, output, *norm, sum, normed, rows, size);
 }
 
-#define FOR_NUMBERS(NAME, Number)                                                                                      \
-    extern "C" void add_and_norm_##NAME(const Number* hidden, const Number* output, const Norm* norm, Number* sum,     \
-                                        Number* normed, long rows, long size) {                                        \
-        add_and_norm(hidden, output, *norm, sum, normed, rows, size);                                                  \
-    }                                                                                                                  \
-    extern "C" void attend_##NAME(const Number* query, long query_stride, const Number* keys_values, long stride,      \
-                                  const int32_t* past, const int32_t* first, const int32_t* count, long longest,       \
-                                  Number* result, long rows, long heads, long head_size) {                             \
-        attend(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size); \
-    }                                                                                                                  \
-    extern "C" void product_##NAME(const Linear* linear, const Number* input, float* result, long rows) {              \
-        in_parts(rows, [&](long begin, long count) {                                                                   \
-            product(*linear, input + begin * linear->inputs, result + begin * linear->outputs, count);                 \
-        });                                                                                                            \
-    }                                                                                                                  \
-    extern "C" void encode_##NAME(const Stack* encoder, const float* embedded, const int32_t* first,                   \
-                                  const int32_t* count, Number* memory, const int64_t* ends, long parts) {             \
-        _Pragma("omp parallel for schedule(dynamic) if (parts > 1)")                                                   \
-        for (long part = 0; part < parts; ++part) {                                                                    \
-            const long begin = part ? ends[part - 1] : 0;                                                              \
-            encode(*encoder, embedded, first, count, memory, begin, ends[part] - begin, ends[parts - 1]);              \
-        }                                                                                                              \
-    }                                                                                                                  \
-    extern "C" void step_##NAME(const Stack* decoder, const Number* embedding, const Number* position, float scale,    \
-                                const int64_t* tokens, Number* cache, long layer_stride, long taken,                   \
-                                const int32_t* past, long length, const Number* const* memory, const int32_t* first,   \
-                                const int32_t* count, float* logits, long rows) {                                      \
-        const Position<Number> at = {embedding, position, scale,  tokens, cache, layer_stride, taken,                  \
-                                     past,      length,   memory, first,  count, logits};                              \
-        in_parts(rows, [&](long begin, long number) { step(*decoder, at, begin, number); });                           \
-    }
+void attend(const float* query, long query_stride, const float* keys_values, long stride, const int32_t* past,
+            const int32_t* first, const int32_t* count, long longest, float* result, long rows, long heads,
+            long head_size) {
+    attend_rows(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size);
+}
 
-FOR_NUMBERS(fp32, float)
-FOR_NUMBERS(bf16, BFloat16)
+void product(const Linear* linear, const float* input, float* result, long rows) {
+    in_parts(rows, [&](long begin, long count) {
+        product(*linear, input + begin * linear->inputs, result + begin * linear->outputs, count);
+    });
+}
+
+void encode(const Stack* encoder, const float* embedded, const int32_t* first, const int32_t* count, float* memory,
+            const int64_t* ends, long parts) {
+#pragma omp parallel for schedule(dynamic) if (parts > 1)
+    for (long part = 0; part < parts; ++part) {
+        const long begin = part ? ends[part - 1] : 0;
+        encode(*encoder, embedded, first, count, memory, begin, ends[part] - begin, ends[parts - 1]);
+    }
+}
+
+void step(const Stack* decoder, const float* embedding, const float* position, float scale, const int64_t* tokens,
+          float* cache, long layer_stride, long taken, const int32_t* past, long length, const float* memory,
+          long memory_stride, const int32_t* first, const int32_t* count, float* logits, long rows) {
+    const Position at = {embedding, position, scale,  tokens,        cache, layer_stride, taken,
+                         past,      length,   memory, memory_stride, first, count,        logits};
+    in_parts(rows, [&](long begin, long number) { step(*decoder, at, begin, number, begin); });
+}
+
+// The whole of search.py's `search` without hooks: for each sentence the `found` hypotheses that have ended, in the order
+// in which they did, with their log p in `totals` and `lengths` words in `tokens`, each (sentences, most) and tokens
+// (sentences, most, longest). A sentence is done when `enough` have ended; limits: the longest target of each, `</s>`
+// included. The source's keys and values are as `step` takes them, first and count of each sentence.
+void search(const Stack* decoder, const float* embedding, const float* positions, float scale, const float* memory,
+            long memory_stride, const int32_t* first, const int32_t* count, const int64_t* limits, long sentences,
+            long beam, long enough, const int64_t* forbidden, long number_forbidden, long most, long longest,
+            int64_t* found, float* totals, int32_t* lengths, int32_t* tokens) {
+    const long d_model = decoder->d_model, words = decoder->last->outputs, candidates = 2 * beam;
+    Cache cache(decoder->number_of_layers, 2 * d_model);
+    std::fill_n(found, sentences, 0);
+    std::vector<long> searched(sentences);                                      // their numbers
+    for (long number = 0; number < sentences; ++number) searched[number] = number;
+    // Of each row: what its hypothesis consists of, in words and in rows of the cache, and its log p.
+    std::vector<int32_t> past, produced;
+    std::vector<float> before(sentences, 0.0f), best(sentences * candidates);
+    std::vector<int64_t> last(sentences, START), parents(sentences * candidates), ids(sentences * candidates);
+    std::vector<int32_t> first_of_row(first, first + sentences), count_of_row(count, count + sentences);
+    for (long length = 1, width = 1; !searched.empty(); ++length, width = beam) {
+        const long groups = long(searched.size()), rows = groups * width;
+        cache.reserve(rows, past);
+        std::vector<int32_t> longer(rows * length);
+        for (long row = 0; row < rows; ++row) {
+            std::copy_n(past.data() + row * (length - 1), length - 1, longer.data() + row * length);
+            longer[(row + 1) * length - 1] = int32_t(cache.taken + row);
+        }
+        past = std::move(longer);
+        long threads = 1;
+#if defined(_OPENMP)
+        threads = rows > MANY_ROWS ? omp_get_max_threads() : 1;
+#endif
+        // Whole sentences whose logits are chosen from at once: they stay in a core's cache.
+        const long size = std::clamp((groups + threads - 1) / threads, 1L, std::max(1L, TOGETHER / width));
+#pragma omp parallel for schedule(dynamic) if (threads > 1)
+        for (long begin = 0; begin < groups; begin += size) {
+            const long some = std::min(size, groups - begin);
+            const auto logits = room_for<float>(some * width * words);
+            // `step` counts rows from the beginning of all, this part's logits from its own.
+            const Position at = {embedding, positions + (length - 1) * d_model, scale, last.data(),
+                                 cache.keys_values.get(), cache.room * cache.features, cache.taken, past.data(), length,
+                                 memory, memory_stride, first_of_row.data(), count_of_row.data(), logits.get()};
+            step(*decoder, at, begin * width, some * width, 0);
+            for (long group = begin; group < begin + some; ++group)
+                choose(logits.get() + (group - begin) * width * words, before.data() + group * width, width, words,
+                       forbidden, number_forbidden, limits[searched[group]] <= length, false,
+                       Best(best.data() + group * candidates, parents.data() + group * candidates,
+                            ids.data() + group * candidates, candidates));
+        }
+        cache.taken += rows;
+        std::vector<long> stay;
+        std::vector<int32_t> past_after, produced_after, first_after, count_after;
+        std::vector<float> totals_after;
+        std::vector<int64_t> last_after;
+        for (long group = 0; group < groups; ++group) {
+            const long number = searched[group];
+            const float* reached = best.data() + group * candidates;
+            const int64_t *word = ids.data() + group * candidates, *parent = parents.data() + group * candidates;
+            for (long rank = 0; rank < beam; ++rank) {
+                if (word[rank] != END || !(reached[rank] > LEAST)) continue;
+                const long place = number * most + found[number]++;
+                totals[place] = reached[rank];
+                lengths[place] = int32_t(length - 1);
+                std::copy_n(produced.data() + (group * width + parent[rank]) * (length - 1), length - 1,
+                            tokens + place * longest);
+            }
+            std::vector<long> going;
+            for (long rank = 0; rank < candidates && long(going.size()) < beam; ++rank)
+                if (word[rank] != END && reached[rank] > LEAST) going.push_back(rank);
+            if (found[number] >= enough || going.empty()) continue;
+            stay.push_back(number);
+            for (long place = 0; place < beam; ++place) {
+                // Where fewer go on than the beam is wide, the first one stands in, without hope.
+                const long rank = going[place < long(going.size()) ? place : 0];
+                const long row = group * width + parent[rank];
+                totals_after.push_back(place < long(going.size()) ? reached[rank] : -INFINITY);
+                last_after.push_back(word[rank]);
+                first_after.push_back(first[number]);
+                count_after.push_back(count[number]);
+                past_after.insert(past_after.end(), past.begin() + row * length, past.begin() + (row + 1) * length);
+                produced_after.insert(produced_after.end(), produced.begin() + row * (length - 1),
+                                      produced.begin() + (row + 1) * (length - 1));
+                produced_after.push_back(int32_t(word[rank]));
+            }
+        }
+        searched = std::move(stay);
+        past = std::move(past_after);
+        produced = std::move(produced_after);
+        before = std::move(totals_after);
+        last = std::move(last_after);
+        first_of_row = std::move(first_after);
+        count_of_row = std::move(count_after);
+    }
+}
+
+}  // extern "C"

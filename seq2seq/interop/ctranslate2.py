@@ -28,7 +28,7 @@ from seq2seq.interop.parity import (
 )
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.interface import Engine
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.numbering import Numbered
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
@@ -241,10 +241,11 @@ def readme(exportable: Exportable, quantization: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Positions:
+class _Elsewhere:
     """What remains to be known of a model that another library runs."""
 
     max_positions: int
+    precision: str
 
 
 class CTranslate2Translator(Translator):
@@ -256,10 +257,10 @@ class CTranslate2Translator(Translator):
 
     def __init__(self, translator: Any, tokenizers: Tokenizers, recipe: Recipe) -> None:
         """Usually made by `open`."""
-        positions = cast(Seq2Seq, _Positions(recipe.model.max_positions))
+        elsewhere = cast(Engine, _Elsewhere(recipe.model.max_positions, translator.compute_type))
         longest = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
-        super().__init__(positions, tokenizers, recipe.languages, recipe.decoding, longest,
-                         torch_device(translator.device), translator.compute_type)
+        super().__init__(elsewhere, tokenizers, recipe.languages, recipe.decoding, longest,
+                         torch_device(translator.device))
         self.translator = translator
         self.suppressed = [[piece] for piece in tokenizers.target.pieces(tokenizers.target.control_ids)]
         self.ids = {piece: index for index, piece in enumerate(pieces(tokenizers.target))}
@@ -305,7 +306,7 @@ class CTranslate2Translator(Translator):
         options = asked.options
         sources = [self.tokenizers.source.pieces(ids) for ids in
                    self.tokenizers.source.encode([part.text for part in parts])]
-        limits = asked.limits(parts, np.array([len(source) for source in sources]), self.model.max_positions)
+        limits = asked.limits(parts, np.array([len(source) for source in sources]), self.max_positions)
         found: list[list[Found]] = [[] for _ in parts]
         lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
         for length in np.unique(lengths):

@@ -8,6 +8,7 @@ be written as it, goes through fast kernels that never hold the weights.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -61,12 +62,19 @@ class Weighing(nn.Module):
 
     def project(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         """What `layer` makes of `hidden`, (rows, d_model), with the queries, which come first in it, prepared."""
-        if self.score in ("scaled_dot", "additive"):
-            projected: Tensor = layer(hidden)
-            return projected
-        return F.linear(hidden, *self._folded(cast(nn.Linear, layer)))
+        return self.projecting(layer)(hidden)
 
-    def _folded(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    def projecting(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+        """`project` for this layer as it is now."""
+        if self.score in ("scaled_dot", "additive"):
+            return cast(Callable[[Tensor], Tensor], layer.forward)
+        weight, bias = self.prepared(cast(nn.Linear, layer))
+        return lambda hidden: F.linear(hidden, weight, bias)
+
+    def prepared(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
+        """Weight and bias of a layer like `layer` that prepares its queries itself."""
+        if self.score in ("scaled_dot", "additive"):
+            return layer.weight, layer.bias
         # What is done to each query can be done to the columns of what makes it, which are fewer.
         columns = torch.cat([layer.weight, layer.bias[:, None]], 1)             # (outputs, d_model + 1)
         making, others = columns[: layer.in_features], columns[layer.in_features :]
@@ -78,7 +86,7 @@ class Weighing(nn.Module):
     def fold_into(self, layer: nn.Linear) -> None:
         """Let `layer` prepare its queries: from here on the score is a scaled dot product, if it is a dot product."""
         if self.score in ("dot", "bilinear"):
-            weight, bias = self._folded(layer)
+            weight, bias = self.prepared(layer)
             layer.weight.copy_(weight)
             layer.bias.copy_(bias)
             self.score, self.weight = "scaled_dot", None
@@ -301,21 +309,26 @@ class SelfAttention(nn.Module):
         """What `forward` attends to with the same arguments, (sentences, heads, longest, longest)."""
         return _weights(self._project(hidden), sentences, sentences, causal, self.window, self.weighing)
 
-    def step(self, hidden: Tensor, keys: Tensor, values: Tensor, slot: int, bias: Tensor) -> Tensor:
-        """One position of every row, (rows, d_model), over what its own hypothesis produced before.
+    def stepping(self) -> Callable[[Tensor, Tensor, Tensor, int, Tensor], Tensor]:
+        """What computes one position of every row, (rows, d_model), over what its own hypothesis produced before.
 
-        Args:
+        step(hidden, keys, values, slot, bias):
+            hidden: (rows, d_model)
             keys, values: (sentences, heads, slots, head_size), of all rows that a sentence ever had; this position is
                 written into them from `slot` on, one slot a row.
             bias: (sentences, heads, rows of a sentence, slots), 0 where a row may look and -inf elsewhere.
         """
-        sentences, heads, _, head_size = keys.shape
-        projected = self.weighing.project(self.query_key_value, hidden).view(sentences, -1, 3, heads, head_size)
-        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)         # (sentences, heads, beam, head_size)
-        keys[:, :, slot : slot + key.shape[2]] = key
-        values[:, :, slot : slot + key.shape[2]] = value
-        attended = attend(query, keys, values, bias, self.weighing)
-        return self.output(by_row(attended))
+        project, output, weighing = self.weighing.projecting(self.query_key_value), self.output.forward, self.weighing
+
+        def step(hidden: Tensor, keys: Tensor, values: Tensor, slot: int, bias: Tensor) -> Tensor:
+            sentences, heads, _, head_size = keys.shape
+            projected = project(hidden).view(sentences, -1, 3, heads, head_size)
+            query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)     # (sentences, heads, beam, head_size)
+            keys[:, :, slot : slot + key.shape[2]] = key
+            values[:, :, slot : slot + key.shape[2]] = value
+            return output(by_row(attend(query, keys, values, bias, weighing)))
+
+        return step
 
 
 class CrossAttention(nn.Module):
@@ -377,28 +390,31 @@ class CrossAttention(nn.Module):
         projected: Tensor = self.key_value(memory).view(memory.shape[0], 2, self.num_heads, -1)
         return projected
 
-    def step(self, hidden: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-        """One position of every row, (rows, d_model), over its sentence's memory as `start` made it.
+    def stepping(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """What computes one position of every row, (rows, d_model), over its sentence's memory as `start` made it.
 
-        bias: (sentences, heads, 1, longest_source), 0 for a source token and -inf elsewhere.
+        step(hidden, keys, values, bias): bias is (sentences, heads, 1, longest_source), 0 for a source token and -inf
+        elsewhere.
         """
-        query = self._queries(hidden, keys)
-        if self.hard:
-            attended = choose(self.weighing(query, keys, bias), draw=False)[0] @ values
-        else:
-            attended = attend(query, keys, values, bias, self.weighing)
-        projected: Tensor = self.output(by_row(attended))
-        return projected
+        project, output, weighing = self.weighing.projecting(self.query), self.output.forward, self.weighing
+        hard = self.hard
+
+        def step(hidden: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+            # A sentence's rows are its queries, (sentences, heads, beam, head_size): its memory is read once for all of
+            # them and never copied.
+            sentences, heads, _, head_size = keys.shape
+            query = project(hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
+            attended = choose(weighing(query, keys, bias), draw=False)[0] @ values if hard else attend(
+                query, keys, values, bias, weighing)
+            return output(by_row(attended))
+
+        return step
 
     def weights(self, hidden: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        """What `step` attends to: (rows, heads, longest_source)."""
-        return by_row(self.weighing(self._queries(hidden, keys), keys, bias)).unflatten(1, (self.num_heads, -1))
-
-    def _queries(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        # A sentence's rows are its queries, (sentences, heads, beam, head_size): its memory is read once for all of
-        # them and never copied.
+        """What a step attends to: (rows, heads, longest_source)."""
         sentences, heads, _, head_size = keys.shape
-        return self.weighing.project(self.query, hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
+        query = self.weighing.project(self.query, hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
+        return by_row(self.weighing(query, keys, bias)).unflatten(1, (heads, -1))
 
 
 def _weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,

@@ -6,6 +6,7 @@ only the call. A state is a value: `step` and `select` return a new one, and the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.batching import Batch
+from seq2seq.continuations import TopK
 
 
 @dataclass(frozen=True)
@@ -161,3 +163,37 @@ class Seq2Seq(Stepwise, Protocol):
 
     def __call__(self, batch: Batch) -> Output:
         """Scores of every position of `batch.target_output`, each seeing the target before it (teacher forcing)."""
+
+
+class WholeSearch(Protocol):
+    """A search of an engine's own, with the results of `search.search` without hooks."""
+
+    def __call__(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
+                 max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
+                 ) -> list[list[tuple[list[int], float]]]:
+        """The hypotheses of each sentence that have ended, in the order in which they did: words without `</s>`, and
+        log p.
+
+        Args: as `search.search` takes them; enough: how many end a sentence's search. forbidden: ids without `</s>`.
+        """
+
+
+class Engine(Stepwise, Protocol):
+    """What runs a trained model fast (see `inference.engines`): its steps, and all that is special to the hardware.
+
+    precision: what it computes in.
+    """
+
+    precision: str
+
+    @property
+    def topk(self) -> TopK:
+        """What finds the best continuations of its logits."""
+
+    @property
+    def whole_search(self) -> WholeSearch | None:
+        """A search without hooks from end to end, if it has one."""
+
+    @property
+    def model(self) -> Seq2Seq:
+        """The model in PyTorch, which computes all positions of given targets at once."""

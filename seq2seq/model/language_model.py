@@ -8,6 +8,7 @@ token. To search and trainer it is a model like any other, to which the source o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -21,6 +22,9 @@ from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import Logits
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import FeedForward, Residual
+
+CausalStep = Callable[[Tensor, LayerCache, int, Tensor], Tensor]
+"""See `CausalLayer.stepping`."""
 
 
 class CausalLayer(nn.Module):
@@ -40,12 +44,19 @@ class CausalLayer(nn.Module):
         attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=True)
         return self._feed_forward(self.self_residual.leave(hidden, attended))
 
-    def step(self, hidden: Tensor, cache: LayerCache, slot: int, bias: Tensor) -> Tensor:
-        """One position of every row, (rows, d_model). Arguments: as `SelfAttention.step` takes them."""
-        taken = bias.shape[3]
-        attended = self.self_attention.step(self.self_residual.enter(hidden), cache.keys[:, :, :taken],
-                                            cache.values[:, :, :taken], slot, bias)
-        return self._feed_forward(self.self_residual.leave(hidden, attended))
+    def stepping(self) -> CausalStep:
+        """What computes one position of every row, (rows, d_model). Arguments: as `SelfAttention.stepping` says."""
+        attend, transform = self.self_attention.stepping(), self.feed_forward.stepping()
+        (enter, close), (enter_feed_forward, close_feed_forward) = (
+            residual.stepping() for residual in (self.self_residual, self.feed_forward_residual))
+
+        def step(hidden: Tensor, cache: LayerCache, slot: int, bias: Tensor) -> Tensor:
+            taken = bias.shape[3]
+            hidden = close(hidden, attend(enter(hidden), cache.keys[:, :, :taken], cache.values[:, :, :taken], slot,
+                                          bias))
+            return close_feed_forward(hidden, transform(enter_feed_forward(hidden)))
+
+        return step
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
@@ -76,7 +87,7 @@ class LanguageModel(nn.Module):
         self.embedding, _, self.output_weight = embeddings(
             "all" if tied_embeddings else "none", vocab_size, vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size)) if output_bias else None
-        self.vocabulary: nn.Module | None = None                                # set by `inference.for_inference`
+        self.vocabulary: nn.Module | None = None                                # set by inference/eager.py
         if positions == "learned":
             self.positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
         else:
@@ -118,15 +129,17 @@ class LanguageModel(nn.Module):
         return TransformerState.begin(caches, seen, heads, longest_source, keep_attention)
 
     @torch.no_grad()
-    def step(self, last_tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """See `interface.Seq2Seq.step`."""
+    def step(self, last_tokens: Tensor, state: TransformerState,
+             steps: Sequence[CausalStep] | None = None) -> tuple[Tensor, TransformerState]:
+        """See `interface.Seq2Seq.step`. steps: what `stepping` of each layer returned, if that is known."""
         self._check_length(state.position + 1)
         before = state.with_room()
         after = before.extended()
         hidden = self.embedding[last_tokens] * self.scale + self.positions[before.position]
         bias = after.target_bias(self.num_heads, self.window)
-        for layer, cache in zip(self.layers, after.caches, strict=True):
-            hidden = cast(CausalLayer, layer).step(hidden, cache, before.slots, bias)
+        steps = steps or [cast(CausalLayer, layer).stepping() for layer in self.layers]
+        for step, cache in zip(steps, after.caches, strict=True):
+            hidden = step(hidden, cache, before.slots, bias)
         return self.vocabulary(self.norm(hidden)) if self.vocabulary else self._logits(hidden).dense(), after
 
     def _logits(self, hidden: Tensor) -> Logits:

@@ -183,7 +183,7 @@ class RecurrentModel(nn.Module):
         self.target_embedding, self.source_embedding, self.output_weight = embeddings(
             tied_embeddings, source_vocab_size, target_vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
-        self.vocabulary: nn.Module | None = None                                # set by `inference.for_inference`
+        self.vocabulary: nn.Module | None = None                                # set by inference/eager.py
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
         self.attention = SourceAttention(d_model, num_heads, score, normalize, hard)

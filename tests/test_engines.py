@@ -1,0 +1,213 @@
+"""Engines of every model in every precision; the layers of the eager one."""
+
+import pytest
+import torch
+from torch import nn
+
+from seq2seq.batching import round_down
+from seq2seq.inference import eager
+from seq2seq.inference.eager import (
+    FEW_ROWS,
+    EagerEngine,
+    Fp32Linear,
+    Int8Linear,
+    PackedLinear,
+    for_inference,
+    quantised,
+    round_size,
+)
+from seq2seq.inference.engines import load_engine
+from seq2seq.model.attention import Weighing
+from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.pointer import PointerNetwork
+from seq2seq.model.rnn import RecurrentModel
+from seq2seq.model.transformer import Transformer
+
+CPU = torch.device("cpu")
+needs_onednn = pytest.mark.skipif(not eager.operators_work(), reason="this PyTorch lacks the operators for bf16")
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(1)
+    made = nn.Linear(64, 128)
+    nn.init.normal_(made.bias)
+    return made.requires_grad_(False)
+
+
+def relative_error(found, expected):
+    return ((found.float() - expected).norm() / expected.norm()).item()
+
+
+def test_quantised_weights_are_off_by_half_a_step_at_most():
+    weight = torch.randn(7, 13, generator=torch.Generator().manual_seed(1))
+    levels, scale = quantised(weight)
+    assert levels.dtype == torch.int8 and levels.abs().amax(1).tolist() == [127] * 7
+    assert ((levels * scale[:, None] - weight).abs() <= scale[:, None] / 2 + 1e-7).all()
+
+
+def test_a_row_of_zeros_is_quantised_to_zeros():
+    levels, scale = quantised(torch.zeros(2, 3))
+    assert levels.eq(0).all() and scale.isfinite().all()
+
+
+@needs_onednn
+def test_int8_products_are_near_the_exact_ones(layer):
+    rows = torch.randn(11, 64)
+    assert relative_error(Int8Linear(layer.weight, layer.bias)(rows), layer(rows)) < 0.015
+
+
+@needs_onednn
+def test_in_int8_neighbours_have_no_influence_on_a_row(layer):
+    fast, rows = Int8Linear(layer.weight, layer.bias), torch.randn(5, 64)
+    beside_giants = torch.cat([rows[:1], 1e4 * rows[1:]])
+    assert torch.equal(fast(rows)[0], fast(beside_giants)[0])
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1, 50])
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_packed_products_are_near_the_exact_ones_for_few_rows_and_for_many(layer, rows, activation):
+    hidden = torch.randn(rows, 64)
+    found = PackedLinear(layer.weight, layer.bias, activation)(hidden.bfloat16())
+    expected = layer(hidden) if activation == "none" else layer(hidden).relu()
+    assert found.dtype == torch.bfloat16 and relative_error(found, expected) < 0.015
+    assert activation == "none" or found.min() >= 0
+
+
+@needs_onednn
+def test_odd_sizes_never_reach_the_kernel_that_reads_whole_vectors():
+    odd = nn.Linear(60, 128).requires_grad_(False)
+    packed, row = PackedLinear(odd.weight, odd.bias), torch.ones(1, 60)
+    assert packed.few_rows == 0 and relative_error(packed(row.bfloat16()), odd(row)) < 0.1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_model_that_learns_is_left_alone(make_model, make_batch, precision):
+    model, batch = make_model(torch.float32), make_batch()
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    fast = for_inference(model, precision)
+    assert not fast.training and not any(weight.requires_grad for weight in fast.parameters())
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+    expected = model.eval()(batch).dense()
+    assert relative_error(fast(batch).dense(), expected) < (1e-6 if precision == "fp32" else 0.05)
+
+
+SIZES = {"source_vocab_size": 23, "target_vocab_size": 23, "d_model": 16}
+
+
+def transformer(**choice):
+    return Transformer(**SIZES, encoder_layers=1, decoder_layers=2, num_heads=2, feed_forward=24, **choice)
+
+
+MODELS = {
+    "transformer": transformer, "pre-norm": lambda: transformer(pre_norm=True), "window": lambda: transformer(window=2),
+    "additive": lambda: transformer(score="additive"), "bilinear": lambda: transformer(score="bilinear"),
+    "relu": lambda: transformer(normalize="relu"), "hard": lambda: transformer(hard=True),
+    "copying": lambda: transformer(copy=True),
+    "rnn": lambda: RecurrentModel(**SIZES), "rnn, hard": lambda: RecurrentModel(**SIZES, hard=True),
+    "rnn, lstm": lambda: RecurrentModel(**SIZES, cell="lstm", input_feeding=True),
+    "rnn, copying": lambda: RecurrentModel(**SIZES, copy=True),
+    "language model": lambda: LanguageModel(vocab_size=23, d_model=16, layers=2, num_heads=2, feed_forward=24),
+    "pointer": lambda: PointerNetwork(source_vocab_size=23, d_model=16),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_decodes_in_every_precision(make_batch, name, precision):
+    torch.manual_seed(1)
+    model, batch = MODELS[name]().eval(), make_batch()
+    engine = load_engine(model, precision, CPU) if precision == "int8" else EagerEngine(model, precision, CPU)
+    found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (engine, model))
+    order = torch.tensor([[0, 0], [1, 1], [2, 2], [3, 3]])
+    for number, token in enumerate((0, 5, 3, 4)):
+        rows = torch.full((4 if number == 0 else 8 if number < 3 else 4,), 0 if name == "pointer" else token)
+        ours, found = engine.step(rows, found)
+        theirs, expected = model.step(rows, expected)
+        likely, sure = ours.float().softmax(1), theirs.softmax(1)
+        assert (likely - sure).abs().max() < (1e-5 if precision == "fp32" else 0.03)
+        if number in (0, 2):                                                    # a beam of two; and half of them leave
+            order = order if number == 0 else torch.tensor([[3, 2], [4, 4]])
+            found, expected = found.select(order), expected.select(order)
+
+
+@pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
+def test_logits_in_bf16_come_in_fp32(make_model, kind):
+    vocabulary = for_inference(make_model(torch.float32, kind=kind), "bf16").vocabulary
+    assert isinstance(vocabulary, Int8Linear if eager.operators_work() else Fp32Linear)
+    assert vocabulary(torch.randn(3, 14).bfloat16()).dtype == torch.float32
+
+
+def test_without_the_operators_of_onednn_stock_layers_compute_the_same(make_model, make_batch, monkeypatch):
+    monkeypatch.setattr(eager, "operators_work", lambda: False)
+    model, batch = make_model(torch.float32, d_model=64), make_batch()
+    engine = EagerEngine(model, "bf16", CPU)
+    assert not any(isinstance(layer, PackedLinear | Int8Linear) for layer in engine.model.modules())
+    logits, _ = engine.step(torch.zeros(4, dtype=torch.int64),
+                            engine.start(batch.source, batch.source_offsets, batch.longest_source))
+    expected, _ = model.step(torch.zeros(4, dtype=torch.int64),
+                             model.start(batch.source, batch.source_offsets, batch.longest_source))
+    assert logits.dtype == torch.float32 and relative_error(logits, expected) < 0.03
+
+
+@pytest.mark.parametrize("broken", ["missing", "other arguments", "wrong"])
+def test_operators_that_are_not_what_they_were_are_noticed(monkeypatch, broken):
+    def packed(self, weight, bias, activation="none"):
+        nn.Module.__init__(self)
+        if broken == "missing":
+            raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_reorder_linear_weight'")
+        if broken == "other arguments":
+            raise RuntimeError("mkldnn::_reorder_linear_weight() is missing value for argument")
+
+    eager.operators_work.cache_clear()
+    monkeypatch.setattr(PackedLinear, "__init__", packed)
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, rows: torch.zeros(len(rows), 64))
+    try:
+        assert not eager.operators_work()
+    finally:
+        eager.operators_work.cache_clear()
+
+
+def test_sentences_leave_an_eager_state_when_a_round_number_remains(make_model, make_batch):
+    model, batch = make_model(), make_batch((5, 2, 7, 3, 4, 6, 2), (3, 11, 2, 5, 4, 4, 4))
+    engine = EagerEngine(model, "fp32", CPU)
+    found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (engine, model))
+    random, beam, sentences, held = torch.Generator().manual_seed(5), 1, 7, []
+    for wanted in (7, 7, 6, 5, 5, 4, 3, 1):
+        tokens = torch.randint(3, 23, (sentences * beam,), generator=random)
+        (ours, found), (theirs, expected) = engine.step(tokens, found), model.step(tokens, expected)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        stay = torch.randperm(sentences, generator=random)[:wanted].sort().values
+        rows = stay[:, None] * beam + torch.randint(0, beam, (wanted, 3), generator=random)
+        found, expected, beam, sentences = found.select(rows), expected.select(rows), 3, wanted
+        held.append(found.held)
+    assert held == [7, 7, 6, 6, 6, 4, 3, 1]
+
+
+def test_sizes_of_batches_are_round():
+    assert [round_size(number) for number in (0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 25)] \
+        == [0, 1, 2, 3, 4, 6, 6, 8, 12, 12, 16, 32]
+    assert [round_down(number) for number in (1, 2, 3, 4, 5, 6, 7, 11, 12, 25)] == [1, 2, 3, 4, 4, 6, 6, 8, 12, 24]
+
+
+@pytest.mark.parametrize("score", ["dot", "bilinear"])
+@torch.no_grad()
+def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, make_batch, score):
+    model, batch = make_model(score=score), make_batch()
+    fast = for_inference(model, "fp32")
+    torch.testing.assert_close(fast(batch).dense(), model(batch).dense(), rtol=0, atol=1e-10)
+    assert {module.score for module in fast.modules() if isinstance(module, Weighing)} == {"scaled_dot"}
+    assert {module.score for module in model.modules() if isinstance(module, Weighing)} == {score}
+
+
+@pytest.mark.parametrize("choice", [{}, {"pre_norm": True}, {"activation": "gelu"}, {"score": "bilinear"},
+                                    {"score": "additive"}, {"normalize": "relu"}, {"hard": True}], ids=str)
+def test_steps_that_are_looked_up_once_are_those_of_the_layers(make_model, make_batch, choice):
+    model, batch = make_model(torch.float32, **choice), make_batch()
+    fast = EagerEngine(model, "fp32", CPU)
+    found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (fast, model))
+    for token in (3, 5, 7, 11):
+        ours, found = fast.step(torch.full((4,), token), found)
+        theirs, expected = model.step(torch.full((4,), token), expected)
+        torch.testing.assert_close(ours, theirs)

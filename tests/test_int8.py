@@ -1,0 +1,316 @@
+"""The engine in int8: beside the model in fp32, and in a translator. The kernels one by one: test_kernels.py."""
+
+import math
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
+
+from seq2seq.continuations import continuations
+from seq2seq.inference import engines, int8
+from seq2seq.inference.engines import load_engine
+from seq2seq.inference.int8 import STEPS_OF_ROOM, TOKENS_TOGETHER, Int8Engine, Int8State
+from seq2seq.inference.kernel_library import CompilationError, library
+from seq2seq.search import power_normaliser, search
+from seq2seq.translator import Translator
+from seq2seq.workers import TranslatorPool
+
+CPU = torch.device("cpu")
+WIDE = {"d_model": 64, "feed_forward": 128}
+CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
+           {"output_bias": True}, {"tied_embeddings": "none"}, {"num_heads": 8}, {"scale_embedding": False},
+           {"score": "dot"}, {"score": "bilinear"}]
+
+
+@pytest.fixture(scope="session")
+def compiled_library(tmp_path_factory):
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("there is no C++ compiler here")
+    return library(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture
+def load(compiled_library, monkeypatch):
+    """A model -> its engine in int8."""
+    engines._kernels.cache_clear()
+    monkeypatch.setattr(engines, "library", lambda: compiled_library)
+
+    def loaded(model):
+        engine = load_engine(model, "int8", CPU)
+        assert isinstance(engine, Int8Engine)
+        return engine
+
+    yield loaded
+    engines._kernels.cache_clear()
+
+
+def relative_error(found, expected):
+    return ((found.float() - expected).norm() / expected.norm()).item()
+
+
+def logits_of_steps(model, batch, beam, steps=7):
+    """Those of every step, on a way through the beam that changes order and drops a sentence."""
+    state = model.start(batch.source, batch.source_offsets, batch.longest_source)
+    sentences, collected = len(batch.source_offsets) - 1, []
+    tokens = torch.zeros(sentences, dtype=torch.int64)
+    for step in range(steps):
+        logits, state = model.step(tokens, state)
+        collected.append(logits)
+        rows = torch.arange(len(tokens)).view(sentences, -1)
+        if step == 0:
+            rows = rows.expand(sentences, beam)
+        elif step == 2:
+            rows = rows.flip(1)
+        elif step == 4:
+            rows, sentences = rows[[0, *range(2, sentences)]] if sentences > 2 else rows, max(sentences - 1, 2)
+        if step in (0, 2, 4):
+            state, sentences = state.select(rows.contiguous()), len(rows)
+        tokens = torch.arange(rows.numel()) * 5 % 19 + 3 + step % 2
+    return collected
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@pytest.mark.parametrize("beam", [1, 3])
+def test_steps_in_int8_are_near_those_of_the_model(make_model, make_batch, load, choice, beam):
+    model = make_model(torch.float32, **(WIDE | choice))
+    expected = logits_of_steps(model, make_batch(), beam)
+    for ours, theirs in zip(logits_of_steps(load(model), make_batch(), beam), expected, strict=True):
+        assert relative_error(ours, theirs) < 0.1
+
+
+def test_sizes_beyond_what_is_done_together_are_as_near(make_model, make_batch, load):
+    model = make_model(torch.float32, **WIDE, max_positions=31)
+    lengths = tuple(range(1, 29)) * 4
+    assert sum(lengths) > 10 * TOKENS_TOGETHER and 3 * len(lengths) > 300
+    batch = make_batch(lengths, lengths)
+    found, expected = (torch.cat(logits_of_steps(each, batch, 3)) for each in (load(model), model))
+    assert relative_error(found, expected) < 0.1
+
+
+def test_a_sentence_is_the_same_alone_and_among_others(make_model, make_batch, load):
+    engine, whole = load(make_model(torch.float32, **WIDE)), make_batch()
+    together, _ = engine.step(torch.full((4,), 7), engine.start(whole.source, whole.source_offsets,
+                                                                whole.longest_source))
+    for number, (begin, end) in enumerate(zip(whole.source_offsets[:-1], whole.source_offsets[1:], strict=True)):
+        state = engine.start(whole.source[begin:end], torch.tensor([0, end - begin], dtype=torch.int32),
+                             int(end - begin))
+        assert torch.equal(engine.step(torch.full((1,), 7), state)[0][0], together[number])
+
+
+def test_two_ways_go_on_from_one_state(make_model, make_batch, load):
+    engine, batch = load(make_model(torch.float32)), make_batch()
+    state = engine.start(batch.source, batch.source_offsets, batch.longest_source)
+    sentences = len(batch.source_offsets) - 1
+    _, state = engine.step(torch.zeros(sentences, dtype=torch.int64), state)
+    here, there = torch.full((sentences,), 5), torch.full((sentences,), 7)
+    _, first = engine.step(here, state)
+    _, second = engine.step(there, state)
+    after_first, after_second = engine.step(here, first)[0], engine.step(here, second)[0]
+    assert (after_first - after_second).abs().max() > 1e-3
+    assert torch.equal(engine.step(here, engine.step(here, state)[1])[0], after_first)
+
+
+def test_a_cache_that_is_full_grows(make_model, make_batch, load):
+    model, batch = make_model(torch.float32, **WIDE, max_positions=101), make_batch()
+    for ours, theirs in zip(logits_of_steps(load(model), batch, 3, 67), logits_of_steps(model, batch, 3, 67),
+                            strict=True):
+        assert relative_error(ours, theirs) < 0.1
+
+
+def test_what_is_part_of_no_hypothesis_any_more_leaves_the_cache(make_model, make_batch, load):
+    model, batch = make_model(torch.float32, **WIDE, max_positions=101), make_batch()
+    both = [load(model), model]
+    states = [each.start(batch.source, batch.source_offsets, batch.longest_source) for each in both]
+    sentences, steps = torch.arange(4)[:, None].expand(-1, 3), 71
+    states = [state.select(sentences) for state in states]
+    for step in range(steps):
+        logits, states = zip(*(each.step(torch.arange(12) + step % 5, state)
+                               for each, state in zip(both, states, strict=True)), strict=True)
+        states = [state.select(3 * sentences) for state in states]              # all go on from the first of them
+        assert relative_error(*logits) < 0.1
+    # A row for each sentence and step, and room for the steps to come; not one for each hypothesis and step.
+    assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (STEPS_OF_ROOM + 1)
+
+
+def test_attention_is_kept_by_the_model_in_pytorch(make_model, make_batch, load):
+    engine, batch = load(make_model(torch.float32)), make_batch()
+    source = batch.source, batch.source_offsets, batch.longest_source
+    assert isinstance(engine.start(*source), Int8State)
+    state = engine.start(*source, keep_attention=True)
+    assert not isinstance(state, Int8State)
+    _, state = engine.step(torch.zeros(4, dtype=torch.int64), state)
+    assert state.attention.shape == (4, batch.longest_source)
+
+
+def test_a_sentence_beyond_the_last_position_is_refused_as_ever(make_model, make_batch, load):
+    engine, batch = load(make_model(torch.float32, max_positions=7)), make_batch()
+    state = engine.start(batch.source, batch.source_offsets, batch.longest_source)
+    with pytest.raises(ValueError, match="this model has 7 positions"):
+        engine.step(torch.zeros(4, dtype=torch.int64), replace(state, position=7))
+    with pytest.raises(ValueError, match="this model has 7 positions"):
+        engine.start(torch.zeros(11, dtype=torch.int64), torch.tensor([0, 11], dtype=torch.int32), 11)
+
+
+@pytest.mark.parametrize(("unusual", "told"), [
+    ({"window": 3}, "has attention in a window"), ({"copy": True}, "copies from the source"),
+    ({"score": "additive"}, "has additive scores"), ({"normalize": "relu"}, "relu"), ({"hard": True}, "hard attention"),
+], ids=str)
+def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys, unusual, told):
+    engines._say_once.cache_clear()
+    made = [load_engine(make_model(torch.float32, **unusual), "int8", CPU) for _ in range(2)]
+    assert {engine.precision for engine in made} == {load_engine(make_model(torch.float32), "auto", CPU).precision}
+    assert capsys.readouterr().err.count(told) == 1
+
+
+@pytest.mark.parametrize(("beam_size", "n_best", "patience"), [(1, 1, 1.0), (3, 1, 1.0), (4, 4, 2.0)])
+def test_the_search_of_the_kernels_finds_what_the_loop_over_steps_finds(make_model, make_batch, load, beam_size, n_best,
+                                                                       patience):
+    engine, batch = load(make_model(torch.float32, **WIDE, max_positions=61)), make_batch()
+    found, expected = (search(engine, batch.source, batch.source_offsets, batch.longest_source, beam_size=beam_size,
+                              n_best=n_best, patience=patience, max_lengths=[1, 53, 7, 31], banned=[0, 1, 7],
+                              normaliser=power_normaliser(0.6), topk=engine.topk, whole_search=whole)
+                       for whole in (engine.whole_search, None))
+    assert found == expected and max(len(each[0].tokens) for each in found) > 20
+
+
+@pytest.mark.parametrize("hook", [{"constraints": [lambda hypotheses, logits: logits]}, {"normalised": True},
+                                  {"score_functions": [lambda hypotheses, logits: logits]},
+                                  {"max_lengths": [12, 7, 7, 7]}], ids=lambda hook: next(iter(hook)))
+def test_what_changes_a_step_is_searched_step_by_step(make_model, make_batch, load, hook):
+    engine, batch = load(make_model(torch.float32, max_positions=9)), make_batch()
+    options = {"beam_size": 2, "max_lengths": [7] * 4, "normaliser": power_normaliser(1.0)} | hook
+    whole = lambda *source, **given: pytest.fail("the engine searched")         # noqa: E731
+    try:
+        search(engine, batch.source, batch.source_offsets, batch.longest_source, **options, whole_search=whole)
+    except ValueError as error:
+        assert "max_lengths" in hook and "has 9 positions" in str(error)
+
+
+def test_weights_that_are_no_numbers_are_noticed(make_model, make_batch, load):
+    model = make_model(torch.float32, d_model=64)
+    with torch.no_grad():
+        model.decoder[0].feed_forward.inner.weight[3, 5] = math.nan
+    engine, batch = load(model), make_batch()
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        search(engine, batch.source, batch.source_offsets, batch.longest_source, beam_size=3, max_lengths=[7] * 4,
+               normaliser=power_normaliser(1.0), topk=engine.topk, whole_search=engine.whole_search)
+
+
+def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batch, load):
+    model = make_model(torch.float32, **WIDE, activation="silu")
+    with torch.no_grad():
+        for layer in [*model.encoder, *model.decoder]:
+            layer.feed_forward.inner.bias[3] = -120.0
+    for ours, theirs in zip(*(logits_of_steps(each, make_batch(), 2) for each in (load(model), model)), strict=True):
+        assert relative_error(ours, theirs) < 0.1
+
+
+# The choice of continuations
+
+
+@pytest.fixture
+def topk(make_model, load):
+    return load(make_model(torch.float32)).topk
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("vocab_size", [64, 100, 1000])
+@pytest.mark.parametrize("beam", [1, 3, 5])
+def test_the_kernels_choose_what_search_chooses(topk, vocab_size, beam, normalised):
+    generator = torch.Generator().manual_seed(3)
+    logits = 5 * torch.randn(17 * beam, vocab_size, generator=generator)
+    totals = -torch.rand(17, 2 * beam, generator=generator).numpy()[:, :beam]   # not in one piece, as in search
+    totals[5, beam - 1] = -math.inf
+    must_end = np.arange(17) % 3 == 1
+    rules = torch.tensor([0, 1, 7, 33]), must_end, 2 * beam, normalised
+    found, expected = topk(logits.clone(), totals, *rules), continuations(logits.clone(), totals, *rules)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
+    possible = expected[0] > -math.inf
+    assert (possible[must_end].sum(1) == beam).all() and possible[~must_end].all() == (beam > 1)
+    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+        assert (ours[possible] == theirs[possible]).all()
+
+
+def test_of_fewer_continuations_than_asked_for_the_rest_is_hopeless(topk):
+    totals, beams, ids = topk(torch.zeros(2, 5), np.zeros((1, 2), np.float32), torch.tensor([0, 1]),
+                              np.array([False]), 11, False)
+    assert totals[0] == pytest.approx([-math.log(5)] * 6 + [-math.inf] * 5)
+    assert sorted(zip(beams[0, :6], ids[0, :6], strict=True)) == [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]
+
+
+@pytest.mark.parametrize("logits", [torch.empty(3, 7, device="meta"), torch.zeros(3, 7, dtype=torch.float64)])
+def test_what_lies_elsewhere_or_is_no_fp32_is_chosen_as_without_kernels(topk, monkeypatch, logits):
+    asked = (logits, np.zeros((1, 3), np.float32), torch.tensor([0]), None, 2, True)
+    monkeypatch.setattr(int8, "continuations", lambda *given: given)
+    assert topk(*asked) == asked
+
+
+def test_logits_that_are_no_numbers_leave_nothing_to_choose(topk):
+    totals, _, _ = topk(torch.full((1, 70), math.nan), np.zeros((1, 1), np.float32), torch.tensor([0]),
+                        np.array([False]), 2, False)
+    assert not (totals > -math.inf).any()
+
+
+# In a translator
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    text = recipe_text(283, "d_model: 64, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 64",
+                       "beam_size: 3, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false")
+    return save_random_model(tmp_path_factory.mktemp("int8") / "model", text, trained_tokenizers(text), seed=5,
+                             noise=0.1)
+
+
+OPTIONS = [{}, {"beam_size": 1}, {"n_best": 3}, {"no_repeat_ngram": 1}, {"coverage_penalty": 0.2},
+           {"word_confidence": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_translator_in_int8_finds_translations_as_probable(load, bundle, options):
+    exact, fast = (Translator.load(bundle, "cpu", precision) for precision in ("fp32", "int8"))
+    assert fast.precision == "int8" and isinstance(fast.engine, Int8Engine)
+    for found, expected in zip(*(each.translate(GERMAN, **options) for each in (fast, exact)), strict=True):
+        assert found[0].score == pytest.approx(expected[0].score, abs=0.2)
+
+
+def test_in_int8_a_line_is_the_same_alone_and_among_others(load, bundle):
+    translator = Translator.load(bundle, "cpu", "int8")
+    together = translator.translate(GERMAN)
+    assert [translator.translate([line])[0] for line in GERMAN] == together
+
+
+def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle):
+    expected, lines = Translator.load(bundle, "cpu", "int8").translate(GERMAN), list(GERMAN)
+    done = []
+    with TranslatorPool(bundle, 3, "cpu", "int8") as pool:
+        assert pool.shared and pool.precision == "int8"
+        found = list(pool.translate_stream(lines, progress=done.append))
+    assert found == expected and sum(done) == len(lines)
+
+
+def test_given_translations_are_scored_as_in_auto(load, bundle):
+    pairs = [(line, line) for line in GERMAN]
+    auto, fast = (Translator.load(bundle, "cpu", precision).score(pairs) for precision in ("auto", "int8"))
+    assert auto == fast
+
+
+def test_without_a_compiler_it_runs_as_auto_and_says_so_once(bundle, monkeypatch, capsys):
+    def fails():
+        raise CompilationError("there is no C++ compiler")
+
+    engines._kernels.cache_clear()
+    monkeypatch.setattr(engines, "library", fails)
+    translators = [Translator.load(bundle, "cpu", "int8") for _ in range(2)]
+    engines._kernels.cache_clear()
+    assert {each.precision for each in translators} == {Translator.load(bundle, "cpu", "auto").precision}
+    assert capsys.readouterr().err.count("translating without int8: there is no C++ compiler") == 1
+
+
+def test_what_was_once_another_option_is_refused_by_name(bundle):
+    for kind in (Translator.load, lambda path, **given: TranslatorPool(path, 2, **given)):
+        with pytest.raises(Exception, match="use precision='int8' instead"):
+            kind(bundle, compile=True)
