@@ -69,9 +69,8 @@ def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences
     rows = []
     for task in tasks(shape, len(sentences), model is not None):
         at_once = 1 if task.batch == 1 else workers
-        contestants = {f"seq2seq {precision}{', compiled' * compile}":
-                       Contestant(ours, bundle, precision, compile, at_once, sentences, task)
-                       for precision in precisions for compile in (False, True)}
+        contestants = {f"seq2seq {precision}": Contestant(ours, bundle, precision, at_once, sentences, task)
+                       for precision in precisions}
         contestants |= {f"CTranslate2 {kind}": Contestant(ctranslate2, bundle, run / "ctranslate2", kind, at_once,
                                                           sentences, task) for kind in ("int8", "float32")}
         contestants["transformers fp32"] = Contestant(transformers, bundle, at_once, sentences, replace(task, share=10))
@@ -108,11 +107,11 @@ def random_bundle(recipe: Recipe, run: Path) -> Path:
     return run / "random"
 
 
-def ours(bundle: Path, precision: str, compile: bool, workers: int, sentences: list[str], task: Task) -> Run:
-    """What `seq2seq translate` does, with `--compile` or without; how long compiling took, it says itself."""
+def ours(bundle: Path, precision: str, workers: int, sentences: list[str], task: Task) -> Run:
+    """What `seq2seq translate` does."""
     settle_process(1)
-    loaded = (Translator.load(bundle, "cpu", precision, 1, compile=compile) if workers == 1
-              else TranslatorPool(bundle, workers, "cpu", precision, compile=compile))
+    loaded = (Translator.load(bundle, "cpu", precision, 1) if workers == 1
+              else TranslatorPool(bundle, workers, "cpu", precision))
     chosen = task.chosen(sentences)
     options = {"beam_size": task.beam_size, "n_best": 1, "length_penalty": LENGTH_PENALTY,
                "length_penalty_form": "power", "max_length_ratio": 1e-9, "max_length_offset": task.longest,

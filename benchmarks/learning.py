@@ -15,11 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +129,7 @@ def learn(system: str, recipe: Recipe, run: Path, count: int, every: int) -> dic
 def train_all(systems: Sequence[str], recipe: Recipe, run: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Train all systems, each in a process of its own; saved after each, so that an interruption keeps what is done."""
     done: dict[str, dict[str, Any]] = {}
-    with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         waiting = [pool.submit(learn, system, recipe, run, arguments.steps, arguments.every) for system in systems]
         try:
             for one in as_completed(waiting):
@@ -135,6 +138,18 @@ def train_all(systems: Sequence[str], recipe: Recipe, run: Path, arguments: argp
         finally:
             pool.shutdown(cancel_futures=True)
     return [done[system] for system in systems]
+
+
+def end_with_parent() -> None:
+    """Let this process end with the one that started it, however that ends: a system takes hours."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def table(rows: list[dict[str, Any]]) -> str:
