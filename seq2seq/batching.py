@@ -349,13 +349,5 @@ def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndar
     begin = 0
     while begin < len(order):
         size = max(1, batch_tokens // int(lengths[order[begin]]))
-        if size < len(order) - begin:
-            size = round_down(size)
         yield order[begin : begin + size]
         begin += size
-
-
-def round_down(sentences: int) -> int:
-    """The last of 1, 2, 3, 4, 6, 8, 12, 16, 24, … up to `sentences`, at least 1: few sizes need few kernels."""
-    power = 1 << (sentences.bit_length() - 1)
-    return power * 3 // 2 if power > 1 and sentences >= power * 3 // 2 else power

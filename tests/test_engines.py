@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from seq2seq.batching import round_down
 from seq2seq.inference import eager
 from seq2seq.inference.eager import (
     FEW_ROWS,
@@ -14,7 +13,6 @@ from seq2seq.inference.eager import (
     PackedLinear,
     for_inference,
     quantised,
-    round_size,
 )
 from seq2seq.inference.engines import load_engine
 from seq2seq.model.attention import Weighing
@@ -167,28 +165,6 @@ def test_operators_that_are_not_what_they_were_are_noticed(monkeypatch, broken):
         assert not eager.operators_work()
     finally:
         eager.operators_work.cache_clear()
-
-
-def test_sentences_leave_an_eager_state_when_a_round_number_remains(make_model, make_batch):
-    model, batch = make_model(), make_batch((5, 2, 7, 3, 4, 6, 2), (3, 11, 2, 5, 4, 4, 4))
-    engine = EagerEngine(model, "fp32", CPU)
-    found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (engine, model))
-    random, beam, sentences, held = torch.Generator().manual_seed(5), 1, 7, []
-    for wanted in (7, 7, 6, 5, 5, 4, 3, 1):
-        tokens = torch.randint(3, 23, (sentences * beam,), generator=random)
-        (ours, found), (theirs, expected) = engine.step(tokens, found), model.step(tokens, expected)
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-        stay = torch.randperm(sentences, generator=random)[:wanted].sort().values
-        rows = stay[:, None] * beam + torch.randint(0, beam, (wanted, 3), generator=random)
-        found, expected, beam, sentences = found.select(rows), expected.select(rows), 3, wanted
-        held.append(found.held)
-    assert held == [7, 7, 6, 6, 6, 4, 3, 1]
-
-
-def test_sizes_of_batches_are_round():
-    assert [round_size(number) for number in (0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 25)] \
-        == [0, 1, 2, 3, 4, 6, 6, 8, 12, 12, 16, 32]
-    assert [round_down(number) for number in (1, 2, 3, 4, 5, 6, 7, 11, 12, 25)] == [1, 2, 3, 4, 4, 6, 6, 8, 12, 24]
 
 
 @pytest.mark.parametrize("score", ["dot", "bilinear"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 
@@ -20,10 +19,10 @@ from torch import Tensor, nn
 from seq2seq.continuations import continuations
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.interface import State
 from seq2seq.model.language_model import CausalLayer, LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
-from seq2seq.tokenizer import END_ID
 
 # What stands for 0 among the unsigned levels of inputs. Processors with VNNI but without AMX multiply unsigned by
 # signed bytes only; signed inputs took 400 times as long there (PyTorch 2.13).
@@ -31,53 +30,6 @@ UNSIGNED_ZERO = 128
 
 # Up to so many rows a product takes as long as its weights need to come from memory.
 FEW_ROWS = 6
-
-
-def round_size(sentences: int) -> int:
-    """The next of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, …: sizes of batches."""
-    size = 1 << max(0, sentences - 1).bit_length()                              # the next power of two
-    return 0 if not sentences else size * 3 // 4 if size >= 4 and sentences <= size * 3 // 4 else size
-
-
-@dataclass(frozen=True)
-class RoundState:
-    """A state that sentences leave when a round number of them remains: leaving copies what the others hold, and each
-    new size of a batch wants new kernels.
-
-    state: of all sentences that are held. held: how many. beam: rows of each. rows: (rows,), which of all rows are
-    searched; None: all.
-    """
-
-    state: Any
-    held: int
-    beam: int = 1
-    rows: Tensor | None = None
-
-    @property
-    def attention(self) -> Tensor | None:
-        """See `interface.State`."""
-        attention: Tensor | None = self.state.attention
-        if attention is None or self.rows is None:
-            return attention
-        return attention.index_select(0, self.rows)
-
-    def select(self, rows: Tensor) -> RoundState:
-        """See `interface.State.select`."""
-        (sentences, beam), inner = rows.shape, rows if self.rows is None else self.rows[rows]
-        if sentences == self.held:
-            return RoundState(self.state.select(inner), self.held, beam)
-        numbers, size = inner[:, 0] // self.beam, round_size(sentences)
-        if size >= self.held:                                                   # all stay, in their places
-            whole = (torch.arange(self.held, device=rows.device) * self.beam)[:, None].repeat(1, beam)
-            whole[numbers] = inner
-            places = numbers[:, None] * beam + torch.arange(beam, device=rows.device)
-            return RoundState(self.state.select(whole), self.held, beam, places.flatten())
-        others = torch.ones(self.held, dtype=torch.bool, device=rows.device)
-        others[numbers] = False
-        filling = others.to(torch.int8).argsort(descending=True, stable=True)[: size - sentences]
-        whole = torch.cat([inner, (filling * self.beam)[:, None].expand(-1, beam)])
-        searched = None if size == sentences else torch.arange(sentences * beam, device=rows.device)
-        return RoundState(self.state.select(whole), size, beam, searched)
 
 
 class EagerEngine:
@@ -97,21 +49,13 @@ class EagerEngine:
             layers = cast(list[CausalLayer], self.model.layers)
             self._step = partial(self.model.step, steps=[layer.stepping() for layer in layers])
 
-    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
-              keep_attention: bool = False) -> RoundState:
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> State:
         """See `interface.Stepwise.start`."""
-        return RoundState(self.model.start(source, source_offsets, longest_source, keep_attention),
-                          len(source_offsets) - 1)
+        return self.model.start(source, source_offsets, longest_source, keep_attention)
 
-    def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, RoundState]:
+    def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """See `interface.Stepwise.step`."""
-        if state.rows is None:
-            logits, after = self._step(last_tokens, state.state)
-            return logits, replace(state, state=after)
-        whole = last_tokens.new_full((state.held * state.beam,), END_ID)
-        whole[state.rows] = last_tokens
-        logits, after = self._step(whole, state.state)
-        return logits.index_select(0, state.rows), replace(state, state=after)
+        return self._step(last_tokens, state)
 
 
 Network = TypeVar("Network", bound=nn.Module)

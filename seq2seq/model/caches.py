@@ -54,17 +54,15 @@ class TransformerState:
     caches: tuple[LayerCache, ...]
     source_bias: Tensor
     written: _Written
-    longest_source: int
     keep_attention: bool
     attention: Tensor | None = None     # (rows, longest_source), mean over the heads of the last layer
     copied: CopiedSource | None = None  # where pieces of the source can be copied
 
     @staticmethod
-    def begin(caches: tuple[LayerCache, ...], seen: Tensor, num_heads: int, longest_source: int,
-              keep_attention: bool) -> TransformerState:
+    def begin(caches: tuple[LayerCache, ...], seen: Tensor, num_heads: int, keep_attention: bool) -> TransformerState:
         """Before the first step. seen: (sentences, 1, source slots), 0 for a source token and -inf elsewhere."""
         return TransformerState(0, 0, (), seen[:, :, :0], caches, seen[:, None].repeat(1, num_heads, 1, 1), _Written(0),
-                                longest_source, keep_attention)
+                                keep_attention)
 
     def select(self, rows: Tensor) -> TransformerState:
         """See `interface.State.select`."""

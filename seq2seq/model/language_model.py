@@ -126,7 +126,7 @@ class LanguageModel(nn.Module):
         empty = self.embedding.new_zeros(sentences, heads, 0, self.d_model // heads)
         caches = tuple(LayerCache(empty, empty, empty, empty) for _ in self.layers)
         seen = self.embedding.new_zeros(sentences, 1, 0)
-        return TransformerState.begin(caches, seen, heads, longest_source, keep_attention)
+        return TransformerState.begin(caches, seen, heads, keep_attention)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,

@@ -20,28 +20,8 @@ from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import Choices, Logits, Mixture
 from seq2seq.model.packing import Sentences
-from seq2seq.tokenizer import END_ID
-
-# The slots of the source are a multiple of 8; its tokens are filled up to one of 16, or to four binary digits.
-ROUND_SOURCE = 8
-ROUND_TOKENS = 16
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
-
-
-def _rounded(source: Tensor, offsets: Tensor, longest: int, most: int) -> tuple[Tensor, Sentences, int]:
-    """The source with sentences after it that fill it to a round number of tokens, and a round `longest`.
-
-    On a CPU each new size costs the time in which a kernel for it is generated, longer than the work for a sentence.
-    """
-    if source.is_cuda:
-        return source, Sentences.from_offsets(offsets, longest), longest
-    longest = min(most, -(-longest // ROUND_SOURCE) * ROUND_SOURCE)
-    missing = -len(source) % max(ROUND_TOKENS, 1 << max(0, len(source).bit_length() - 4))
-    lengths = [min(longest, missing - begin) for begin in range(0, missing, longest)]
-    ends = torch.tensor(lengths, dtype=offsets.dtype).cumsum(0, dtype=offsets.dtype) + offsets[-1]
-    filled = F.pad(source, (0, missing), value=END_ID)
-    return filled, Sentences.from_offsets(torch.cat([offsets, ends]), longest), longest
 
 
 class FeedForward(nn.Module):
@@ -272,13 +252,12 @@ class Transformer(nn.Module):
               keep_attention: bool = False) -> TransformerState:
         """See `interface.Seq2Seq.start`."""
         self._check_length(longest_source)
-        filled, filled_sentences, longest = _rounded(source, source_offsets, longest_source, self.max_positions)
-        memory = self.encode(filled, filled_sentences)
-        sentences = Sentences(source_offsets, filled_sentences.positions, longest)
+        sentences = Sentences.from_offsets(source_offsets, longest_source)
+        memory = self.encode(source, sentences)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
         seen = torch.zeros_like(sentences.real, dtype=memory.dtype).masked_fill_(~sentences.real, -math.inf)[:, None]
-        state = TransformerState.begin(caches, seen, self.num_heads, longest_source, keep_attention)
-        return replace(state, copied=self.copying.start(memory, filled, sentences)) if self.copying else state
+        state = TransformerState.begin(caches, seen, self.num_heads, keep_attention)
+        return replace(state, copied=self.copying.start(memory, source, sentences)) if self.copying else state
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
@@ -297,7 +276,6 @@ class Transformer(nn.Module):
         if state.keep_attention:
             last = cast(DecoderLayer, self.decoder[-1]).cross_attention
             attention = last.weights(asking, after.caches[-1].memory_keys, after.source_bias).mean(1)
-            attention = attention[:, : state.longest_source]
         logits = self.vocabulary(self.decoder_norm(hidden)) if self.vocabulary else self._logits(hidden).dense()
         if self.copying is not None and state.copied is not None:
             logits = self.copying.step(self.decoder_norm(hidden), logits, state.copied)
