@@ -128,6 +128,8 @@ class Tokenizer(Vocabulary):
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """START_ID and END_ID vanish, bytes that are not UTF-8 become U+FFFD."""
+        if len(ids) == 1:                                                       # a list of lines starts threads
+            return [self._processor.decode(list(map(int, ids[0])))]
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

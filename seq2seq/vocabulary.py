@@ -117,6 +117,8 @@ def processor_of(model: bytes, where: str) -> Any:
 def encoded_by(processor: Any, lines: Sequence[str], **options: Any) -> list[Any]:
     """What a sentencepiece processor makes of each line. Raises TokenizerError if one is no text."""
     try:
+        if len(lines) == 1:                                                     # a list of lines starts threads
+            return [processor.encode(lines[0], **options)]
         return processor.encode(list(lines), **options)
     except TypeError:
         refuse_surrogates(lines)
