@@ -10,6 +10,7 @@ import torch
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.continuations import continuations
+from seq2seq.errors import RequestError
 from seq2seq.inference import engines, int8
 from seq2seq.inference.engines import load_engine
 from seq2seq.inference.int8 import STEPS_OF_ROOM, TOKENS_TOGETHER, Int8Engine, Int8State
@@ -283,13 +284,22 @@ def test_in_int8_a_line_is_the_same_alone_and_among_others(load, bundle):
     assert [translator.translate([line])[0] for line in GERMAN] == together
 
 
-def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle):
-    expected, lines = Translator.load(bundle, "cpu", "int8").translate(GERMAN), list(GERMAN)
-    done = []
+@pytest.mark.parametrize("options", [{}, {"beam_size": 1}, {"sampling": True, "n_best": 2}, {"safety_net": True}],
+                         ids=str)
+def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle, options):
+    lines, done = [*GERMAN, "", *GERMAN[::-1]] * 5, []
+    expected = Translator.load(bundle, "cpu", "int8").translate(lines, **options)
     with TranslatorPool(bundle, 3, "cpu", "int8") as pool:
         assert pool.shared and pool.precision == "int8"
-        found = list(pool.translate_stream(lines, progress=done.append))
+        found = list(pool.translate_stream(lines, progress=done.append, **options))
     assert found == expected and sum(done) == len(lines)
+
+
+def test_a_line_that_workers_refuse_is_named_and_others_can_be_had(load, bundle):
+    with TranslatorPool(bundle, 2, "cpu", "int8") as pool:
+        with pytest.raises(RequestError, match=r"line \d: its translation is to have"):
+            list(pool.translate_stream(GERMAN, min_length=10**6))
+        assert len(list(pool.translate_stream(GERMAN))) == len(GERMAN)
 
 
 def test_given_translations_are_scored_as_in_auto(load, bundle):
