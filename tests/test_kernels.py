@@ -82,7 +82,7 @@ BROKEN = {
     "one row too many": ("const long tile = std::min(TILE, rows - row);",
                                  "const long tile = std::min(TILE, rows - row + rows % 2);",
                                  r"writes outside its result|ended by SIG"),
-    "one wrong sum": (BIAS, "                if (rows == 7) found[0] *= 0.99f;\n" + BIAS, r"product is off by"),
+    "one wrong sum": (BIAS, "                if (rows == 7) found[0] *= 0.99f;\n" + BIAS, r"product is off by|search finds other"),
     "a key forgotten": (KEYS, KEYS.replace("count[row]", "std::max(1, count[row] - 1)"), "attend is off by"),
     "a word overlooked": (BLOCK, BLOCK.replace("i = begin", "i = begin + 1"), "choose"),
     "an endless loop": (LOG_SUM, "    for (volatile long forever = 1; forever;) {}\n" + LOG_SUM,
