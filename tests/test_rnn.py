@@ -6,6 +6,8 @@ import torch
 
 from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.loss import training_loss
+from seq2seq.model import rnn
+from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import Cell, RecurrentModel
 
 D_MODEL = 14
@@ -120,3 +122,22 @@ def test_sentences_beyond_its_positions_are_refused(make_model):
     corpus = EncodedCorpus(EncodedSide.from_lists([[3]]), EncodedSide.from_lists([[3, 4, 5]]))
     with pytest.raises(ValueError, match="a sentence of 4 tokens; this model has 3 positions"):
         model(gather(corpus, np.arange(1)))
+
+
+@pytest.mark.parametrize("choice", [{}, {"hard": True}, {"input_feeding": True, "decoder_layers": 2}], ids=str)
+def test_sentences_that_have_ended_leave_and_change_nothing(make_model, make_batch, monkeypatch, choice):
+    model, batch = make_model(kind=RecurrentModel, **choice), make_batch(tuple(range(2, 15)), tuple(range(14, 1, -1)))
+    everybody = [13] * batch.longest_target
+    found = model(batch).dense()
+    gradient, = torch.autograd.grad(found.square().sum(), model.output_weight)
+    assert rnn._going_on(Sentences(batch.target_offsets, batch.target_positions, batch.longest_target))[0] != everybody
+    monkeypatch.setattr(rnn, "_going_on", lambda sentences: (everybody, None))
+    expected = model(batch).dense()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), model.output_weight)[0])
+
+
+def test_of_three_lengths_few_are_computed_to_the_end():
+    offsets = torch.tensor([0, 2, 9, 12, 14], dtype=torch.int32)
+    going_on, order = rnn._going_on(Sentences.from_offsets(offsets, 8))         # one place more than anybody has
+    assert going_on == [4, 4, 2, 1, 1, 1, 1, 1] and order.tolist() == [1, 2, 0, 3]

@@ -127,6 +127,32 @@ class Source(NamedTuple):
     bias: Tensor
 
 
+def _going_on(sentences: Sentences) -> tuple[list[int], Tensor | None]:
+    """How many sentences are computed at each position, in an order, (sentences,), with the longest first.
+
+    Those that have ended leave when they are a quarter, for to leave has a price, too. On a GPU, whose sizes the host
+    does not know, all stay, in their own order (None).
+    """
+    if sentences.offsets.is_cuda:
+        return [len(sentences)] * sentences.longest, None
+    lengths = sentences.offsets.diff()
+    order = lengths.argsort(descending=True, stable=True)
+    left = (lengths > torch.arange(sentences.longest)[:, None]).sum(1).tolist()
+    going_on = [len(sentences)] * bool(left)
+    for rows in left[1:]:
+        # `longest` may be rounded up: positions that nobody has.
+        going_on.append(max(1, rows) if rows <= 0.75 * going_on[-1] else going_on[-1])
+    return going_on, order
+
+
+def _places(sentences: Sentences, going_on: list[int], order: Tensor | None) -> Tensor:
+    """(tokens,) int64, of each token its row among those that were computed, one position behind another."""
+    device = sentences.offsets.device
+    begins = torch.tensor([0, *going_on[:-1]], device=device).cumsum(0)
+    rank = torch.arange(len(sentences), device=device) if order is None else order.argsort()
+    return begins[sentences.positions] + rank[sentences.sentence]
+
+
 @dataclass(frozen=True)
 class RecurrentState:
     """Where decoding stands.
@@ -226,18 +252,25 @@ class RecurrentModel(nn.Module):
         source = self.attention.start(memory, sentences_of_source)
         embedded = self.embedded_in(self._embed(self.target_embedding, batch.target_input))
         by_position = unpack(embedded[:, None, None], sentences)[0, :, 0]       # (sentences, longest_target, features)
+        going_on, order = _going_on(sentences)
+        if order is not None:
+            by_position, hidden = by_position.index_select(0, order), hidden.index_select(2, order)
+            source = Source(*(part.index_select(0, order) for part in source))
         output = memory.new_zeros(len(sentences), self.d_model)
         outputs, drawn = [], []
-        for position in by_position.unbind(1):
-            hidden, output, _, choices = self._advance(position, hidden, output, source)
+        for position, rows in zip(by_position.unbind(1), going_on, strict=True):
+            if rows < len(output):
+                hidden, output = hidden[:, :, :rows], output[:rows]
+                source = Source(*(part[:rows] for part in source))
+            hidden, output, _, choices = self._advance(position[:rows], hidden, output, source)
             outputs.append(output)
             drawn.append(choices)
+        places = _places(sentences, going_on, order)
         choices = None
         if drawn[0] is not None:
-            each = torch.stack([torch.stack([some.log_probability, some.baseline], 1) for some in drawn if some], 1)
-            choices = Choices(*pack(each[:, None], sentences).squeeze(1).unbind(1))
-        flat = pack(torch.stack(outputs, 1)[:, None], sentences).squeeze(1)
-        logits = replace(self._logits(flat), choices=choices)
+            each = torch.cat([torch.stack([some.log_probability, some.baseline], 1) for some in drawn if some])
+            choices = Choices(*each.index_select(0, places).unbind(1))
+        logits = replace(self._logits(torch.cat(outputs).index_select(0, places)), choices=choices)
         if self.copying is None:
             return logits
         return self.copying(logits, memory, batch.source, sentences, sentences_of_source)
