@@ -80,8 +80,8 @@ BIAS = "                if (linear.bias)\n"
 BLOCK = "            for (long i = begin; i < end; ++i) best.consider("
 BROKEN = {
     "one row too many": ("const long tile = std::min(TILE, rows - row);",
-                                 "const long tile = std::min(TILE, rows - row + rows % 2);",
-                                 r"writes outside its result|ended by SIG"),
+                         "const long tile = std::min(TILE, rows - row + rows % 2);",
+                         r"writes outside its result|ended by SIG"),
     "one wrong sum": (BIAS, "                if (rows == 7) found[0] *= 0.99f;\n" + BIAS,
                       "product is off by|search finds other"),
     "a key forgotten": (KEYS, KEYS.replace("count[row]", "std::max(1, count[row] - 1)"), "attend is off by"),
