@@ -17,6 +17,16 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
+// Tiles: registers of AMX with rows of bytes, and their products. Tests emulate them. clang++ 14 names AMX in a way of
+// its own.
+#if defined(EMULATE_TILES)
+#include "tiles_emulated.h"
+#define TILES
+#elif (defined(__AMX_INT8__) || defined(__AMXINT8__)) && defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#define TILES
+#endif
 
 namespace {
 
@@ -382,28 +392,126 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
 #endif
 }
 
+// The results of `rows` rows, from their sums with the panel that begins with output number `begin`.
+void scale_sums(const Linear& linear, long begin, const int32_t* sums, const float* input_scale, float* result,
+                long rows) {
+    const long outputs = std::min(PANEL, linear.outputs - begin);
+    for (long row = 0; row < rows; ++row) {
+        float* found = result + row * linear.outputs + begin;
+        const float scale_of_row = input_scale[row];
+        for (long i = 0; i < outputs; ++i)
+            found[i] = float(sums[row * PANEL + i] - linear.offset[begin + i]) * scale_of_row * linear.scale[begin + i];
+        if (linear.bias)
+            for (long i = 0; i < outputs; ++i) found[i] += linear.bias[begin + i];
+    }
+}
+
+#if defined(TILES)
+// Rows of a tile, and bytes of each, at most.
+constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
+// Fewer rows go through vectors, which read the weights only once as well and need no preparation. Not measured yet.
+constexpr long ENOUGH_FOR_TILES = 4;
+
+// Whether this process may use tiles: Linux must make room for them where it keeps a thread's registers, and is asked.
+bool tiles_granted() {
+#if defined(EMULATE_TILES)
+    return true;
+#else
+    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+    static const bool granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    return granted;
+#endif
+}
+
+// The sizes of this thread's tiles, in the form that the processor reads, in force while they live: for sums (0 to 3),
+// levels (4) and weights (5), and for the levels and weights of the last inputs (6 and 7). Another size of any would
+// clear them all.
+struct TileSizes {
+    uint8_t palette = 1, first_row = 0, nothing[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+
+    TileSizes(long rows_of_levels, long last) {
+        for (long tile = 0; tile < 8; ++tile) {
+            bytes[tile] = uint16_t(tile == 6 ? last : TILE_BYTES);
+            rows[tile] = uint8_t(tile == 5 ? TILE_ROWS : tile == 7 ? last / GROUP : rows_of_levels);
+        }
+        // g++ 12 takes the instruction to read eight bytes only.
+        __asm__ volatile("" : : "r"(this) : "memory");
+        _tile_loadconfig(this);
+    }
+
+    ~TileSizes() { _tile_release(); }
+};
+
+// What the configured rows of levels give with a panel, (rows, PANEL). One tile of levels meets the four of a panel's
+// outputs, so that a panel is read once for sixteen rows; with those for the last inputs, no tile is left.
+void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
+    constexpr long BETWEEN_GROUPS = GROUP * PANEL, BETWEEN_SUMS = PANEL * sizeof *sums;
+    // g++ 12 does not know that loading a tile reads memory.
+    __asm__ volatile("" : : "r"(levels) : "memory");
+    // A macro, because the numbers of tiles are part of instructions.
+#define ADD_PRODUCTS(LEVELS, WEIGHTS)                                     \
+    _tile_loadd(LEVELS, levels, stride);                                  \
+    _tile_loadd(WEIGHTS, panel, BETWEEN_GROUPS);                          \
+    _tile_dpbusd(0, LEVELS, WEIGHTS);                                     \
+    _tile_loadd(WEIGHTS, panel + BETWEEN_GROUPS / 4, BETWEEN_GROUPS);     \
+    _tile_dpbusd(1, LEVELS, WEIGHTS);                                     \
+    _tile_loadd(WEIGHTS, panel + BETWEEN_GROUPS / 2, BETWEEN_GROUPS);     \
+    _tile_dpbusd(2, LEVELS, WEIGHTS);                                     \
+    _tile_loadd(WEIGHTS, panel + BETWEEN_GROUPS / 4 * 3, BETWEEN_GROUPS); \
+    _tile_dpbusd(3, LEVELS, WEIGHTS);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (long left = stride; left > TILE_BYTES; left -= TILE_BYTES) {
+        ADD_PRODUCTS(4, 5)
+        levels += TILE_BYTES;
+        panel += TILE_BYTES * PANEL;
+    }
+    ADD_PRODUCTS(6, 7)
+#undef ADD_PRODUCTS
+    _tile_stored(0, sums, BETWEEN_SUMS);
+    _tile_stored(1, sums + PANEL / 4, BETWEEN_SUMS);
+    _tile_stored(2, sums + PANEL / 2, BETWEEN_SUMS);
+    _tile_stored(3, sums + PANEL / 4 * 3, BETWEEN_SUMS);
+}
+
+// `product_of_levels` in tiles.
+void product_in_tiles(const Linear& linear, const uint8_t* levels, long stride, const float* input_scale, float* result,
+                      long rows) {
+    // All tiles of levels have the same size, for another one would have to be configured, and as few rows as they can.
+    const long tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, size = (rows + tiles - 1) / tiles;
+    const TileSizes sizes(size, (stride - 1) % TILE_BYTES + 1);
+    alignas(64) int32_t sums[TILE_ROWS * PANEL];
+    for (long begin = 0; begin < linear.outputs; begin += PANEL)
+        for (long tile = 0; tile < tiles; ++tile) {
+            const long row = std::min(tile * size, rows - size);                // the last tile repeats some rows
+            tile_sums(levels + row * stride, stride, linear.panels + begin * stride, sums);
+            scale_sums(linear, begin, sums, input_scale + row, result + row * linear.outputs, size);
+        }
+}
+#endif
+
 // A product of rows in levels, with their scale; a panel stays in the first cache while all rows pass.
 void product_of_levels(const Linear& linear, const uint8_t* levels, long stride, const float* input_scale, float* result,
                        long rows) {
+#if defined(TILES)
+    if (rows >= ENOUGH_FOR_TILES && tiles_granted()) {
+        product_in_tiles(linear, levels, stride, input_scale, result, rows);
+        return;
+    }
+#endif
     static constexpr decltype(&panel_sums<1>) of_rows[] = {panel_sums<1>, panel_sums<2>, panel_sums<3>,
                                                           panel_sums<4>, panel_sums<5>, panel_sums<6>};
     alignas(64) int32_t sums[TILE * PANEL];
-    for (long begin = 0; begin < linear.outputs; begin += PANEL) {
-        const long outputs = std::min(PANEL, linear.outputs - begin);
+    for (long begin = 0; begin < linear.outputs; begin += PANEL)
         for (long row = 0; row < rows; row += TILE) {
             const long tile = std::min(TILE, rows - row);
             of_rows[tile - 1](levels + row * stride, stride, linear.panels + begin * stride, sums);
-            for (long part = 0; part < tile; ++part) {
-                float* found = result + (row + part) * linear.outputs + begin;
-                const float scale_of_row = input_scale[row + part];
-                for (long i = 0; i < outputs; ++i)
-                    found[i] = float(sums[part * PANEL + i] - linear.offset[begin + i]) * scale_of_row
-                               * linear.scale[begin + i];
-                if (linear.bias)
-                    for (long i = 0; i < outputs; ++i) found[i] += linear.bias[begin + i];
-            }
+            scale_sums(linear, begin, sums, input_scale + row, result + row * linear.outputs, tile);
         }
-    }
 }
 
 void product(const Linear& linear, const float* input, float* result, long rows) {
