@@ -14,7 +14,7 @@ from seq2seq.inference.kernel_library import FLAGS, SOURCE, CompilationError, li
 from seq2seq.machine import cpu_flags
 
 # Targets of builds, and what a processor needs to run them, by the names that Linux has for it. One has a further flag.
-EMULATED = "native -DEMULATE_TILES"
+EMULATED = f"native -DEMULATE_TILES -I{Path(__file__).parent}"
 TARGETS = {
     "native": set(),
     EMULATED: set(),

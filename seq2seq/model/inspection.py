@@ -18,7 +18,7 @@ from seq2seq.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.packing import Sentences
-from seq2seq.model.rnn import SourceAttention
+from seq2seq.model.rnn import SourceAttention, who_goes_on
 
 Kind = Literal["cross", "encoder", "decoder"]
 KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
@@ -67,7 +67,12 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
                 hooks.callback(module.register_forward_hook(keep_position).remove)
         model(batch)
     if positions:
-        cross.append(torch.cat(positions, 2))
+        targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)
+        _, order = who_goes_on(targets)
+        order = torch.arange(len(targets), device=batch.source.device) if order is None else order
+        whole = [weights.new_zeros(len(targets), *weights.shape[1:]).index_copy(0, order[: len(weights)], weights)
+                 for weights in positions]
+        cross.append(torch.cat(whole, 2))
     source, target = (
         Sentences.from_offsets(offsets, longest).real[:, None, :, None]         # True = a query
         for offsets, longest in ((batch.source_offsets, batch.longest_source),

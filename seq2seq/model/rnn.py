@@ -127,7 +127,7 @@ class Source(NamedTuple):
     bias: Tensor
 
 
-def _going_on(sentences: Sentences) -> tuple[list[int], Tensor | None]:
+def who_goes_on(sentences: Sentences) -> tuple[list[int], Tensor | None]:
     """How many sentences are computed at each position, in an order, (sentences,), with the longest first.
 
     Those that have ended leave when they are a quarter, for to leave has a price, too. On a GPU, whose sizes the host
@@ -252,7 +252,7 @@ class RecurrentModel(nn.Module):
         source = self.attention.start(memory, sentences_of_source)
         embedded = self.embedded_in(self._embed(self.target_embedding, batch.target_input))
         by_position = unpack(embedded[:, None, None], sentences)[0, :, 0]       # (sentences, longest_target, features)
-        going_on, order = _going_on(sentences)
+        going_on, order = who_goes_on(sentences)
         if order is not None:
             by_position, hidden = by_position.index_select(0, order), hidden.index_select(2, order)
             source = Source(*(part.index_select(0, order) for part in source))
