@@ -130,7 +130,8 @@ def test_sentences_that_have_ended_leave_and_change_nothing(make_model, make_bat
     everybody = [13] * batch.longest_target
     found = model(batch).dense()
     gradient, = torch.autograd.grad(found.square().sum(), model.output_weight)
-    assert rnn.who_goes_on(Sentences(batch.target_offsets, batch.target_positions, batch.longest_target))[0] != everybody
+    targets = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
+    assert rnn.who_goes_on(targets)[0] != everybody
     monkeypatch.setattr(rnn, "who_goes_on", lambda sentences: (everybody, None))
     expected = model(batch).dense()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
