@@ -89,13 +89,13 @@ def left(directory: Path) -> list[str]:
     pytest.param(("in", "--format", "jsonl", "--workers", 2), marks=pytest.mark.slow),
 ], ids=str)
 def test_what_was_interrupted_is_finished_to_the_byte(directory, interrupted, options):
-    alone = options[: options.index("--workers")] if "--workers" in options else options    # they take long to start
-    assert translate("model", *alone, "--output", "whole") == 0
+    # By as many workers: in bf16, roundings follow the batches, and these the workers.
+    assert translate("model", *options, "--output", "whole") == 0
     interrupted(2, "model", *options, "-o", "out")
     assert left(directory) == ["out.part", "out.part.json"]
     done = (directory / "out.part").read_bytes()
     assert done.count(b"\n") == (2 if "--workers" in options else 1) * BLOCK
-    if options == alone:
+    if "--workers" not in options:                                              # they take long to start
         interrupted(2, "model", *options, "-o", "out", "--resume")              # and once more
         assert len((directory / "out.part").read_bytes()) > len(done)
     assert translate("model", *options, "-o", "out", "--resume") == 0
