@@ -108,7 +108,7 @@ def random_bundle(recipe: Recipe, run: Path) -> Path:
 
 
 def ours(bundle: Path, precision: str, workers: int, sentences: list[str], task: Task) -> Run:
-    """What `seq2seq translate` does."""
+    """Text to text as `seq2seq translate` does it."""
     settle_process(1)
     loaded = (Translator.load(bundle, "cpu", precision, 1) if workers == 1
               else TranslatorPool(bundle, workers, "cpu", precision))

@@ -1,5 +1,6 @@
 """The engine in int8: beside the model in fp32, and in a translator. The kernels one by one: test_kernels.py."""
 
+import copy
 import math
 import shutil
 from dataclasses import replace
@@ -8,13 +9,16 @@ import numpy as np
 import pytest
 import torch
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
+from torch import nn
 
 from seq2seq.continuations import continuations
 from seq2seq.errors import RequestError
 from seq2seq.inference import engines, int8
+from seq2seq.inference.eager import Int8Linear, operators_work
 from seq2seq.inference.engines import load_engine
 from seq2seq.inference.int8 import STEPS_OF_ROOM, TOKENS_TOGETHER, Int8Engine, Int8State
 from seq2seq.inference.kernel_library import CompilationError, library
+from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.search import power_normaliser, search
 from seq2seq.translator import Translator
 from seq2seq.workers import TranslatorPool
@@ -48,6 +52,26 @@ def load(compiled_library, monkeypatch):
     engines._kernels.cache_clear()
 
 
+def rounded(model):
+    """The model in PyTorch with weights and inputs of products in int8, as the kernels round them."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        if isinstance(module, SelfAttention | CrossAttention):
+            module.weighing.fold_into(module.query_key_value if isinstance(module, SelfAttention) else module.query)
+    for module in list(copied.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                module.add_module(name, Int8Linear(child.weight, child.bias))
+    copied.vocabulary = Int8Linear(copied.output_weight, copied.output_bias)
+    return copied
+
+
+@pytest.fixture
+def needs_onednn():
+    if not operators_work():
+        pytest.skip("this PyTorch lacks the operators for int8")
+
+
 def relative_error(found, expected):
     return ((found.float() - expected).norm() / expected.norm()).item()
 
@@ -75,20 +99,20 @@ def logits_of_steps(model, batch, beam, steps=7):
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 @pytest.mark.parametrize("beam", [1, 3])
-def test_steps_in_int8_are_near_those_of_the_model(make_model, make_batch, load, choice, beam):
+def test_steps_are_those_of_the_model_with_products_in_int8(make_model, make_batch, load, needs_onednn, choice, beam):
     model = make_model(torch.float32, **(WIDE | choice))
-    expected = logits_of_steps(model, make_batch(), beam)
-    for ours, theirs in zip(logits_of_steps(load(model), make_batch(), beam), expected, strict=True):
-        assert relative_error(ours, theirs) < 0.1
+    found, expected = (torch.cat(logits_of_steps(each, make_batch(), beam)) for each in (load(model), rounded(model)))
+    # A number between two levels may fall on either, and the sublayers behind it see that.
+    assert relative_error(found, expected) < 0.02
 
 
-def test_sizes_beyond_what_is_done_together_are_as_near(make_model, make_batch, load):
+def test_sizes_beyond_those_computed_together_give_the_same(make_model, make_batch, load, needs_onednn):
     model = make_model(torch.float32, **WIDE, max_positions=31)
     lengths = tuple(range(1, 29)) * 4
     assert sum(lengths) > 10 * TOKENS_TOGETHER and 3 * len(lengths) > 300
     batch = make_batch(lengths, lengths)
-    found, expected = (torch.cat(logits_of_steps(each, batch, 3)) for each in (load(model), model))
-    assert relative_error(found, expected) < 0.1
+    found, expected = (torch.cat(logits_of_steps(each, batch, 3)) for each in (load(model), rounded(model)))
+    assert relative_error(found, expected) < 0.02
 
 
 def test_a_sentence_is_the_same_alone_and_among_others(make_model, make_batch, load):
@@ -114,16 +138,16 @@ def test_two_ways_go_on_from_one_state(make_model, make_batch, load):
     assert torch.equal(engine.step(here, engine.step(here, state)[1])[0], after_first)
 
 
-def test_a_cache_that_is_full_grows(make_model, make_batch, load):
+def test_a_cache_that_is_full_grows(make_model, make_batch, load, needs_onednn):
     model, batch = make_model(torch.float32, **WIDE, max_positions=101), make_batch()
-    for ours, theirs in zip(logits_of_steps(load(model), batch, 3, 67), logits_of_steps(model, batch, 3, 67),
+    for ours, theirs in zip(logits_of_steps(load(model), batch, 3, 67), logits_of_steps(rounded(model), batch, 3, 67),
                             strict=True):
-        assert relative_error(ours, theirs) < 0.1
+        assert relative_error(ours, theirs) < 0.02
 
 
-def test_what_is_part_of_no_hypothesis_any_more_leaves_the_cache(make_model, make_batch, load):
+def test_what_is_part_of_no_hypothesis_any_more_leaves_the_cache(make_model, make_batch, load, needs_onednn):
     model, batch = make_model(torch.float32, **WIDE, max_positions=101), make_batch()
-    both = [load(model), model]
+    both = [load(model), rounded(model)]
     states = [each.start(batch.source, batch.source_offsets, batch.longest_source) for each in both]
     sentences, steps = torch.arange(4)[:, None].expand(-1, 3), 71
     states = [state.select(sentences) for state in states]
@@ -131,7 +155,7 @@ def test_what_is_part_of_no_hypothesis_any_more_leaves_the_cache(make_model, mak
         logits, states = zip(*(each.step(torch.arange(12) + step % 5, state)
                                for each, state in zip(both, states, strict=True)), strict=True)
         states = [state.select(3 * sentences) for state in states]              # all go on from the first of them
-        assert relative_error(*logits) < 0.1
+        assert relative_error(*logits) < 0.02
     # A row for each sentence and step, and room for the steps to come; not one for each hypothesis and step.
     assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (STEPS_OF_ROOM + 1)
 
@@ -200,13 +224,14 @@ def test_weights_that_are_no_numbers_are_noticed(make_model, make_batch, load):
                normaliser=power_normaliser(1.0), topk=engine.topk, whole_search=engine.whole_search)
 
 
-def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batch, load):
+def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batch, load, needs_onednn):
     model = make_model(torch.float32, **WIDE, activation="silu")
     with torch.no_grad():
         for layer in [*model.encoder, *model.decoder]:
             layer.feed_forward.inner.bias[3] = -120.0
-    for ours, theirs in zip(*(logits_of_steps(each, make_batch(), 2) for each in (load(model), model)), strict=True):
-        assert relative_error(ours, theirs) < 0.1
+    for ours, theirs in zip(*(logits_of_steps(each, make_batch(), 2) for each in (load(model), rounded(model))),
+                            strict=True):
+        assert relative_error(ours, theirs) < 0.02
 
 
 # The choice of continuations

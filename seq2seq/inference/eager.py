@@ -96,7 +96,7 @@ def _lay_out(fast: nn.Module) -> None:
 
 @cache
 def operators_work() -> bool:
-    """Whether the operators below are there, and give what stock layers give."""
+    """True if the operators below are there and give the results of stock layers."""
     if not torch.backends.mkldnn.is_available():
         return False
     with torch.no_grad():

@@ -18,7 +18,7 @@ from seq2seq.model.transformer import Transformer
 
 
 def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
-    """What search needs to decode with a copy of `model`: `start`, `step` and its own `topk`.
+    """An engine that decodes with a copy of `model`: `start`, `step` and its own `topk`.
 
     Args:
         precision: fp32, bf16, int8 (on a CPU), or auto: bf16 where the hardware has it, else fp32. Where int8 cannot be

@@ -80,7 +80,7 @@ class Int8State:
         cache, past, taken = self.cache, self.past, self.taken
         layers, room, features = cache.keys_values.shape
         if taken + rows > room or cache.taken != taken:
-            # What is part of no hypothesis any more stays behind.
+            # Rows that are part of no hypothesis any more stay behind.
             held, places = np.unique(past, return_inverse=True)
             past, taken = places.reshape(past.shape), len(held)
             fresh = cache.keys_values.new_empty(layers, taken + STEPS_OF_ROOM * rows, features)
@@ -121,7 +121,7 @@ class Int8Engine:
 
     @staticmethod
     def refusal(model: nn.Module) -> str | None:
-        """Why the kernels do not compute this model ("is …", "has …"); None if they do."""
+        """The reason for which the kernels do not compute this model ("is …", "has …"); None if they do."""
         if not isinstance(model, Transformer):
             return "is none"
         if model.copying is not None:
@@ -217,14 +217,14 @@ class Int8Engine:
         found[found <= np.float32(LEAST)] = -np.inf
         return found, beams, ids
 
-    # What the kernels need to know of the model
+    # The model as structures for the kernels
 
     def _stack(self, layers: Sequence[EncoderLayer | DecoderLayer], residuals: Sequence[tuple[Residual, ...]],
                last_norm: nn.Module, last: Sequence[Linear]) -> Stack:
         norms = [residual.norm for of_layer in residuals for residual in of_layer]
         pre_norm, feed_forward = residuals[0][0].pre_norm, layers[0].feed_forward
         if pre_norm:
-            # What follows a sum is, in a pre-norm model, the norm before the next sublayer.
+            # In a pre-norm model a sum is followed by the norm before the next sublayer.
             norms = [*norms[1:], cast(nn.LayerNorm, last_norm)]
         first = self._norm(residuals[0][0].norm) if pre_norm else Norm()
         of_layer = len(residuals[0])

@@ -310,7 +310,7 @@ class SelfAttention(nn.Module):
         return _weights(self._project(hidden), sentences, sentences, causal, self.window, self.weighing)
 
     def stepping(self) -> Callable[[Tensor, Tensor, Tensor, int, Tensor], Tensor]:
-        """What computes one position of every row, (rows, d_model), over what its own hypothesis produced before.
+        """The function for one position of every row, (rows, d_model), over what its own hypothesis produced before.
 
         step(hidden, keys, values, slot, bias):
             hidden: (rows, d_model)
@@ -391,7 +391,7 @@ class CrossAttention(nn.Module):
         return projected
 
     def stepping(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """What computes one position of every row, (rows, d_model), over its sentence's memory as `start` made it.
+        """The function for one position of every row, (rows, d_model), over its sentence's memory as `start` made it.
 
         step(hidden, keys, values, bias): bias is (sentences, heads, 1, longest_source), 0 for a source token and -inf
         elsewhere.
@@ -411,7 +411,7 @@ class CrossAttention(nn.Module):
         return step
 
     def weights(self, hidden: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        """What a step attends to: (rows, heads, longest_source)."""
+        """The weights of a step: (rows, heads, longest_source)."""
         sentences, heads, _, head_size = keys.shape
         query = self.weighing.project(self.query, hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
         return by_row(self.weighing(query, keys, bias)).unflatten(1, (heads, -1))

@@ -179,7 +179,7 @@ class WholeSearch(Protocol):
 
 
 class Engine(Stepwise, Protocol):
-    """What runs a trained model fast (see `inference.engines`): its steps, and all that is special to the hardware.
+    """A trained model, run fast (see `inference.engines`): its steps, and all that is special to the hardware.
 
     precision: what it computes in.
     """
@@ -188,7 +188,7 @@ class Engine(Stepwise, Protocol):
 
     @property
     def topk(self) -> TopK:
-        """What finds the best continuations of its logits."""
+        """The function that finds the best continuations of its logits."""
 
     @property
     def whole_search(self) -> WholeSearch | None:

@@ -45,7 +45,7 @@ class CausalLayer(nn.Module):
         return self._feed_forward(self.self_residual.leave(hidden, attended))
 
     def stepping(self) -> CausalStep:
-        """What computes one position of every row, (rows, d_model). Arguments: as `SelfAttention.stepping` says."""
+        """The function for one position of every row, (rows, d_model). Arguments: as `SelfAttention.stepping` says."""
         attend, transform = self.self_attention.stepping(), self.feed_forward.stepping()
         (enter, close), (enter_feed_forward, close_feed_forward) = (
             residual.stepping() for residual in (self.self_residual, self.feed_forward_residual))

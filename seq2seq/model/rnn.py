@@ -128,7 +128,7 @@ class Source(NamedTuple):
 
 
 def who_goes_on(sentences: Sentences) -> tuple[list[int], Tensor | None]:
-    """How many sentences are computed at each position, in an order, (sentences,), with the longest first.
+    """The number of sentences computed at each position, in an order, (sentences,), with the longest first.
 
     Those that have ended leave when they are a quarter, for to leave has a price, too. On a GPU, whose sizes the host
     does not know, all stay, in their own order (None).

@@ -130,7 +130,7 @@ class DecoderLayer(nn.Module):
         return LayerCache(empty, empty, keys, values)
 
     def stepping(self) -> DecoderStep:
-        """What computes one position of every row. Its parts are looked up here, once: in each step of one sentence,
+        """The function for one position of every row. Its parts are looked up here, once: in each step of one sentence,
         that would take a fifth of the time.
 
         step(hidden, cache, slot, target_bias, source_bias):
