@@ -52,8 +52,22 @@ def load(compiled_library, monkeypatch):
     engines._kernels.cache_clear()
 
 
+class BriefKeysAndValues(nn.Module):
+    """A projection whose results are rounded to bf16, but for the queries before them."""
+
+    def __init__(self, project, queries):
+        super().__init__()
+        self.project, self.queries = project, queries
+
+    def forward(self, hidden):
+        projected = self.project(hidden)
+        projected[:, self.queries :] = projected[:, self.queries :].bfloat16()
+        return projected
+
+
 def rounded(model):
-    """The model in PyTorch with weights and inputs of products in int8, as the kernels round them."""
+    """The model in PyTorch with weights and inputs of products in int8, keys and values in bf16, as the kernels round
+    them."""
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, SelfAttention | CrossAttention):
@@ -62,6 +76,11 @@ def rounded(model):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
                 module.add_module(name, Int8Linear(child.weight, child.bias))
+    for module in list(copied.modules()):
+        if isinstance(module, SelfAttention):
+            module.query_key_value = BriefKeysAndValues(module.query_key_value, copied.d_model)
+        if isinstance(module, CrossAttention):
+            module.key_value = BriefKeysAndValues(module.key_value, 0)
     copied.vocabulary = Int8Linear(copied.output_weight, copied.output_bias)
     return copied
 
@@ -100,10 +119,16 @@ def logits_of_steps(model, batch, beam, steps=7):
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 @pytest.mark.parametrize("beam", [1, 3])
 def test_steps_are_those_of_the_model_with_products_in_int8(make_model, make_batch, load, needs_onednn, choice, beam):
-    model = make_model(torch.float32, **(WIDE | choice))
-    found, expected = (torch.cat(logits_of_steps(each, make_batch(), beam)) for each in (load(model), rounded(model)))
-    # A number between two levels may fall on either, and the sublayers behind it see that.
-    assert relative_error(found, expected) < 0.02
+    of_rows, of_models = [], []
+    for seed in range(4):
+        model = make_model(torch.float32, seed, **(WIDE | choice))
+        found, expected = (torch.cat(logits_of_steps(each, make_batch(), beam))
+                           for each in (load(model), rounded(model)))
+        of_rows += map(relative_error, found, expected)
+        of_models.append(relative_error(found, expected))
+    # A number between two levels may fall on either, and the sublayers behind it see that: in some rows, never in all.
+    assert np.mean(np.array(of_rows) < 1e-5) > 0.2
+    assert max(of_models) < 0.05
 
 
 def test_sizes_beyond_those_computed_together_give_the_same(make_model, make_batch, load, needs_onednn):

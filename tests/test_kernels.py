@@ -20,6 +20,7 @@ TARGETS = {
     EMULATED: set(),
     "sapphirerapids": {"amx_tile", "amx_int8", "avx512_vnni", "avx512_fp16", "avx512_bf16", "avx_vnni"},
     "icelake-server": {"avx512_vnni", "avx512_vbmi2", "avx512_bitalg", "vpclmulqdq", "gfni"},
+    "haswell -mavxvnni": {"avx2", "fma", "bmi2", "movbe", "avx_vnni"},
     "haswell": {"avx2", "fma", "bmi2", "movbe"},
     "x86-64": set(),
 }
@@ -77,20 +78,26 @@ def test_every_build_computes_what_numpy_does_and_touches_nothing_else(compiler,
 # The self-check
 
 # Of each fault: what is replaced in the source, by what, and what is said then.
-LOG_SUM = "    const float largest = largest_of(logits, count);"
-KEYS = "const long keys = past ? longest : count[row];"
-BIAS = "        if (linear.bias)\n"
-BLOCK = "            for (long i = begin; i < end; ++i) best.consider("
+SUM = "        const float reference = largest[row];"
+SCALE = "            store(__builtin_convertvector(sum - offset, Wide) * input_scale[row] * scale + bias,"
+SOFTMAX = "scale[row] = softmax_terms(terms + row * filled, count);"
+PAST = "const float scale = softmax_terms(own, keys);"
+LANES = "for (uint32_t lanes = above(load(logits + i - first), own[count - 1].total); lanes;"
+SLOT = "                slots.push_back(one.slot);"
 BROKEN = {
     "one row too many": ("const long tile = std::min(TILE, rows - row);",
                          "const long tile = std::min(TILE, rows - row + rows % 2);",
                          r"writes outside its result|ended by SIG"),
-    "one wrong sum": (BIAS, "        if (begin) found[0] *= 0.99f;\n" + BIAS, r"product is off by|search finds other"),
-    "a key forgotten": (KEYS, KEYS.replace("count[row]", "std::max(1, count[row] - 1)"), "attend is off by"),
-    "a word overlooked": (BLOCK, BLOCK.replace("i = begin", "i = begin + 1"), "choose"),
-    "an endless loop": (LOG_SUM, "    for (volatile long forever = 1; forever;) {}\n" + LOG_SUM,
+    "one wrong sum": (SCALE, SCALE.replace("+ bias", "* (begin ? 0.99f : 1.0f) + bias"),
+                      r"product is off by|search finds other"),
+    "a key of the past forgotten": (PAST, PAST.replace("keys", "std::max(1L, keys - 1)"), "attend_past is off by"),
+    "a key of the source forgotten": (SOFTMAX, SOFTMAX.replace("count)", "std::max(1L, count - 1))"),
+                                      "attend_source is off by"),
+    "a word overlooked": (LANES, LANES.replace("own[count - 1].total)", "own[count - 1].total) & ~1u"), "choose|search"),
+    "a slot given twice": (SLOT, SLOT + " slots.push_back(one.slot);", "search finds other|ended by SIG"),
+    "an endless loop": (SUM, "        for (volatile long forever = 1; forever;) {}\n" + SUM,
                         "did not end within 3 seconds"),
-    "a segmentation fault": (LOG_SUM, "    *(volatile int*)(count % 7 ? (int*)&count : nullptr) = 1;\n" + LOG_SUM,
+    "a segmentation fault": (SUM, "        *(volatile int*)(last % 7 ? (int*)&last : nullptr) = 1;\n" + SUM,
                              "ended by SIGSEGV"),
 }
 

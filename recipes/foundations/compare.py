@@ -1,25 +1,26 @@
-"""Trains the systems of the family for the same time on the same machine, and puts them side by side.
+"""Trains the systems of the family on the same batches for the same number of steps, and puts them side by side.
 
-    python recipes/foundations/compare.py --minutes 8                          # all, one behind another
-    python recipes/foundations/compare.py --minutes 30 "RNN, additive"         # one of them
+    python recipes/foundations/compare.py                                      # all, one behind another
+    python recipes/foundations/compare.py --steps 5000 "RNN, additive"         # one of them, for longer
     python recipes/foundations/compare.py --set data.root=DIRECTORY            # the text lies elsewhere
 
-How many steps fit into the time is measured first, so that each learning rate falls to zero at its end. A system that
-is there already is not trained again. Prints a table of Markdown; runs/foundations/comparison.json has its numbers and
-comparison.png the curves of the training loss.
+A system that is there already is not trained again. Prints a table of Markdown; runs/foundations/comparison.json has
+its numbers and comparison.png the curves of the training loss.
 """
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 RUNS = HERE.parents[1] / "runs" / "foundations"
 
+# What train() notes in a run that is finished.
+PROCESSOR_TIME = "processor_time.json"
 # The paper's recurrent model has one layer on each side and one weight for each position.
 RNN = ["model.type=rnn", "model.encoder_layers=1", "model.decoder_layers=1", "model.num_heads=1",
        "model.feed_forward=2048"]
@@ -34,15 +35,12 @@ SYSTEMS: dict[str, list[str]] = {
     "Transformer, learned positions": ["model.positions=learned"],
     "Transformer, window of 3": ["model.window=3"],
 }
-# Steps that are timed to plan a run, after as many to warm up.
-TIMED_STEPS = 20
-
 
 def main() -> None:
     """Train what is asked for, and print the table of all that is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"of: {'; '.join(SYSTEMS)} (default: all)")
-    parser.add_argument("--minutes", type=float, default=8, metavar="N", help="of training for each (default: 8)")
+    parser.add_argument("--steps", type=int, default=1500, metavar="N", help="of training for each (default: 1500)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the CPU (default: 1)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
                         help="as of seq2seq train, for all systems")
@@ -51,11 +49,10 @@ def main() -> None:
         parser.error(f"there is no system {', '.join(sorted(unknown))}")
     settings = [*arguments.settings, f"training.threads={arguments.threads}"]
     for system in arguments.systems or SYSTEMS:
-        run = RUNS / f"{directory(system)}_{arguments.minutes:g}_minutes"
-        if not (run / "best" / "metadata.json").exists() or "test" not in json.loads(
-                (run / "best" / "metadata.json").read_text()):
-            train(system, run, arguments.minutes, settings)
-    measured = [found(run) for run in sorted(RUNS.glob("*_minutes")) if (run / "best" / "metadata.json").exists()]
+        run = RUNS / f"{directory(system)}_{arguments.steps}_steps"
+        if not (run / PROCESSOR_TIME).exists():
+            train(system, run, arguments.steps, settings)
+    measured = [found(file.parent) for file in sorted(RUNS.glob(f"*/{PROCESSOR_TIME}"))]
     (RUNS / "comparison.json").write_text(json.dumps(measured, indent=2) + "\n")
     draw(measured)
     print(table(measured))
@@ -66,35 +63,17 @@ def directory(system: str) -> str:
     return system.lower().replace(",", "").replace(" ", "_")
 
 
-def train(system: str, run: Path, minutes: float, settings: list[str]) -> None:
-    """Train one system for so many minutes, its final validation and test not counted."""
-    seconds = seconds_a_step([*SYSTEMS[system], *settings])
-    steps = max(1, round(60 * minutes / seconds))
-    print(f"{system}: {steps:,} steps of {1000 * seconds:.0f} ms", file=sys.stderr)
+def train(system: str, run: Path, steps: int, settings: list[str]) -> None:
+    """Train one system and translate its test set; note the processor time, which other work disturbs little."""
+    print(f"{system}: {steps:,} steps", file=sys.stderr)
     overrides = [*SYSTEMS[system], *settings, f"training.max_steps={steps}", f"training.validate_every={steps}",
                  f"name={run.name}"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subprocess.run([sys.executable, "-m", "seq2seq", "train", str(HERE / "base.yaml"), "--run-dir", str(run),
                     *(part for setting in overrides for part in ("--set", setting))],
                    check=True, stdout=subprocess.DEVNULL)
-
-
-def seconds_a_step(settings: list[str]) -> float:
-    """What a step takes here, on average over steps of all lengths."""
-    from seq2seq.batching import plan_epoch
-    from seq2seq.machine import settle_process
-    from seq2seq.recipe import load_recipe
-    from seq2seq.trainer import Training
-
-    recipe = load_recipe(HERE / "base.yaml", [*settings, "name=timing"])
-    settle_process(recipe.training.threads)
-    training = Training(recipe, RUNS / "timing")
-    plan = plan_epoch(training.corpus, recipe.training.batch_tokens, 1, recipe.seed, 0)
-    for parts in plan[:TIMED_STEPS]:
-        training._step(parts)
-    began = time.monotonic()
-    for parts in plan[TIMED_STEPS : 2 * TIMED_STEPS]:
-        training._step(parts)
-    return (time.monotonic() - began) / TIMED_STEPS
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    (run / PROCESSOR_TIME).write_text(json.dumps({"seconds": seconds}) + "\n")
 
 
 def found(run: Path) -> dict[str, Any]:
@@ -105,30 +84,28 @@ def found(run: Path) -> dict[str, Any]:
     (scores,) = metadata["test"].values()
     return {"run": run.name, "bleu": scores["bleu"]["value"], "chrf": scores["chrf"]["value"],
             "loss": metadata["validation"]["loss"], "steps": metadata["step"], "parameters": metadata["parameters"],
-            "minutes": training[-1]["seconds"] / 60,
-            "tokens_per_second": sum(record["tokens_per_second"] for record in training) / len(training),
-            "curve": [[record["seconds"] / 60, record["loss"]] for record in training]}
+            "minutes": json.loads((run / PROCESSOR_TIME).read_text())["seconds"] / 60,
+            "curve": [[record["step"], record["loss"]] for record in training]}
 
 
 def table(measured: list[dict[str, Any]]) -> str:
     """Rows of Markdown, best first."""
     rows = [f"| {one['run'].replace('_', ' ')} | {one['bleu']:.2f} | {one['chrf']:.2f} | {one['loss']:.3f} | "
-            f"{one['steps']:,} | {one['minutes']:.1f} | {one['tokens_per_second']:,.0f} | "
-            f"{one['parameters'] / 1e6:.2f} M |"
+            f"{one['steps']:,} | {one['minutes']:.1f} | {one['parameters'] / 1e6:.2f} M |"
             for one in sorted(measured, key=lambda one: -one["bleu"])]
-    return "\n".join(["| system | BLEU | chrF | validation loss | steps | minutes | tokens/s | parameters |",
-                      "|---|---|---|---|---|---|---|---|", *rows])
+    return "\n".join(["| system | BLEU | chrF | validation loss | steps | processor minutes | parameters |",
+                      "|---|---|---|---|---|---|---|", *rows])
 
 
 def draw(measured: list[dict[str, Any]]) -> None:
-    """The training loss of all systems over the minutes."""
+    """The training loss of all systems over the steps."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
     for one in sorted(measured, key=lambda one: -one["bleu"]):
         axes.plot(*zip(*one["curve"], strict=True), linewidth=1.2,
                   label=f"{one['run'].replace('_', ' ')}: {one['bleu']:.1f} BLEU")
-    axes.set(xlabel="minutes of training", ylabel="training loss (label-smoothed, nats a token)")
+    axes.set(xlabel="steps", ylabel="training loss (label-smoothed, nats a token)")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     figure.savefig(RUNS / "comparison.png", dpi=120)

@@ -22,6 +22,7 @@ from seq2seq.continuations import Continuations, continuations
 from seq2seq.inference.eager import EagerEngine, quantised
 from seq2seq.inference.kernel_interface import (
     ACTIVATIONS,
+    BEHIND,
     GROUP,
     LEAST,
     PANEL,
@@ -45,7 +46,7 @@ TOKENS_TOGETHER = 96
 
 @dataclass
 class _Cache:
-    """Keys and values of all layers, (layers, room, 2 * d_model), and how many rows hold some."""
+    """Keys and values of all layers in bf16, (layers, room, 2 * d_model), and how many rows hold some."""
 
     keys_values: Tensor
     taken: int = 0
@@ -57,7 +58,8 @@ class Int8State:
 
     position: of the next token. taken: rows of the cache that belong to this state.
     past: (rows, position) int32, the rows of the cache that each hypothesis consists of.
-    memory: (layers, source_tokens, 2 * d_model), keys and values of the source for each decoder layer.
+    memory: keys and values of the source for each decoder layer, layers * memory_stride numbers in bf16 and some room;
+        of each sentence first the keys (d_model, tokens), then the values (tokens, d_model).
     first, count: (rows,) int32, which tokens of the source are each row's.
     """
 
@@ -66,6 +68,7 @@ class Int8State:
     cache: _Cache
     past: np.ndarray
     memory: Tensor
+    memory_stride: int
     first: np.ndarray
     count: np.ndarray
     attention: None = None
@@ -160,11 +163,12 @@ class Int8Engine:
         # Whole sentences that go through all layers together.
         parts = offsets[1:] // TOKENS_TOGETHER
         ends = offsets[1:][np.append(parts[1:] != parts[:-1], True)].astype(np.int64)
-        memory = torch.empty(layers, tokens, 2 * self.d_model)
+        memory_stride = tokens * 2 * self.d_model
+        memory = torch.empty(layers * memory_stride + BEHIND, dtype=torch.bfloat16)
         self.functions.encode(self.encoder, embedded.data_ptr(), _where(first_of_token), _where(count_of_token),
                               memory.data_ptr(), _where(ends), len(ends))
-        cache = _Cache(torch.empty(layers, 0, 2 * self.d_model))
-        return Int8State(0, 0, cache, np.empty((len(first), 0), np.int32), memory, first, count)
+        cache = _Cache(torch.empty(layers, 0, 2 * self.d_model, dtype=torch.bfloat16))
+        return Int8State(0, 0, cache, np.empty((len(first), 0), np.int32), memory, memory_stride, first, count)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -178,10 +182,11 @@ class Int8Engine:
         after = state.extended(rows)
         keys_values, memory = after.cache.keys_values, state.memory
         logits = torch.empty(rows, self.decoder.last[0].outputs)
+        length = np.full(rows, after.position, np.int32)
         self.functions.step(
-            self.decoder, self.target_embedding.data_ptr(), self.target_positions[state.position].data_ptr(),
-            self.scale, last_tokens.data_ptr(), keys_values.data_ptr(), keys_values.stride(0), after.taken - rows,
-            _where(after.past), after.past.shape[1], memory.data_ptr(), memory.stride(0), _where(after.first),
+            self.decoder, self.target_embedding.data_ptr(), self.target_positions.data_ptr(), self.scale,
+            last_tokens.data_ptr(), keys_values.data_ptr(), keys_values.stride(0), _where(after.past),
+            after.past.shape[1], _where(length), memory.data_ptr(), state.memory_stride, _where(after.first),
             _where(after.count), logits.data_ptr(), rows)
         return logits, after
 
@@ -197,7 +202,7 @@ class Int8Engine:
         first, count = (np.ascontiguousarray(part, np.int32) for part in (state.first, state.count))
         self.functions.search(
             self.decoder, self.target_embedding.data_ptr(), self.target_positions.data_ptr(), self.scale,
-            state.memory.data_ptr(), state.memory.stride(0), _where(first), _where(count), _where(limits), sentences,
+            state.memory.data_ptr(), state.memory_stride, _where(first), _where(count), _where(limits), sentences,
             beam_size, enough, _where(banned), len(banned), most, longest, _where(found), _where(totals),
             _where(lengths), _where(tokens))
         return [[(tokens[sentence, place, : lengths[sentence, place]].tolist(), float(totals[sentence, place]))

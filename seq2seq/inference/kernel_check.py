@@ -21,6 +21,7 @@ import numpy as np
 
 from seq2seq.inference.kernel_interface import (
     ACTIVATIONS,
+    BEHIND,
     GROUP,
     LEAST,
     PANEL,
@@ -149,28 +150,50 @@ class Checker:
             expected = product(given[row : row + 1])[0]
             self.same("product", result[row], expected, 2e-5, f"{shape}, row {row}")
 
-    def check_attend(self) -> None:
+    def check_attend_past(self) -> None:
+        rows, longest, heads, head_size, query, shape = self.asked()
+        features, held = heads * head_size, longest + self.size(50)
+        cache = self.brief(self.random.normal(size=(held, 2 * features)))
+        length = self.given(self.random.integers(1, longest + 1, rows), np.int32)
+        past = self.given(self.random.integers(0, held, (rows, longest)), np.int32)
+        result = self.room("attend_past", (rows, features))
+        self.functions.attend_past(where(query), query.shape[1], where(cache), where(past), longest, where(length),
+                                   where(result), rows, heads, head_size)
+        self.unharmed(shape)
+        seen = [numbers(cache)[of_row[:number]] for of_row, number in zip(past, length, strict=True)]
+        self.same("attend_past", result, attended(query[:, :features], seen, heads), 1e-4, shape)
+
+    def check_attend_source(self) -> None:
+        rows, longest, heads, head_size, query, shape = self.asked()
+        features = heads * head_size
+        lengths = self.random.integers(1, longest + 1, self.size(8))
+        sentences = [self.random.normal(size=(tokens, 2 * features)) for tokens in lengths]
+        memory = self.brief(np.concatenate([laid_out(keys_values) for keys_values in sentences]), BEHIND)
+        # Some rows that follow one another see the same sentence.
+        chosen = np.sort(self.random.integers(0, len(lengths), rows)) if self.random.random() < 0.8 else \
+            self.random.integers(0, len(lengths), rows)
+        first = self.given((lengths.cumsum() - lengths)[chosen], np.int32)
+        count = self.given(lengths[chosen], np.int32)
+        result = self.room("attend_source", (rows, features))
+        self.functions.attend_source(where(query), query.shape[1], where(memory), where(first), where(count),
+                                     where(result), rows, heads, head_size)
+        self.unharmed(shape)
+        seen = [numbers(brief(sentences[sentence])) for sentence in chosen]
+        self.same("attend_source", result, attended(query[:, :features], seen, heads), 1e-4, shape)
+
+    def asked(self) -> tuple[int, int, int, int, Array, str]:
+        """Of attention: rows, keys at most, heads and their size, queries with what may stand behind them, and all that
+        in words."""
         heads, head_size = int(self.random.integers(1, 5)), int(self.random.choice([32, 64, *range(1, 81), 96, 128]))
         rows, longest, features = self.size(97), self.size(200), heads * head_size
-        shape = f"{rows} rows, {heads} heads of {head_size}, {longest} keys"
-        held = longest + self.size(50)
-        keys_values = self.given(self.random.normal(size=(held, 2 * features)))
         stride = features + int(self.random.choice([0, 2 * features]))
         query = self.given(self.random.normal(size=(rows, stride)))
-        past = first = count = None
-        if self.random.random() < 0.5:
-            past = self.given(self.random.integers(0, held, (rows, longest)), np.int32)
-            seen = [past[row] for row in range(rows)]
-        else:
-            count = self.given(self.random.integers(1, longest + 1, rows), np.int32)
-            first = self.given([self.random.integers(0, held - each + 1) for each in count], np.int32)
-            seen = [np.arange(begin, begin + each) for begin, each in zip(first, count, strict=True)]
-        result = self.room("attend", (rows, features))
-        self.functions.attend(where(query), stride, where(keys_values), 2 * features, where(past), where(first),
-                              where(count), 0 if past is None else longest, where(result), rows, heads, head_size)
-        self.unharmed(shape)
-        expected = attended(query[:, :features], keys_values, seen, heads)
-        self.same("attend", result, expected, 1e-4, shape)
+        return rows, longest, heads, head_size, query, f"{rows} rows, {heads} heads of {head_size}, {longest} keys"
+
+    def brief(self, values: Array, behind: int = 0) -> Array:
+        """`given` in bfloat16, with so many numbers behind it that may be read."""
+        return self.given(np.concatenate([brief(values).ravel(), np.full(behind, 0x7FC0, np.uint16)]),
+                          np.uint16)[: values.size].reshape(values.shape)
 
     def check_stack(self) -> None:
         """`encode`, then `step`, a few positions."""
@@ -189,24 +212,26 @@ class Checker:
         first, count = (self.given(part.repeat(lengths), np.int32) for part in (offsets[:-1], lengths))
         embedded = self.given(self.random.normal(size=(tokens, d_model)))
         ends = self.given(sorted({*self.random.choice(offsets[1:], min(3, len(lengths))).tolist(), tokens}), np.int64)
-        memory = self.room("encode", (layers, tokens, 2 * d_model))
+        memory = self.room("encode", (layers, tokens * 2 * d_model), np.uint16)
         self.functions.encode(encoder, where(embedded), where(first), where(count), where(memory), where(ends),
                               len(ends))
         self.unharmed(shape)
-        seen = [np.arange(begin, begin + each) for begin, each in zip(first, count, strict=True)]
+        spans = [slice(begin, begin + each) for begin, each in zip(first, count, strict=True)]
         expected = encode(embedded.astype(np.float64), lambda query, layer, keys_values: attended(
-            query, keys_values, seen, heads))
+            query, [numbers(brief(keys_values[span])) for span in spans], heads))
         # In int8 a number between two levels may fall on either; its share of a sum is small.
         tolerance = 0.1
+        sources = [[numbers(read_back(memory[layer, 2 * d_model * begin : 2 * d_model * end], d_model))
+                    for begin, end in zip(offsets, offsets[1:], strict=False)] for layer in range(layers)]
         for layer in range(layers):
-            self.same("encode", memory[layer], expected[layer], tolerance, shape)
+            self.same("encode", np.concatenate(sources[layer]), expected[layer], tolerance, shape)
+        memory = self.brief(numbers(memory), BEHIND)                            # exactly: these are bfloat16 already
 
         positions = int(self.random.integers(1, 5))
-        embedding, position = (self.given(self.random.normal(size=size)) for size in ((words, d_model), (d_model,)))
-        cache = self.room("step", (layers, rows * positions, 2 * d_model))
+        embedding, places = (self.given(self.random.normal(size=(size, d_model))) for size in (words, 24))
+        cache = self.room("step", (layers, rows * positions, 2 * d_model), np.uint16)
         kept = np.zeros((layers, rows * positions, 2 * d_model))
         row_first, row_count = (self.given(part.repeat(beam), np.int32) for part in (offsets[:-1], lengths))
-        row_seen = [np.arange(begin, begin + each) for begin, each in zip(row_first, row_count, strict=True)]
         past = np.empty((rows, 0), np.int32)
         for number in range(positions):
             last = self.given(self.random.integers(0, words, rows), np.int64)
@@ -214,21 +239,21 @@ class Checker:
             parents = self.random.integers(0, rows, rows) if number else np.arange(rows)
             past = self.given(np.concatenate([past[parents], taken + np.arange(rows)[:, None]], 1), np.int32)
             logits = self.room("step", (rows, words), np.float32)
-            self.functions.step(decoder, where(embedding), where(position), 1.5, where(last), where(cache),
-                                cache[0].size, taken, where(past), number + 1, where(memory), memory[0].size,
-                                where(row_first), where(row_count), where(logits), rows)
+            length = self.given(np.full(rows, number + 1), np.int32)
+            self.functions.step(decoder, where(embedding), where(places), 1.5, where(last), where(cache), cache[0].size,
+                                where(past), number + 1, where(length), where(memory), memory[0].size, where(row_first),
+                                where(row_count), where(logits), rows)
             self.unharmed(shape)
 
             def attention(query: Array, layer: int, projected: Array | None, past: Array = past,
                           taken: int = taken) -> Array:
                 if projected is None:                                           # over the source
-                    return attended(query, memory[layer], row_seen, heads)
-                kept[layer, taken : taken + rows] = projected
-                return attended(query, kept[layer], list(past), heads)
+                    return attended(query, [source for source in sources[layer] for _ in range(beam)], heads)
+                kept[layer, taken : taken + rows] = numbers(brief(projected))
+                return attended(query, [kept[layer, of_row] for of_row in past], heads)
 
-            hidden = embedding[last] * 1.5 + position
+            hidden = embedding[last] * 1.5 + places[number]
             self.same("step", logits, decode(hidden.astype(np.float64), attention)[0], tolerance, shape)
-        places = self.given(self.random.normal(size=(24, d_model)))
         self.check_search(decoder, embedding, places, memory, (self.given(offsets[:-1], np.int32),
                                                                self.given(lengths, np.int32)), shape)
 
@@ -251,17 +276,18 @@ class Checker:
         for sentence in range(sentences):
             expected = []
             groups: list[tuple[float, list[int], list[int]]] = [(0.0, [], [])]  # log p, words, rows of the cache
-            cache = self.given(np.zeros((layers, (beam + 1) * longest, memory.shape[2])))
+            cache = self.given(np.zeros((layers, (beam + 1) * longest, 2 * embedding.shape[1])), np.uint16)
             taken = 0
             for length in range(1, int(limits[sentence]) + 1):
                 rows = len(groups)
                 past = self.given([[*of_row, taken + row] for row, (_, _, of_row) in enumerate(groups)], np.int32)
                 last = self.given([produced[-1] if produced else START for _, produced, _ in groups], np.int64)
                 logits = self.given(np.zeros((rows, words)))
-                self.functions.step(decoder, where(embedding), where(places[length - 1]), 1.5, where(last),
-                                    where(cache), cache[0].size, taken, where(past), length, where(memory),
-                                    memory[0].size, where(self.given(np.full(rows, first[sentence]), np.int32)),
-                                    where(self.given(np.full(rows, count[sentence]), np.int32)), where(logits), rows)
+                each = [self.given(np.full(rows, value), np.int32)
+                        for value in (length, first[sentence], count[sentence])]
+                self.functions.step(decoder, where(embedding), where(places), 1.5, where(last), where(cache),
+                                    cache[0].size, where(past), length, where(each[0]), where(memory), memory[0].size,
+                                    where(each[1]), where(each[2]), where(logits), rows)
                 taken += rows
                 before = self.given([[total for total, _, _ in groups]])
                 best = self.given(np.zeros(2 * beam))
@@ -366,17 +392,40 @@ class Checker:
         return int(self.random.integers(1, largest + 1))
 
 
-def attended(query: Array, keys_values: Array, seen: Sequence[Array], heads: int) -> Array:
-    """softmax(Q K^T / sqrt(D)) V in float64; each row sees the rows `seen` of keys_values."""
+def attended(query: Array, seen: Sequence[Array], heads: int) -> Array:
+    """softmax(Q K^T / sqrt(D)) V in float64; seen: of each row the keys and values, (keys, 2 * features)."""
     features = query.shape[1]
     size = features // heads
     result = np.empty(query.shape)
-    for row, places in enumerate(seen):
-        keys, values = np.split(keys_values[places].astype(np.float64).reshape(len(places), 2, heads, size), 2, 1)
+    for row, keys_values in enumerate(seen):
+        keys, values = np.split(keys_values.astype(np.float64).reshape(len(keys_values), 2, heads, size), 2, 1)
         scores = np.einsum("hd,nhd->hn", query[row].astype(np.float64).reshape(heads, size), keys[:, 0]) / size**0.5
         weights = np.exp(scores - scores.max(1, keepdims=True))
         result[row] = np.einsum("hn,nhd->hd", weights / weights.sum(1, keepdims=True), values[:, 0]).ravel()
     return result
+
+
+def brief(values: Array) -> Array:
+    """The bits of numbers in bfloat16, rounded to the nearest, ties to even."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def numbers(bits: Array) -> Array:
+    """What bits in bfloat16 stand for."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def laid_out(keys_values: Array) -> Array:
+    """Keys and values of a sentence, (tokens, 2 * features), in the order in which attention reads them."""
+    keys, values = np.split(keys_values, 2, 1)
+    return np.concatenate([keys.T.ravel(), values.ravel()])
+
+
+def read_back(block: Array, features: int) -> Array:
+    """The inverse of `laid_out`."""
+    keys, values = np.split(block, 2)
+    return np.concatenate([keys.reshape(features, -1).T, values.reshape(-1, features)], 1)
 
 
 def activated(numbers: Array, activation: str) -> Array:
@@ -403,8 +452,8 @@ def check(library: Path, shapes: int, seed: int, exact: bool, done: Callable[[],
     """
     checker = Checker(library, seed, exact)
     for _ in range(shapes):
-        for one in (checker.check_add_and_norm, checker.check_product, checker.check_attend, checker.check_stack,
-                    checker.check_choose):
+        for one in (checker.check_add_and_norm, checker.check_product, checker.check_attend_past,
+                    checker.check_attend_source, checker.check_stack, checker.check_choose):
             checker.begin()
             one()
         done()

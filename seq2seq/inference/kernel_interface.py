@@ -15,6 +15,8 @@ PANEL, GROUP = 64, 4
 LEAST = -1e38
 # Level that stands for 0 among the unsigned int8 levels of inputs: VNNI multiplies unsigned by signed bytes.
 ZERO_LEVEL = 128
+# Numbers of memory behind keys that may be read, though not used: as many as a vector holds at most.
+BEHIND = 16
 
 
 class Norm(ctypes.Structure):
@@ -58,12 +60,13 @@ class Functions:
 
         self.add_and_norm = typed(loaded.add_and_norm, POINTER, POINTER, ctypes.POINTER(Norm), POINTER, POINTER, SIZE,
                                   SIZE)
-        self.attend = typed(loaded.attend, POINTER, SIZE, POINTER, SIZE, *(POINTER,) * 3, SIZE, POINTER, SIZE, SIZE,
-                            SIZE)
+        self.attend_past = typed(loaded.attend_past, POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 2,
+                                 *(SIZE,) * 3)
+        self.attend_source = typed(loaded.attend_source, POINTER, SIZE, *(POINTER,) * 4, *(SIZE,) * 3)
         self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE)
         self.encode = typed(loaded.encode, ctypes.POINTER(Stack), *(POINTER,) * 5, SIZE)
         self.step = typed(loaded.step, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, POINTER, SIZE,
-                          SIZE, POINTER, SIZE, POINTER, SIZE, *(POINTER,) * 3, SIZE)
+                          POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 3, SIZE)
         self.search = typed(loaded.search, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, SIZE,
                             *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3, *(POINTER,) * 4)
         self.choose = typed(loaded.choose, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,

@@ -4,6 +4,7 @@
 // compiles them, kernel_interface.py has the signatures. Weights and the inputs of products are int8, all else is fp32.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -11,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#if defined(__AVX2__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 #if defined(_OPENMP)
@@ -126,14 +127,24 @@ inline Wide load_some(const float* from, long count, float rest) {
     return load(numbers);
 }
 
+// The larger and the smaller of two; `one` where they cannot be compared. In one instruction, which compilers do not find.
+#if defined(__AVX512F__)
+inline Wide larger(Wide one, Wide other) { return (Wide)_mm512_max_ps((__m512)other, (__m512)one); }
+inline Wide smaller(Wide one, Wide other) { return (Wide)_mm512_min_ps((__m512)other, (__m512)one); }
+#elif defined(__AVX__)
+inline Wide larger(Wide one, Wide other) { return (Wide)_mm256_max_ps((__m256)other, (__m256)one); }
+inline Wide smaller(Wide one, Wide other) { return (Wide)_mm256_min_ps((__m256)other, (__m256)one); }
+#else
+inline Wide larger(Wide one, Wide other) { return other > one ? other : one; }
+inline Wide smaller(Wide one, Wide other) { return other < one ? other : one; }
+#endif
+
 // exp: 2^whole * 2^rest, the latter by its Taylor series; off by 5e-7 of it at most. Beyond +-87 it stays what it is
 // there, and of what is no number it is none.
 inline Wide exponential(Wide number) {
-    typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
+    [[maybe_unused]] typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
     const float LOG2_E = 1.44269504f, LN_2_HIGH = 0.693359375f, LN_2_LOW = -2.12194440e-4f;
-    // In this order, in which these are one instruction each and what is no number stays none.
-    Wide x = number < -87.0f ? all(-87.0f) : number;
-    x = all(87.0f) < x ? all(87.0f) : x;
+    const Wide x = smaller(larger(number, all(-87.0f)), all(87.0f));
     const Wide whole = (x * LOG2_E + ROUNDER) - ROUNDER;
     const Wide rest = (x - whole * LN_2_HIGH) - whole * LN_2_LOW;
     Wide power = all(1 / 720.0f);
@@ -142,10 +153,14 @@ inline Wide exponential(Wide number) {
     power = power * rest + 1 / 6.0f;
     power = power * rest + 0.5f;
     power = power * rest * rest + rest + 1.0f;
+#if defined(__AVX512F__)
+    return (Wide)_mm512_scalef_ps((__m512)power, (__m512)whole);
+#else
     const Whole bits = (__builtin_convertvector(whole, Whole) + 127) << 23;
     Wide two_to_whole;
     std::memcpy(&two_to_whole, &bits, sizeof two_to_whole);
     return power * two_to_whole;
+#endif
 }
 
 // The sum of term(x) of some numbers x. In several sums side by side, for the compiler may not put what is added in
@@ -163,9 +178,18 @@ inline float sum_of_terms(const float* numbers, long count, float nothing, Term 
     return sum_of(sums + others);
 }
 
-// The largest of some numbers, or LEAST; what is no number is passed over.
-inline float largest_of(const float* numbers, long count) {
-    const auto larger = [](Wide one, Wide other) { return one < other ? other : one; };
+inline float largest_in(Wide numbers) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)numbers);
+#else
+    float found = numbers[0];
+    for (long lane = 1; lane < WIDTH; ++lane) found = std::max(found, numbers[lane]);
+    return found;
+#endif
+}
+
+// The largest of some numbers in each lane, or LEAST; what is no number is passed over.
+inline Wide largest_by_lane(const float* numbers, long count) {
     Wide parts[4] = {all(LEAST), all(LEAST), all(LEAST), all(LEAST)};           // each waits for its own result only
     long i = 0;
     for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
@@ -173,15 +197,19 @@ inline float largest_of(const float* numbers, long count) {
     for (; i < count; i += WIDTH)
         parts[0] = larger(parts[0],
                           i + WIDTH <= count ? load(numbers + i) : load_some(numbers + i, count - i, LEAST));
-    const Wide largest = larger(larger(parts[0], parts[1]), larger(parts[2], parts[3]));
+    return larger(larger(parts[0], parts[1]), larger(parts[2], parts[3]));
+}
+
+// Which numbers are above a limit, a bit for each, of the first the lowest.
+inline uint32_t above(Wide numbers, float limit) {
 #if defined(__AVX512F__)
-    return _mm512_reduce_max_ps((__m512)largest);
+    return _mm512_cmp_ps_mask((__m512)numbers, _mm512_set1_ps(limit), _CMP_GT_OQ);
+#elif defined(__AVX__)
+    return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps((__m256)numbers, _mm256_set1_ps(limit), _CMP_GT_OQ)));
 #else
-    typedef float Four __attribute__((vector_size(16)));
-    Four found[WIDTH / 4];
-    std::memcpy(found, &largest, sizeof found);
-    for (long part = 1; part < WIDTH / 4; ++part) found[0] = found[0] < found[part] ? found[part] : found[0];
-    return std::max(std::max(found[0][0], found[0][1]), std::max(found[0][2], found[0][3]));
+    uint32_t lanes = 0;
+    for (long lane = 0; lane < WIDTH; ++lane) lanes |= uint32_t(numbers[lane] > limit) << lane;
+    return lanes;
 #endif
 }
 
@@ -200,76 +228,25 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
     }
 }
 
-// Attention of each row over keys of its own: key number n stands in row past[row * longest + n] of `keys_values`, or,
-// where there is no such table, in row first[row] + n; of these a row has count[row], or `longest`. A row of keys_values
-// begins with the key of all heads, followed by the value. VECTORS: of a head, where the compiler may know it, else 0.
-template <long VECTORS>
-void attend_sized(const float* query, long query_stride, const float* keys_values, long stride, const int32_t* past,
-                  const int32_t* first, const int32_t* count, long longest, float* result, long rows, long heads,
-                  long size) {
-    const long features = heads * size;
-    const float factor = 1 / std::sqrt(float(size));
-    std::vector<float> weights, plain(size);
-    std::vector<const float*> places;
-    for (long row = 0; row < rows; ++row) {
-        const long keys = past ? longest : count[row];
-        const long filled = (keys + WIDTH - 1) / WIDTH * WIDTH;                  // of whole vectors
-        weights.resize(filled);
-        places.resize(keys);
-        for (long n = 0; n < keys; ++n)
-            places[n] = keys_values + stride * (past ? past[row * longest + n] : first[row] + n);
-        for (long head = 0; head < heads; ++head) {
-            const float* own = query + row * query_stride + head * size;
-            float* found = result + row * features + head * size;
-            Wide asked[VECTORS + 1], sum[VECTORS + 1] = {};
-            for (long v = 0; v < VECTORS; ++v) asked[v] = load(own + v * WIDTH) * factor;
-            for (long n = 0; n < keys; ++n) {
-                const float* key = places[n] + head * size;
-                float score = 0;
-                if (VECTORS) {
-                    Wide products = asked[0] * load(key);
-                    for (long v = 1; v < VECTORS; ++v) products += asked[v] * load(key + v * WIDTH);
-                    score = sum_of(products);
-                } else {
-                    const long whole = size / WIDTH * WIDTH;
-                    Wide products = {};
-                    for (long i = 0; i < whole; i += WIDTH) products += load(own + i) * load(key + i);
-                    score = sum_of(products);
-                    for (long i = whole; i < size; ++i) score += own[i] * key[i];
-                    score *= factor;
-                }
-                weights[n] = score;
-            }
-            const float largest = largest_of(weights.data(), keys);
-            std::fill(weights.begin() + keys, weights.end(), 2 * LEAST);
-            Wide totals = {};
-            for (long begin = 0; begin < filled; begin += WIDTH) {
-                const Wide powers = exponential(load(weights.data() + begin) - largest);
-                store(powers, weights.data() + begin);
-                totals += powers;
-            }
-            const float total = sum_of(totals);
-            if (!VECTORS) std::fill(plain.begin(), plain.end(), 0.0f);
-            for (long n = 0; n < keys; ++n) {
-                const float* value = places[n] + features + head * size;
-                for (long v = 0; v < VECTORS; ++v) sum[v] += weights[n] * load(value + v * WIDTH);
-                if (!VECTORS)
-                    for (long i = 0; i < size; ++i) plain[i] += weights[n] * value[i];
-            }
-            for (long v = 0; v < VECTORS; ++v) store(sum[v] * (1 / total), found + v * WIDTH);
-            if (!VECTORS)
-                for (long i = 0; i < size; ++i) found[i] = plain[i] / total;
-        }
-    }
+// Keys and values are kept in bfloat16: half as much to read, and still finer than the levels of products.
+typedef uint16_t Brief;
+
+inline Wide load(const Brief* from) {
+    typedef Brief Brevity __attribute__((vector_size(2 * WIDTH)));
+    typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
+    Brevity brief;
+    std::memcpy(&brief, from, sizeof brief);
+    const Bits bits = __builtin_convertvector(brief, Bits) << 16;
+    Wide numbers;
+    std::memcpy(&numbers, &bits, sizeof numbers);
+    return numbers;
 }
 
-void attend_rows(const float* query, long query_stride, const float* keys_values, long stride, const int32_t* past,
-                 const int32_t* first, const int32_t* count, long longest, float* result, long rows, long heads,
-                 long head_size) {
-    auto sized = head_size == 32   ? attend_sized<32 / WIDTH>
-                 : head_size == 64 ? attend_sized<64 / WIDTH>
-                                   : attend_sized<0>;
-    sized(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size);
+inline float number_of(Brief brief) {
+    const uint32_t bits = uint32_t(brief) << 16;
+    float number;
+    std::memcpy(&number, &bits, sizeof number);
+    return number;
 }
 
 inline uint32_t bits_of(float number) {
@@ -279,6 +256,198 @@ inline uint32_t bits_of(float number) {
 }
 
 constexpr uint32_t INFINITE = 0x7f800000, NO_NUMBER = 0x7fc00000;
+
+// To the nearest, ties to even; what is no number stays none.
+inline Brief brief_of(float number) {
+    const uint32_t bits = bits_of(number), rounded = bits + 0x7fff + (bits >> 16 & 1);
+    return Brief(((bits & 0x7fffffff) > INFINITE ? bits | NO_NUMBER : rounded) >> 16);
+}
+
+void shorten(const float* numbers, Brief* brief, long count) {
+    for (long i = 0; i < count; ++i) brief[i] = brief_of(numbers[i]);
+}
+
+// Of a source sentence, what attention reads: first its keys, (features, count), then its values, (count, features). So
+// the scores of WIDTH keys are summed side by side. Reading goes on for up to WIDTH numbers behind the keys. A row of
+// `keys_values` holds a token's keys of all heads, then its values.
+void lay_out(const float* keys_values, long stride, Brief* block, long count, long features) {
+    Brief* values = block + count * features;
+    for (long token = 0; token < count; ++token, keys_values += stride) {
+        for (long i = 0; i < features; ++i) block[i * count + token] = brief_of(keys_values[i]);
+        shorten(keys_values + features, values + token * features, features);
+    }
+}
+
+// exp(score - the largest) of each of `count` scores, in place; returns 1 / their sum. Room for whole vectors.
+float softmax_terms(float* scores, long count) {
+    const float largest = largest_in(largest_by_lane(scores, count));
+    const long filled = (count + WIDTH - 1) / WIDTH * WIDTH;
+    std::fill(scores + count, scores + filled, 2 * LEAST);
+    Wide totals = {};
+    for (long begin = 0; begin < filled; begin += WIDTH) {
+        const Wide powers = exponential(load(scores + begin) - largest);
+        store(powers, scores + begin);
+        totals += powers;
+    }
+    return 1 / sum_of(totals);
+}
+
+// Sums of a head's columns in registers: so many vectors for each of so many rows that share their keys.
+#if defined(__AVX512F__)
+constexpr long QUERIES = 6, COLUMNS = 4, PARTIAL_SUMS = 4;
+#else
+constexpr long QUERIES = 4, COLUMNS = 2, PARTIAL_SUMS = 2;
+#endif
+
+// The values that begin at value(0), value(1), … weighed by the rows' terms, which lie `filled` apart, and scaled: COUNT
+// vectors of them.
+template <long ROWS, long COUNT, class Value>
+inline void weigh_columns(const float* terms, long filled, const float* scale, long keys, Value value, float* result,
+                          long result_stride) {
+    Wide sums[ROWS][COUNT];
+#pragma GCC unroll 6
+    for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+        for (long column = 0; column < COUNT; ++column) sums[row][column] = Wide{};
+    for (long n = 0; n < keys; ++n) {
+        const Brief* from = value(n);
+        Wide values[COUNT];
+#pragma GCC unroll 4
+        for (long column = 0; column < COUNT; ++column) values[column] = load(from + column * WIDTH);
+#pragma GCC unroll 6
+        for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+            for (long column = 0; column < COUNT; ++column)
+                sums[row][column] += all(terms[row * filled + n]) * values[column];
+    }
+#pragma GCC unroll 6
+    for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+        for (long column = 0; column < COUNT; ++column)
+            store(sums[row][column] * scale[row], result + row * result_stride + column * WIDTH);
+}
+
+// The values of a head, `size` of each key.
+template <long ROWS, class Value>
+inline void weigh(const float* terms, long filled, const float* scale, long keys, Value value, long size, float* result,
+                  long result_stride) {
+    long begin = 0;
+    for (; begin + COLUMNS * WIDTH <= size; begin += COLUMNS * WIDTH)
+        weigh_columns<ROWS, COLUMNS>(terms, filled, scale, keys, [=](long n) { return value(n) + begin; },
+                                     result + begin, result_stride);
+    for (; begin + WIDTH <= size; begin += WIDTH)
+        weigh_columns<ROWS, 1>(terms, filled, scale, keys, [=](long n) { return value(n) + begin; }, result + begin,
+                               result_stride);
+    for (; begin < size; ++begin)
+        for (long row = 0; row < ROWS; ++row) {
+            float sum = 0;
+            for (long n = 0; n < keys; ++n) sum += terms[row * filled + n] * number_of(value(n)[begin]);
+            result[row * result_stride + begin] = sum * scale[row];
+        }
+}
+
+// Attention of ROWS rows over the same source sentence, see `lay_out`. terms: room for ROWS rows of whole vectors.
+template <long ROWS>
+void attend_together(const float* query, long query_stride, const Brief* block, long count, float* result, long heads,
+                     long size, float* terms) {
+    const long features = heads * size, filled = (count + WIDTH - 1) / WIDTH * WIDTH;
+    const float factor = 1 / std::sqrt(float(size));
+    for (long head = 0; head < heads; ++head) {
+        const float* own = query + head * size;
+        for (long begin = 0; begin < count; begin += WIDTH) {
+            const Brief* keys = block + head * size * count + begin;
+            // Partial sums: each addition waits for the one before.
+            Wide sums[ROWS][PARTIAL_SUMS];
+#pragma GCC unroll 6
+            for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+                for (long part = 0; part < PARTIAL_SUMS; ++part) sums[row][part] = Wide{};
+            long i = 0;
+            for (; i + PARTIAL_SUMS <= size; i += PARTIAL_SUMS)
+#pragma GCC unroll 4
+                for (long part = 0; part < PARTIAL_SUMS; ++part) {
+                    const Wide key = load(keys + (i + part) * count);
+#pragma GCC unroll 6
+                    for (long row = 0; row < ROWS; ++row)
+                        sums[row][part] += all(own[row * query_stride + i + part]) * key;
+                }
+            for (; i < size; ++i) {
+                const Wide key = load(keys + i * count);
+#pragma GCC unroll 6
+                for (long row = 0; row < ROWS; ++row) sums[row][0] += all(own[row * query_stride + i]) * key;
+            }
+#pragma GCC unroll 6
+            for (long row = 0; row < ROWS; ++row) {
+                Wide sum = sums[row][0];
+#pragma GCC unroll 4
+                for (long part = 1; part < PARTIAL_SUMS; ++part) sum += sums[row][part];
+                store(sum * factor, terms + row * filled + begin);
+            }
+        }
+        float scale[ROWS];
+        for (long row = 0; row < ROWS; ++row) scale[row] = softmax_terms(terms + row * filled, count);
+        const Brief* values = block + count * features + head * size;
+        weigh<ROWS>(terms, filled, scale, count, [=](long n) { return values + n * features; }, size,
+                    result + head * size, features);
+    }
+}
+
+// Attention of each row over its source sentence: count[row] tokens, which begin at token first[row] of `memory`. Rows
+// of a sentence that follow one another read it together; their results are as if each read it alone.
+void attend_sources(const float* query, long query_stride, const Brief* memory, const int32_t* first, const int32_t* count,
+                   float* result, long rows, long heads, long size) {
+    static constexpr decltype(&attend_together<1>) of_rows[] = {
+        attend_together<1>, attend_together<2>, attend_together<3>, attend_together<4>,
+#if defined(__AVX512F__)
+        attend_together<5>, attend_together<6>,
+#endif
+    };
+    static_assert(sizeof of_rows / sizeof *of_rows == QUERIES, "one for each number of rows");
+    const long features = heads * size;
+    std::vector<float> terms;
+    for (long row = 0, together; row < rows; row += together) {
+        for (together = 1; together < QUERIES && row + together < rows && first[row + together] == first[row] &&
+                           count[row + together] == count[row];)
+            ++together;
+        terms.resize(QUERIES * (count[row] + WIDTH));
+        of_rows[together - 1](query + row * query_stride, query_stride, memory + first[row] * 2 * features, count[row],
+                              result + row * features, heads, size, terms.data());
+    }
+}
+
+// Attention of each row over its own past: `length` of it rows of `cache`, whose numbers begin at past + row *
+// past_stride. A row of the cache holds the keys of all heads, then the values.
+void attend_own(const float* query, long query_stride, const Brief* cache, const int32_t* past, long past_stride,
+                 const int32_t* length, float* result, long rows, long heads, long size) {
+    const long features = heads * size, whole = size / WIDTH * WIDTH;
+    const float factor = 1 / std::sqrt(float(size));
+    std::vector<float> terms;
+    std::vector<const Brief*> places;
+    for (long row = 0; row < rows; ++row, query += query_stride, past += past_stride, result += features) {
+        const long keys = length[row], filled = (keys + WIDTH - 1) / WIDTH * WIDTH;
+        terms.resize(heads * filled);
+        places.resize(keys);
+        for (long n = 0; n < keys; ++n) {
+            const Brief* key = places[n] = cache + 2 * features * past[n];
+            for (long i = 0; i < features; i += 64 / long(sizeof *key)) __builtin_prefetch(key + features + i);
+            for (long head = 0; head < heads; ++head, key += size) {
+                const float* own = query + head * size;
+                Wide products = {};
+                for (long i = 0; i < whole; i += WIDTH) products += load(own + i) * load(key + i);
+                float score = sum_of(products);
+                for (long i = whole; i < size; ++i) score += own[i] * number_of(key[i]);
+                terms[head * filled + n] = score * factor;
+            }
+        }
+        for (long head = 0; head < heads; ++head) {
+            float* own = terms.data() + head * filled;
+            const float scale = softmax_terms(own, keys);
+            const long column = features + head * size;
+            weigh<1>(own, filled, &scale, keys, [&](long n) { return places[n] + column; }, size, result + head * size,
+                     features);
+        }
+    }
+}
 
 // The levels of inputs are stored unsigned, as products of bytes want them: this one is 0.
 constexpr long ZERO_LEVEL = 128;
@@ -318,33 +487,50 @@ constexpr long TILE = 6;
 constexpr long TILE = 3;
 #endif
 
+// Sums of int32, to each of which one instruction adds the products of a GROUP of bytes.
+#if defined(__AVX512VNNI__)
+#define VNNI
+typedef __m512i Sums;
+inline Sums same_group(int32_t group) { return _mm512_set1_epi32(group); }
+inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm512_dpbusd_epi32(sums, levels, weights); }
+#elif defined(__AVXVNNI__)
+#define VNNI
+typedef __m256i Sums;
+inline Sums same_group(int32_t group) { return _mm256_set1_epi32(group); }
+inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm256_dpbusd_avx_epi32(sums, levels, weights); }
+#endif
+
 // What ROWS rows of levels give with a panel, (ROWS, PANEL).
 template <long ROWS>
 void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
-#if defined(__AVX512VNNI__)
-    // Unrolled, the sums are registers; else the compiler stores each of them each time.
-    constexpr long VECTORS = PANEL / WIDTH;
-    __m512i totals[ROWS][VECTORS], weights[VECTORS];
+#if defined(VNNI)
+    constexpr long VECTORS = 4, OUTPUTS = VECTORS * long(sizeof(Sums) / sizeof *sums);
+    for (long first = 0; first < PANEL; first += OUTPUTS) {
+        // Unrolled, the sums are registers; else the compiler stores each of them each time.
+        Sums totals[ROWS][VECTORS], own[VECTORS];
 #pragma GCC unroll 6
-    for (long row = 0; row < ROWS; ++row)
+        for (long row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-        for (long v = 0; v < VECTORS; ++v) totals[row][v] = _mm512_setzero_si512();
-    for (long i = 0; i < stride; i += GROUP, panel += GROUP * PANEL) {
+            for (long v = 0; v < VECTORS; ++v) totals[row][v] = Sums{};
+        const int8_t* weights = panel + first * GROUP;
+        for (long i = 0; i < stride; i += GROUP, weights += GROUP * PANEL) {
 #pragma GCC unroll 4
-        for (long v = 0; v < VECTORS; ++v) weights[v] = _mm512_loadu_si512(panel + v * 64);
+            for (long v = 0; v < VECTORS; ++v) std::memcpy(&own[v], weights + v * sizeof *own, sizeof *own);
 #pragma GCC unroll 6
-        for (long row = 0; row < ROWS; ++row) {
-            int32_t group;
-            std::memcpy(&group, levels + row * stride + i, sizeof group);
-            const __m512i same = _mm512_set1_epi32(group);
+            for (long row = 0; row < ROWS; ++row) {
+                int32_t group;
+                std::memcpy(&group, levels + row * stride + i, sizeof group);
+                const Sums same = same_group(group);
 #pragma GCC unroll 4
-            for (long v = 0; v < VECTORS; ++v) totals[row][v] = _mm512_dpbusd_epi32(totals[row][v], same, weights[v]);
+                for (long v = 0; v < VECTORS; ++v) totals[row][v] = add_products(totals[row][v], same, own[v]);
+            }
         }
-    }
 #pragma GCC unroll 6
-    for (long row = 0; row < ROWS; ++row)
+        for (long row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-        for (long v = 0; v < VECTORS; ++v) _mm512_storeu_si512(sums + row * PANEL + v * WIDTH, totals[row][v]);
+            for (long v = 0; v < VECTORS; ++v)
+                std::memcpy(sums + row * PANEL + first + v * sizeof(Sums) / sizeof *sums, &totals[row][v], sizeof(Sums));
+    }
 #elif defined(__AVX2__)
     // Sums of sixteen outputs at a time, in pairs of inputs: in bytes the products of a pair could overflow.
     constexpr long OUTPUTS = 16, VECTORS = 4;                                   // four outputs and both pairs in each
@@ -392,18 +578,28 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
 #endif
 }
 
-// The results of `rows` rows, from their sums with the panel that begins with output number `begin`.
+// The results of `rows` rows, from their sums with the panel that begins with output number `begin`; rows of the result
+// are `result_stride` numbers apart.
 void scale_sums(const Linear& linear, long begin, const int32_t* sums, const float* input_scale, float* result,
-                long rows) {
+                long result_stride, long rows) {
+    typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
     const long outputs = std::min(PANEL, linear.outputs - begin);
-    for (long row = 0; row < rows; ++row) {
-        float* found = result + row * linear.outputs + begin;
-        const float scale_of_row = input_scale[row];
-        for (long i = 0; i < outputs; ++i)
-            found[i] = float(sums[row * PANEL + i] - linear.offset[begin + i]) * scale_of_row * linear.scale[begin + i];
-        if (linear.bias)
-            for (long i = 0; i < outputs; ++i) found[i] += linear.bias[begin + i];
+    long i = 0;
+    for (; i + WIDTH <= outputs; i += WIDTH) {
+        Whole offset, sum;
+        std::memcpy(&offset, linear.offset + begin + i, sizeof offset);
+        const Wide scale = load(linear.scale + begin + i), bias = linear.bias ? load(linear.bias + begin + i) : Wide{};
+        for (long row = 0; row < rows; ++row) {
+            std::memcpy(&sum, sums + row * PANEL + i, sizeof sum);
+            store(__builtin_convertvector(sum - offset, Wide) * input_scale[row] * scale + bias,
+                  result + row * result_stride + i);
+        }
     }
+    for (; i < outputs; ++i)
+        for (long row = 0; row < rows; ++row)
+            result[row * result_stride + i] =
+                float(sums[row * PANEL + i] - linear.offset[begin + i]) * input_scale[row] * linear.scale[begin + i] +
+                (linear.bias ? linear.bias[begin + i] : 0.0f);
 }
 
 #if defined(TILES)
@@ -479,48 +675,64 @@ void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t*
 }
 
 // `product_of_levels` in tiles.
-void product_in_tiles(const Linear& linear, const uint8_t* levels, long stride, const float* input_scale, float* result,
-                      long rows) {
+void product_in_tiles(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
+                      const float* input_scale, float* result, long result_stride, long rows) {
     // All tiles of levels have the same size, for another one would have to be configured, and as few rows as they can.
     const long tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, size = (rows + tiles - 1) / tiles;
     const TileSizes sizes(size, (stride - 1) % TILE_BYTES + 1);
     alignas(64) int32_t sums[TILE_ROWS * PANEL];
-    for (long begin = 0; begin < linear.outputs; begin += PANEL)
+    for (long begin = first; begin < last; begin += PANEL)
         for (long tile = 0; tile < tiles; ++tile) {
             const long row = std::min(tile * size, rows - size);                // the last tile repeats some rows
             tile_sums(levels + row * stride, stride, linear.panels + begin * stride, sums);
-            scale_sums(linear, begin, sums, input_scale + row, result + row * linear.outputs, size);
+            scale_sums(linear, begin, sums, input_scale + row, result + row * result_stride + begin - first,
+                       result_stride, size);
         }
 }
 #endif
 
-// A product of rows in levels, with their scale; a panel stays in the first cache while all rows pass.
-void product_of_levels(const Linear& linear, const uint8_t* levels, long stride, const float* input_scale, float* result,
-                       long rows) {
+// Outputs `first` (of a panel the first) to `last` of rows in levels with their scale, whose results are `result_stride`
+// numbers apart. A panel stays in the first cache while all rows pass.
+void product_of_levels(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
+                       const float* input_scale, float* result, long result_stride, long rows) {
 #if defined(TILES)
     if (rows >= ENOUGH_FOR_TILES && tiles_granted()) {
-        product_in_tiles(linear, levels, stride, input_scale, result, rows);
+        product_in_tiles(linear, first, last, levels, stride, input_scale, result, result_stride, rows);
         return;
     }
 #endif
     static constexpr decltype(&panel_sums<1>) of_rows[] = {panel_sums<1>, panel_sums<2>, panel_sums<3>,
                                                           panel_sums<4>, panel_sums<5>, panel_sums<6>};
     alignas(64) int32_t sums[TILE * PANEL];
-    for (long begin = 0; begin < linear.outputs; begin += PANEL)
+    for (long begin = first; begin < last; begin += PANEL)
         for (long row = 0; row < rows; row += TILE) {
             const long tile = std::min(TILE, rows - row);
             of_rows[tile - 1](levels + row * stride, stride, linear.panels + begin * stride, sums);
-            scale_sums(linear, begin, sums, input_scale + row, result + row * linear.outputs, tile);
+            scale_sums(linear, begin, sums, input_scale + row, result + row * result_stride + begin - first,
+                       result_stride, tile);
         }
 }
 
-void product(const Linear& linear, const float* input, float* result, long rows) {
-    const long stride = (linear.inputs + GROUP - 1) / GROUP * GROUP;
-    const auto levels = room_for<uint8_t>(rows * stride);
-    const auto scale = room_for<float>(rows);
-    quantise(input, levels.get(), scale.get(), rows, linear.inputs, stride);
-    product_of_levels(linear, levels.get(), stride, scale.get(), result, rows);
-}
+// The inputs of a product in levels, for up to so many rows of so many numbers.
+struct Levels {
+    const std::unique_ptr<uint8_t[]> levels;
+    const std::unique_ptr<float[]> scale;
+    long stride = 0;
+
+    static long filled(long inputs) { return (inputs + GROUP - 1) / GROUP * GROUP; }
+
+    Levels(long rows, long inputs) : levels(room_for<uint8_t>(rows * filled(inputs))), scale(room_for<float>(rows)) {}
+
+    void take(const float* input, long rows, long inputs) {
+        stride = filled(inputs);
+        quantise(input, levels.get(), scale.get(), rows, inputs, stride);
+    }
+
+    // Outputs `first` to `last` of what was taken.
+    void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
+        product_of_levels(linear, first, last, levels.get(), stride, scale.get(), result, result_stride, rows);
+    }
+};
 
 void activate(float* numbers, long count, long activation) {
     if (activation == RELU)
@@ -538,15 +750,17 @@ void activate(float* numbers, long count, long activation) {
 // Some rows on their way through the sublayers of a stack: what is added to, what a sublayer reads and what it gives.
 struct Rows {
     const Stack& stack;
-    const long rows, d_model, head_size;
-    std::unique_ptr<float[]> hidden, entering, output, projected, attended;
+    const long d_model, head_size;
+    long rows;                                                                  // at most those that there is room for
+    const std::unique_ptr<float[]> hidden, entering, output, projected, attended;
+    Levels levels;
 
     Rows(const Stack& stack, long rows)
-        : stack(stack), rows(rows), d_model(stack.d_model), head_size(d_model / stack.heads),
+        : stack(stack), d_model(stack.d_model), head_size(d_model / stack.heads), rows(rows),
           hidden(room_for<float>(rows * d_model)), entering(room_for<float>(rows * d_model)),
           output(room_for<float>(rows * d_model)),
           projected(room_for<float>(rows * std::max(3 * d_model, stack.feed_forward))),
-          attended(room_for<float>(rows * d_model)) {}
+          attended(room_for<float>(rows * d_model)), levels(rows, std::max(d_model, stack.feed_forward)) {}
 
     // When `hidden` is filled.
     void begin() {
@@ -555,32 +769,36 @@ struct Rows {
         if (stack.pre_norm) leave(stack.first);
     }
 
-    void project(const Linear& linear) { product(linear, entering.get(), projected.get(), rows); }
+    void multiply(const Linear& linear, const float* input, float* result) {
+        levels.take(input, rows, linear.inputs);
+        levels.multiply(linear, 0, linear.outputs, result, linear.outputs, rows);
+    }
+
+    void project(const Linear& linear) { multiply(linear, entering.get(), projected.get()); }
 
     void leave(const Norm& norm) {
         add_and_norm(hidden.get(), output.get(), norm, hidden.get(), entering.get(), rows, d_model);
         if (!stack.pre_norm) std::copy_n(entering.get(), rows * d_model, hidden.get());
     }
 
-    void attend_and_leave(long query_stride, const float* keys_values, long stride, const int32_t* past,
-                          const int32_t* first, const int32_t* count, long length, const Linear& out, const Norm& norm) {
-        attend_rows(projected.get(), query_stride, keys_values, stride, past, first, count, length, attended.get(), rows,
-               stack.heads, head_size);
-        product(out, attended.get(), output.get(), rows);
+    // When `attended` is filled.
+    void leave_attention(const Linear& out, const Norm& norm) {
+        multiply(out, attended.get(), output.get());
         leave(norm);
     }
 
     void feed_forward(const Layer& layer) {
         project(layer.inner);
         activate(projected.get(), rows * stack.feed_forward, stack.activation);
-        product(layer.outer, projected.get(), output.get(), rows);
+        multiply(layer.outer, projected.get(), output.get());
         leave(layer.norms[2]);
     }
 };
 
-// Keys and values of the source for each decoder layer, (layers, all_tokens, 2 * d_model), from the embedded tokens that
-// begin at `begin` and are whole sentences. Each token sees count of them from `first` on.
-void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, float* memory,
+// Keys and values of the source for each decoder layer, (layers, all_tokens, 2 * d_model) as attention reads them
+// (`lay_out`), from the embedded tokens that begin at `begin` and are whole sentences: token t is of the one with
+// count[t] tokens from first[t] on.
+void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, Brief* memory,
             long begin, long tokens, long all_tokens) {
     Rows rows(encoder, tokens);
     const long d_model = rows.d_model;
@@ -588,61 +806,72 @@ void encode(const Stack& encoder, const float* embedded, const int32_t* first, c
     rows.begin();
     std::vector<int32_t> first_here(tokens);
     for (long token = 0; token < tokens; ++token) first_here[token] = first[begin + token] - int32_t(begin);
+    const auto lay_out_all = [&](const float* keys_values, long stride, Brief* blocks) {
+        for (long token = 0; token < tokens; token += count[begin + token])
+            lay_out(keys_values + token * stride, stride, blocks + token * 2 * d_model, count[begin + token], d_model);
+    };
+    const auto own = room_for<Brief>(tokens * 2 * d_model + WIDTH);
     for (long number = 0; number < encoder.number_of_layers; ++number) {
         const Layer& layer = encoder.layers[number];
         rows.project(layer.query_key_value);
-        rows.attend_and_leave(3 * d_model, rows.projected.get() + d_model, 3 * d_model, nullptr,
-                              first_here.data(), count + begin, 0, layer.output, layer.norms[0]);
+        lay_out_all(rows.projected.get() + d_model, 3 * d_model, own.get());
+        attend_sources(rows.projected.get(), 3 * d_model, own.get(), first_here.data(), count + begin,
+                      rows.attended.get(), tokens, encoder.heads, rows.head_size);
+        rows.leave_attention(layer.output, layer.norms[0]);
         rows.feed_forward(layer);
     }
     for (long number = 0; number < encoder.number_of_last; ++number) {
         rows.project(encoder.last[number]);
-        std::copy_n(rows.projected.get(), tokens * 2 * d_model, memory + (number * all_tokens + begin) * 2 * d_model);
+        lay_out_all(rows.projected.get(), 2 * d_model, memory + (number * all_tokens + begin) * 2 * d_model);
     }
 }
 
-// What a step is about, of all its rows: the last `tokens`, (rows,), whose embeddings times `embedding_scale` are added
-// to the position's. The keys and values of layer l are written into cache + l * layer_stride from row `taken` on, and
-// row r attends to its rows past[r * length ...] and to `count[r]` rows from first[r] on of memory + l * memory_stride.
+// A step of some rows. The embedding of row r's token, times embedding_scale, is added to position length[r] - 1; its
+// keys and values in layer l are written into row past[r * past_stride + length[r] - 1] of cache + l * layer_stride,
+// whose rows past[r * past_stride ...] it attends to, and to the sentence of count[r] tokens from first[r] on in
+// memory + l * memory_stride.
 struct Position {
-    const float *embedding, *position;
+    const float *embedding, *positions;
     float embedding_scale;
     const int64_t* tokens;
-    float* cache;
-    long layer_stride, taken;
+    Brief* cache;
+    long layer_stride;
     const int32_t* past;
-    long length;
-    const float* memory;
+    long past_stride;
+    const int32_t* length;
+    const Brief* memory;
     long memory_stride;
     const int32_t *first, *count;
-    float* logits;
 };
 
-// The logits of some rows, in at.logits from row `logits_begin` on.
-void step(const Stack& decoder, const Position& at, long begin, long number_of_rows, long logits_begin) {
-    Rows rows(decoder, number_of_rows);
+// What the rows are after the last layer, in `rows.entering`, of those that begin at `begin`.
+void step(Rows& rows, const Position& at, long begin) {
+    const Stack& decoder = rows.stack;
     const long d_model = rows.d_model;
-    for (long row = 0; row < number_of_rows; ++row) {
-        const float* embedded = at.embedding + at.tokens[begin + row] * d_model;
+    const int32_t *past = at.past + begin * at.past_stride, *length = at.length + begin;
+    for (long row = 0; row < rows.rows; ++row) {
+        const float *embedded = at.embedding + at.tokens[begin + row] * d_model,
+                    *position = at.positions + (length[row] - 1) * d_model;
         for (long i = 0; i < d_model; ++i)
-            rows.hidden[row * d_model + i] = embedded[i] * at.embedding_scale + at.position[i];
+            rows.hidden[row * d_model + i] = embedded[i] * at.embedding_scale + position[i];
     }
     rows.begin();
     for (long number = 0; number < decoder.number_of_layers; ++number) {
         const Layer& layer = decoder.layers[number];
-        float* own = at.cache + number * at.layer_stride;
+        Brief* cache = at.cache + number * at.layer_stride;
         rows.project(layer.query_key_value);
-        for (long row = 0; row < number_of_rows; ++row)
-            std::copy_n(rows.projected.get() + (3 * row + 1) * d_model, 2 * d_model,
-                        own + (at.taken + begin + row) * 2 * d_model);
-        rows.attend_and_leave(3 * d_model, own, 2 * d_model, at.past + begin * at.length, nullptr, nullptr,
-                              at.length, layer.output, layer.norms[0]);
+        for (long row = 0; row < rows.rows; ++row)
+            shorten(rows.projected.get() + (3 * row + 1) * d_model,
+                    cache + past[row * at.past_stride + length[row] - 1] * 2 * d_model, 2 * d_model);
+        attend_own(rows.projected.get(), 3 * d_model, cache, past, at.past_stride, length, rows.attended.get(),
+                    rows.rows, decoder.heads, rows.head_size);
+        rows.leave_attention(layer.output, layer.norms[0]);
         rows.project(layer.query);
-        rows.attend_and_leave(d_model, at.memory + number * at.memory_stride, 2 * d_model, nullptr, at.first + begin,
-                              at.count + begin, 0, layer.source_output, layer.norms[1]);
+        attend_sources(rows.projected.get(), d_model, at.memory + number * at.memory_stride, at.first + begin,
+                      at.count + begin, rows.attended.get(), rows.rows, decoder.heads, rows.head_size);
+        rows.leave_attention(layer.source_output, layer.norms[1]);
         rows.feed_forward(layer);
     }
-    product(*decoder.last, rows.entering.get(), at.logits + logits_begin * decoder.last->outputs, number_of_rows);
 }
 
 // work(begin, count) for parts of `rows`, as many as there are threads or more.
@@ -657,93 +886,217 @@ void in_parts(long rows, Work work) {
     for (long begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
 }
 
-// log of the sum of exp of the logits.
-float log_sum_exp(const float* logits, long count) {
-    const float largest = largest_of(logits, count);
-    const float sum =
-        sum_of_terms(logits, count, 2 * LEAST, [=](Wide logits) { return exponential(logits - largest); });
-    return largest + std::log(sum);
+// A word that follows a hypothesis of a group (number `beam`), and log p of the longer one.
+struct Continuation {
+    float total;
+    int32_t beam, word;
+};
+
+constexpr Continuation NONE = {LEAST, 0, 0};
+
+// Of what it is shown, the best `count`, best first, are kept in `best`, which is NONE at first.
+inline void consider(Continuation* best, long count, Continuation one) {
+    long place = count - 1;
+    if (!(one.total > best[place].total)) return;
+    for (; place > 0 && best[place - 1].total < one.total; --place) best[place] = best[place - 1];
+    best[place] = one;
 }
 
-// The best continuations of a group so far, best first. What is not above LEAST is none.
-struct Best {
+// Words whose logits are looked at while they lie in a core's cache.
+constexpr long WORDS = 16 * PANEL;
+
+// For some rows log of the sum of exp of all logits, and the best words. They are shown all logits in blocks of WORDS.
+struct Choice {
+    const long count;                                                           // of the best words of each row
+    std::vector<float> largest, sum, end;
+    std::vector<Continuation> best;
+
+    Choice(long rows, long count) : count(count), largest(rows), sum(rows), end(rows), best(rows * count) {}
+
+    void begin() {
+        std::fill(largest.begin(), largest.end(), LEAST);
+        std::fill(sum.begin(), sum.end(), 0.0f);
+        std::fill(best.begin(), best.end(), NONE);
+    }
+
+    // The logits of words `first` to `last`; they are overwritten where a word is forbidden.
+    void show(long row, float* logits, long first, long last, const int64_t* forbidden, long number_forbidden) {
+        Wide of_panel[WORDS / PANEL], of_all = all(LEAST);
+        for (long begin = first; begin < last; begin += PANEL) {
+            Wide& found = of_panel[(begin - first) / PANEL];
+            found = largest_by_lane(logits + begin - first, std::min(PANEL, last - begin));
+            of_all = larger(of_all, found);
+        }
+        const float most = largest_in(of_all);
+        if (most > largest[row]) {
+            sum[row] *= std::exp(largest[row] - most);
+            largest[row] = most;
+        }
+        const float reference = largest[row];
+        sum[row] += sum_of_terms(logits, last - first, 2 * LEAST,
+                                 [=](Wide logits) { return exponential(logits - reference); });
+        if (first <= END && END < last) end[row] = logits[END - first];
+        for (long i = 0; i < number_forbidden; ++i)
+            if (first <= forbidden[i] && forbidden[i] < last) logits[forbidden[i] - first] = 2 * LEAST;
+        Continuation* own = &best[row * count];
+        for (long begin = first; begin < last; begin += PANEL) {
+            if (!above(of_panel[(begin - first) / PANEL], own[count - 1].total)) continue;
+            long i = begin;
+            for (; i + WIDTH <= std::min(begin + PANEL, last); i += WIDTH)
+                for (uint32_t lanes = above(load(logits + i - first), own[count - 1].total); lanes; lanes &= lanes - 1) {
+                    const long word = i + __builtin_ctz(lanes);
+                    consider(own, count, {logits[word - first], 0, int32_t(word)});
+                }
+            for (; i < std::min(begin + PANEL, last); ++i) consider(own, count, {logits[i - first], 0, int32_t(i)});
+        }
+    }
+
+    // The best `count` continuations of a group of `beam` hypotheses from row `first` on, with log p `before` each. Of
+    // normalised rows the logits are log p themselves.
+    void choose(long first, long beam, const float* before, bool must_end, bool normalised, Continuation* found) const {
+        std::fill_n(found, count, NONE);
+        for (long place = 0; place < beam; ++place) {
+            const long row = first + place;
+            const float past = normalised ? before[place] : before[place] - (largest[row] + std::log(sum[row]));
+            if (must_end) {
+                consider(found, count, {past + end[row], int32_t(place), int32_t(END)});
+                continue;
+            }
+            const Continuation* own = &best[row * count];
+            for (long rank = 0; rank < count && own[rank].total > LEAST; ++rank)
+                consider(found, count, {past + own[rank].total, int32_t(place), own[rank].word});
+        }
+    }
+};
+
+// What a search is given, see `search` below.
+struct Search {
+    const Stack& decoder;
+    const float *embedding, *positions;
+    float embedding_scale;
+    const Brief* memory;
+    long memory_stride;
+    const int32_t *first, *count;
+    const int64_t* limits;
+    long sentences, beam, enough;
+    const int64_t* forbidden;
+    long number_forbidden, most, longest;
+    int64_t* found;
     float* totals;
-    int64_t *beams, *ids;
-    const long count;
+    int32_t *lengths, *tokens;
+};
 
-    Best(float* totals, int64_t* beams, int64_t* ids, long count) : totals(totals), beams(beams), ids(ids), count(count) {
-        std::fill_n(totals, count, LEAST);
-        std::fill_n(beams, count, 0);
-        std::fill_n(ids, count, 0);
+// A sentence that is being searched: `width` hypotheses of `length` words, whose rows of the cache are those of `slot`.
+struct Sentence {
+    long number, slot, length, width;
+};
+
+// Of hypotheses, row by row: what they consist of, in words and in rows of the cache, their last word and log p.
+struct Hypotheses {
+    long longest, rows = 0;
+    std::vector<int32_t> words, past;
+    std::vector<int64_t> last;
+    std::vector<float> totals;
+
+    Hypotheses(long capacity, long longest)
+        : longest(longest), words(capacity * longest), past(capacity * longest), last(capacity), totals(capacity) {}
+
+    void add(int64_t word, float total) {
+        last[rows] = word;
+        totals[rows++] = total;
     }
 
-    void consider(float total, long beam, long id) {
-        long place = count - 1;
-        if (!(total > totals[place])) return;
-        for (; place > 0 && totals[place - 1] < total; --place) {
-            totals[place] = totals[place - 1];
-            beams[place] = beams[place - 1];
-            ids[place] = ids[place - 1];
-        }
-        totals[place] = total;
-        beams[place] = beam;
-        ids[place] = id;
+    // What row `parent` of `others` consists of, with its next word.
+    void add_longer(const Hypotheses& others, long parent, long length, int32_t word, float total) {
+        std::copy_n(&others.words[parent * longest], length, &words[rows * longest]);
+        std::copy_n(&others.past[parent * longest], length + 1, &past[rows * longest]);
+        words[rows * longest + length] = word;
+        add(word, total);
     }
 };
 
-// The `count` best continuations of a group of hypotheses, whose logits (beam, words) are overwritten where nothing may
-// follow. Those that there are not have a total of LEAST.
-void choose(float* logits, const float* totals, long beam, long words, const int64_t* forbidden, long number_forbidden,
-            bool must_end, bool normalised, Best best) {
-    constexpr long BLOCK = 64;
-    for (long row = 0; row < beam; ++row, logits += words) {
-        const float past = normalised ? totals[row] : totals[row] - log_sum_exp(logits, words);
-        if (must_end) {
-            best.consider(past + logits[END], row, END);
-            continue;
+// Bytes of a thread's keys and values, at most where there is a choice.
+constexpr long CACHE_BYTES = 256 << 20;
+
+// Searches sentences, `some` at once, until take() says that there are no more. One that is done makes room for another:
+// so the steps have as many rows as they can.
+template <class Take>
+void search_some(const Search& given, long some, Take take) {
+    const long d_model = given.decoder.d_model, words = given.decoder.last->outputs, candidates = 2 * given.beam;
+    const long layers = given.decoder.number_of_layers, room = given.longest * given.beam;
+    some = std::clamp(CACHE_BYTES / long(layers * room * 2 * d_model * sizeof(Brief)), 1L, some);
+    const long capacity = some * given.beam, layer_stride = some * room * 2 * d_model;
+    const auto cache = room_for<Brief>(layers * layer_stride);
+    const auto logits = room_for<float>(capacity * WORDS);
+    Rows rows(given.decoder, capacity);
+    Choice choice(capacity, candidates);
+    std::vector<Continuation> best(candidates);
+    Hypotheses now(capacity, given.longest), after(capacity, given.longest);
+    std::vector<int32_t> length(capacity), first(capacity), count(capacity);
+    std::vector<Sentence> searched, stay;
+    std::vector<long> slots, going;
+    for (long slot = some - 1; slot >= 0; --slot) slots.push_back(slot);
+    for (;;) {
+        for (long number; !slots.empty() && (number = take()) >= 0; slots.pop_back()) {
+            searched.push_back({number, slots.back(), 0, 1});
+            now.add(START, 0.0f);
         }
-        for (long i = 0; i < number_forbidden; ++i) logits[forbidden[i]] = 2 * LEAST;
-        for (long begin = 0; begin < words; begin += BLOCK) {
-            const long end = std::min(begin + BLOCK, words);
-            const float largest = largest_of(logits + begin, end - begin);
-            if (!(past + largest > best.totals[best.count - 1])) continue;
-            for (long i = begin; i < end; ++i) best.consider(past + logits[i], row, i);
+        if (searched.empty()) return;
+        long row = 0;
+        for (const Sentence& one : searched)
+            for (long place = 0; place < one.width; ++place, ++row) {
+                now.past[row * given.longest + one.length] =
+                    int32_t(one.slot * room + one.length * given.beam + place);
+                length[row] = int32_t(one.length + 1);
+                first[row] = given.first[one.number];
+                count[row] = given.count[one.number];
+            }
+        rows.rows = now.rows;
+        step(rows, {given.embedding, given.positions, given.embedding_scale, now.last.data(), cache.get(), layer_stride,
+                    now.past.data(), given.longest, length.data(), given.memory, given.memory_stride, first.data(),
+                    count.data()}, 0);
+        rows.levels.take(rows.entering.get(), rows.rows, d_model);
+        choice.begin();
+        for (long begin = 0; begin < words; begin += WORDS) {
+            const long end = std::min(begin + WORDS, words);
+            rows.levels.multiply(*given.decoder.last, begin, end, logits.get(), WORDS, rows.rows);
+            for (row = 0; row < rows.rows; ++row)
+                choice.show(row, &logits[row * WORDS], begin, end, given.forbidden, given.number_forbidden);
         }
+        row = 0;
+        stay.clear();
+        after.rows = 0;
+        for (const Sentence& one : searched) {
+            choice.choose(row, one.width, &now.totals[row], given.limits[one.number] <= one.length + 1, false, best.data());
+            int64_t& found = given.found[one.number];
+            for (long rank = 0; rank < given.beam; ++rank) {
+                if (best[rank].word != END || !(best[rank].total > LEAST)) continue;
+                const long place = one.number * given.most + found++;
+                given.totals[place] = best[rank].total;
+                given.lengths[place] = int32_t(one.length);
+                std::copy_n(&now.words[(row + best[rank].beam) * given.longest], one.length,
+                            given.tokens + place * given.longest);
+            }
+            going.clear();
+            for (long rank = 0; rank < candidates && long(going.size()) < given.beam; ++rank)
+                if (best[rank].word != END && best[rank].total > LEAST) going.push_back(rank);
+            if (found >= given.enough || going.empty()) {
+                slots.push_back(one.slot);
+            } else {
+                stay.push_back({one.number, one.slot, one.length + 1, given.beam});
+                for (long place = 0; place < given.beam; ++place) {
+                    // Where fewer go on than the beam is wide, the first one stands in, without hope.
+                    const bool hopeful = place < long(going.size());
+                    const Continuation& next = best[going[hopeful ? place : 0]];
+                    after.add_longer(now, row + next.beam, one.length, next.word, hopeful ? next.total : -INFINITY);
+                }
+            }
+            row += one.width;
+        }
+        std::swap(now, after);
+        std::swap(searched, stay);
     }
 }
-
-// What the cache of a search has room for when it grows, in steps.
-constexpr long STEPS_OF_ROOM = 16;
-
-// Keys and values of all layers, (layers, room, features), of which `taken` rows are written.
-struct Cache {
-    const long layers, features;
-    long room = 0, taken = 0;
-    std::unique_ptr<float[]> keys_values;
-
-    Cache(long layers, long features) : layers(layers), features(features) {}
-
-    // Make room for `rows` more. Rows that are part of no hypothesis any more are dropped; `past` is renumbered.
-    void reserve(long rows, std::vector<int32_t>& past) {
-        if (taken + rows <= room) return;
-        std::vector<int32_t> places(taken, -1);
-        for (const int32_t row : past) places[row] = 0;
-        long held = 0;
-        for (int32_t& place : places)
-            if (place == 0) place = int32_t(held++);
-        const long larger = std::max(room, held + STEPS_OF_ROOM * rows);
-        auto fresh = room_for<float>(layers * larger * features);
-        for (long layer = 0; layer < layers; ++layer)
-            for (long row = 0; row < taken; ++row)
-                if (places[row] >= 0)
-                    std::copy_n(keys_values.get() + (layer * room + row) * features, features,
-                                fresh.get() + (layer * larger + places[row]) * features);
-        for (int32_t& row : past) row = places[row];
-        keys_values = std::move(fresh);
-        room = larger;
-        taken = held;
-    }
-};
 
 }  // namespace
 
@@ -753,10 +1106,21 @@ void choose(float* logits, const float* totals, long groups, long beam, long wor
             long number_forbidden, const bool* must_end, bool normalised, float* best_totals, int64_t* beams, int64_t* ids,
             long count) {
 #pragma omp parallel for if (groups * beam > MANY_ROWS)
-    for (long group = 0; group < groups; ++group)
-        choose(logits + group * beam * words, totals + group * beam, beam, words, forbidden, number_forbidden,
-               must_end && must_end[group], normalised,
-               Best(best_totals + group * count, beams + group * count, ids + group * count, count));
+    for (long group = 0; group < groups; ++group) {
+        Choice choice(beam, count);
+        choice.begin();
+        for (long row = 0; row < beam; ++row)
+            for (long begin = 0; begin < words; begin += WORDS)
+                choice.show(row, logits + (group * beam + row) * words + begin, begin, std::min(begin + WORDS, words),
+                            forbidden, number_forbidden);
+        std::vector<Continuation> found(count);
+        choice.choose(0, beam, totals + group * beam, must_end && must_end[group], normalised, found.data());
+        for (long rank = 0; rank < count; ++rank) {
+            best_totals[group * count + rank] = found[rank].total;
+            beams[group * count + rank] = found[rank].beam;
+            ids[group * count + rank] = found[rank].word;
+        }
+    }
 }
 
 // What the engine does not call itself, but the self-check does.
@@ -766,19 +1130,25 @@ void add_and_norm(const float* hidden, const float* output, const Norm* norm, fl
     add_and_norm(hidden, output, *norm, sum, normed, rows, size);
 }
 
-void attend(const float* query, long query_stride, const float* keys_values, long stride, const int32_t* past,
-            const int32_t* first, const int32_t* count, long longest, float* result, long rows, long heads,
-            long head_size) {
-    attend_rows(query, query_stride, keys_values, stride, past, first, count, longest, result, rows, heads, head_size);
+void attend_past(const float* query, long query_stride, const Brief* cache, const int32_t* past, long past_stride,
+                 const int32_t* length, float* result, long rows, long heads, long size) {
+    attend_own(query, query_stride, cache, past, past_stride, length, result, rows, heads, size);
+}
+
+void attend_source(const float* query, long query_stride, const Brief* memory, const int32_t* first, const int32_t* count,
+                   float* result, long rows, long heads, long size) {
+    attend_sources(query, query_stride, memory, first, count, result, rows, heads, size);
 }
 
 void product(const Linear* linear, const float* input, float* result, long rows) {
     in_parts(rows, [&](long begin, long count) {
-        product(*linear, input + begin * linear->inputs, result + begin * linear->outputs, count);
+        Levels levels(count, linear->inputs);
+        levels.take(input + begin * linear->inputs, count, linear->inputs);
+        levels.multiply(*linear, 0, linear->outputs, result + begin * linear->outputs, linear->outputs, count);
     });
 }
 
-void encode(const Stack* encoder, const float* embedded, const int32_t* first, const int32_t* count, float* memory,
+void encode(const Stack* encoder, const float* embedded, const int32_t* first, const int32_t* count, Brief* memory,
             const int64_t* ends, long parts) {
 #pragma omp parallel for schedule(dynamic) if (parts > 1)
     for (long part = 0; part < parts; ++part) {
@@ -787,106 +1157,41 @@ void encode(const Stack* encoder, const float* embedded, const int32_t* first, c
     }
 }
 
-void step(const Stack* decoder, const float* embedding, const float* position, float scale, const int64_t* tokens,
-          float* cache, long layer_stride, long taken, const int32_t* past, long length, const float* memory,
-          long memory_stride, const int32_t* first, const int32_t* count, float* logits, long rows) {
-    const Position at = {embedding, position, scale,  tokens,        cache, layer_stride, taken,
-                         past,      length,   memory, memory_stride, first, count,        logits};
-    in_parts(rows, [&](long begin, long number) { step(*decoder, at, begin, number, begin); });
+void step(const Stack* decoder, const float* embedding, const float* positions, float scale, const int64_t* tokens,
+          Brief* cache, long layer_stride, const int32_t* past, long past_stride, const int32_t* length,
+          const Brief* memory, long memory_stride, const int32_t* first, const int32_t* count, float* logits, long rows) {
+    const Position at = {embedding, positions,   scale,  tokens, cache,         layer_stride,
+                         past,      past_stride, length, memory, memory_stride, first,        count};
+    in_parts(rows, [&](long begin, long number) {
+        Rows part(*decoder, number);
+        step(part, at, begin);
+        part.multiply(*decoder->last, part.entering.get(), logits + begin * decoder->last->outputs);
+    });
 }
 
 // The whole of search.py's `search` without hooks: for each sentence the `found` hypotheses that have ended, in the order
 // in which they did, with their log p in `totals` and `lengths` words in `tokens`, each (sentences, most) and tokens
 // (sentences, most, longest). A sentence is done when `enough` have ended; limits: the longest target of each, `</s>`
 // included. The source's keys and values are as `step` takes them, first and count of each sentence.
-void search(const Stack* decoder, const float* embedding, const float* positions, float scale, const float* memory,
+void search(const Stack* decoder, const float* embedding, const float* positions, float scale, const Brief* memory,
             long memory_stride, const int32_t* first, const int32_t* count, const int64_t* limits, long sentences,
             long beam, long enough, const int64_t* forbidden, long number_forbidden, long most, long longest,
             int64_t* found, float* totals, int32_t* lengths, int32_t* tokens) {
-    const long d_model = decoder->d_model, words = decoder->last->outputs, candidates = 2 * beam;
-    Cache cache(decoder->number_of_layers, 2 * d_model);
+    const Search given = {*decoder, embedding, positions, scale,     memory,           memory_stride, first,
+                          count,    limits,    sentences, beam,      enough,           forbidden,     number_forbidden,
+                          most,     longest,   found,     totals,    lengths,          tokens};
     std::fill_n(found, sentences, 0);
-    std::vector<long> searched(sentences);                                      // their numbers
-    for (long number = 0; number < sentences; ++number) searched[number] = number;
-    // Of each row: what its hypothesis consists of, in words and in rows of the cache, and its log p.
-    std::vector<int32_t> past, produced;
-    std::vector<float> before(sentences, 0.0f), best(sentences * candidates);
-    std::vector<int64_t> last(sentences, START), parents(sentences * candidates), ids(sentences * candidates);
-    std::vector<int32_t> first_of_row(first, first + sentences), count_of_row(count, count + sentences);
-    for (long length = 1, width = 1; !searched.empty(); ++length, width = beam) {
-        const long groups = long(searched.size()), rows = groups * width;
-        cache.reserve(rows, past);
-        std::vector<int32_t> longer(rows * length);
-        for (long row = 0; row < rows; ++row) {
-            std::copy_n(past.data() + row * (length - 1), length - 1, longer.data() + row * length);
-            longer[(row + 1) * length - 1] = int32_t(cache.taken + row);
-        }
-        past = std::move(longer);
-        long threads = 1;
+    long threads = 1;
 #if defined(_OPENMP)
-        threads = rows > MANY_ROWS ? omp_get_max_threads() : 1;
+    if (sentences * beam > MANY_ROWS) threads = std::min<long>(omp_get_max_threads(), sentences);
 #endif
-        // Whole sentences whose logits are chosen from at once: they stay in a core's cache.
-        const long size = std::clamp((groups + threads - 1) / threads, 1L, std::max(1L, TOGETHER / width));
-#pragma omp parallel for schedule(dynamic) if (threads > 1)
-        for (long begin = 0; begin < groups; begin += size) {
-            const long some = std::min(size, groups - begin);
-            const auto logits = room_for<float>(some * width * words);
-            // `step` counts rows from the beginning of all, this part's logits from its own.
-            const Position at = {embedding, positions + (length - 1) * d_model, scale, last.data(),
-                                 cache.keys_values.get(), cache.room * cache.features, cache.taken, past.data(), length,
-                                 memory, memory_stride, first_of_row.data(), count_of_row.data(), logits.get()};
-            step(*decoder, at, begin * width, some * width, 0);
-            for (long group = begin; group < begin + some; ++group)
-                choose(logits.get() + (group - begin) * width * words, before.data() + group * width, width, words,
-                       forbidden, number_forbidden, limits[searched[group]] <= length, false,
-                       Best(best.data() + group * candidates, parents.data() + group * candidates,
-                            ids.data() + group * candidates, candidates));
-        }
-        cache.taken += rows;
-        std::vector<long> stay;
-        std::vector<int32_t> past_after, produced_after, first_after, count_after;
-        std::vector<float> totals_after;
-        std::vector<int64_t> last_after;
-        for (long group = 0; group < groups; ++group) {
-            const long number = searched[group];
-            const float* reached = best.data() + group * candidates;
-            const int64_t *word = ids.data() + group * candidates, *parent = parents.data() + group * candidates;
-            for (long rank = 0; rank < beam; ++rank) {
-                if (word[rank] != END || !(reached[rank] > LEAST)) continue;
-                const long place = number * most + found[number]++;
-                totals[place] = reached[rank];
-                lengths[place] = int32_t(length - 1);
-                std::copy_n(produced.data() + (group * width + parent[rank]) * (length - 1), length - 1,
-                            tokens + place * longest);
-            }
-            std::vector<long> going;
-            for (long rank = 0; rank < candidates && long(going.size()) < beam; ++rank)
-                if (word[rank] != END && reached[rank] > LEAST) going.push_back(rank);
-            if (found[number] >= enough || going.empty()) continue;
-            stay.push_back(number);
-            for (long place = 0; place < beam; ++place) {
-                // Where fewer go on than the beam is wide, the first one stands in, without hope.
-                const long rank = going[place < long(going.size()) ? place : 0];
-                const long row = group * width + parent[rank];
-                totals_after.push_back(place < long(going.size()) ? reached[rank] : -INFINITY);
-                last_after.push_back(word[rank]);
-                first_after.push_back(first[number]);
-                count_after.push_back(count[number]);
-                past_after.insert(past_after.end(), past.begin() + row * length, past.begin() + (row + 1) * length);
-                produced_after.insert(produced_after.end(), produced.begin() + row * (length - 1),
-                                      produced.begin() + (row + 1) * (length - 1));
-                produced_after.push_back(int32_t(word[rank]));
-            }
-        }
-        searched = std::move(stay);
-        past = std::move(past_after);
-        produced = std::move(produced_after);
-        before = std::move(totals_after);
-        last = std::move(last_after);
-        first_of_row = std::move(first_after);
-        count_of_row = std::move(count_after);
-    }
+    const long some = std::clamp((sentences + threads - 1) / threads, 1L, std::max(1L, TOGETHER / beam));
+    std::atomic<long> next{0};
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    search_some(given, some, [&] {
+        const long number = next++;
+        return number < sentences ? number : -1;
+    });
 }
 
 }  // extern "C"
