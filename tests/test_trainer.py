@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -47,6 +48,22 @@ def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(recipe, tmp_path,
              rf"perplexity {figure}  epoch \d  {figure} tokens/s  learning rate \S+  gradient {figure}")
     steps = [re.fullmatch(shown, line) for line in lines if "tokenizer" not in line]
     assert [match and int(match[1]) for match in steps] == [2, 4, 6, 8, 10, 11]
+
+
+def test_a_training_says_where_its_curves_are_and_draws_them(recipe, tmp_path, capsys, monkeypatch):
+    run = tmp_path / "a run"
+    interrupting(monkeypatch, 7, press_ctrl_c)
+    with pytest.raises(Stopped):
+        train(recipe(), run)
+    told = f"learning curves: {run}/curves.svg in a browser, drawn anew at every validation; or tensorboard --logdir " \
+        f"'{run}/tensorboard'"
+    assert told in capsys.readouterr().err.splitlines()
+    assert ElementTree.parse(run / "curves.svg")
+    (run / "curves.svg").unlink()
+    train(recipe(), run)
+    titles = [title.text for title in ElementTree.parse(run / "curves.svg").iter("{http://www.w3.org/2000/svg}title")]
+    assert titles[0] == "a run"
+    assert {re.match("step [0-9]+", title)[0] for title in titles[1:]} == {"step 5", "step 10", "step 11"}
 
 
 def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys):
