@@ -845,7 +845,8 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
         from seq2seq.cli import main
         for command in ([], ["check"], ["train"], ["translate"], ["score"], ["evaluate"], ["average"]):
             assert main([*command, "--help"]) == 0
-        assert "seq2seq.recipe" not in sys.modules, "it takes time to import"
+        slow = {"seq2seq.recipe", "numpy", "sentencepiece"} & set(sys.modules)
+        assert not slow, slow
         assert main(["train", "wrong.yaml"]) == 2
         assert main(["check", "wrong.yaml", "--set", "seed=x"]) == 2
         assert main(["evaluate", "--hypothesis", "data/test.en", "--reference", "data/test.en"]) == 0
@@ -874,6 +875,21 @@ def test_a_file_is_no_run_directory(run, directory, command, inside):
 def test_the_help_lists_the_sizes_of_models(run, command):
     text = " ".join(run(command, "--help").out.decode().replace("│", " ").split())
     assert "tiny, small, base, big, rnn_small" in text
+
+
+def test_translating_imports_nothing_that_training_and_measuring_need(model):
+    """In another process, for this one has imported them. torch._dynamo and sympy alone take a second."""
+    program = textwrap.dedent("""
+        import sys
+        from seq2seq.cli import main
+        assert main(["translate", "model", "one.de", "--max-length", "3"]) == 0
+        found = {"torch._dynamo", "sympy", "torch.utils.tensorboard", "tensorboard", "datasets", "pyarrow", "sacrebleu",
+                 "transformers", "scipy", "matplotlib"} & set(sys.modules)
+        assert not found, found
+    """)
+    Path("one.de").write_text("ein Hund\n")
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_module_is_the_command(directory):

@@ -11,7 +11,6 @@ import typer
 
 from seq2seq import console
 from seq2seq.commands.common import load_translator, print_json, scores_as_text
-from seq2seq.corpus import read_texts
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.textio import not_parallel
@@ -80,6 +79,7 @@ def evaluate(
         raise UserError(f"--metric {metric[0].value} is of translations; --text is measured by its perplexity. Leave "
                         "one of both out.")
     from seq2seq import evaluation
+    from seq2seq.corpus import read_texts
 
     chosen = tuple(dict.fromkeys(each.value for each in metric)) if metric else None
     metrics = chosen or evaluation.METRICS
@@ -139,7 +139,7 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
     """Print what two systems, each a model or a file of translations, are worth on a text, or on the test sets of the
     first one's recipe."""
     from seq2seq.checkpoint import resolve_model_path
-    from seq2seq.corpus import read_pairs
+    from seq2seq.corpus import read_pairs, read_texts
     from seq2seq.significance import compare, comparison_to_dict, format_comparison
 
     assert system is not None, "otherwise there is nothing to compare"
