@@ -71,7 +71,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     run = Path(run)
     settle_process(recipe.training.threads)
-    with joined() as group, ExitStack() as stack:
+    with joined(recipe.training.device) as group, ExitStack() as stack:
         if group.first:
             if restart and run.exists():
                 with lock_run(run):
@@ -114,7 +114,7 @@ class Training:
             UserError: the data cannot be read, or it is not what the checkpoint was trained on.
         """
         self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
-        self.device = choose_device()
+        self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
         _make_deterministic(self.device)
         text = group.first_of_all(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
@@ -272,6 +272,9 @@ class Training:
                     f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}")
         console.say(f"learning curves: {self.run / CURVES} in a browser, drawn anew at every validation; or "
                     f"tensorboard --logdir {shlex.quote(str(self.run / TENSORBOARD))}")
+        console.say("loss is the mean of -log p (natural logarithm) of a target token, in training with label "
+                    "smoothing; perplexity is exp of it without: among so many equally probable tokens the model would "
+                    "hesitate as much")
         if self.progress.step:
             console.say(f"going on after step {self.progress.step:,}")
 

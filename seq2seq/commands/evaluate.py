@@ -59,7 +59,8 @@ def evaluate(
         metavar="CODE", help="With --hypothesis: the language of the files, which chooses how BLEU tells words apart.",
         show_default="en")] = None,
     metric: Annotated[list[Metric] | None, typer.Option(
-        help="What to measure; exact is the share of lines that equal their reference. May be given again.",
+        metavar="METRIC", help="What to measure: bleu, chrf, ter, or exact, the share of lines that equal their "
+        "reference. May be given again.",
         show_default="bleu, chrf and ter; for a recipe's test sets its metrics")] = None,
     format: Annotated[TextOrJson, typer.Option(help="How to print the scores.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
@@ -68,7 +69,11 @@ def evaluate(
     threads: Threads = None,
 ) -> None:
     """BLEU, chrF and TER of translations, perplexity of a language model, each with the signature that makes it
-    comparable."""
+    comparable.
+
+    Perplexity is exp of the mean negative log-probability: among so many equally probable continuations the model
+    would hesitate as much. It is given for each piece (subword of the model's vocabulary), word and character.
+    """
     references = reference or []
     _refuse_unless_one_way(model, source, hypothesis, references, text, language, baseline)
     if baseline is None and (paired or samples):
