@@ -42,10 +42,11 @@ COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, 
             verify_resume)
 
 app = typer.Typer(
-    name="seq2seq", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="seq2seq", no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
     help="Train translation models from recipes, translate text, evaluate with BLEU.",
-    epilog="A first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate runs/NAME < TEXT",
+    epilog="A first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate runs/NAME < TEXT\n\n"
+    "For commands and options on the Tab key: seq2seq --install-completion, then open a new shell.",
 )
 
 
@@ -59,9 +60,15 @@ def options(
         raise typer.Exit
 
 
+def unwrapped(docstring: str) -> str:
+    """A docstring with one line for each paragraph: the width of the terminal decides where lines end."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
+
+
 for command in COMMANDS:
     name = command.__name__.rpartition(".")[2]
-    app.command(name.rstrip("_").replace("_", "-"), epilog=command.EXAMPLES)(getattr(command, name))
+    run = getattr(command, name)
+    app.command(name.rstrip("_").replace("_", "-"), help=unwrapped(run.__doc__), epilog=command.EXAMPLES)(run)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,6 +18,14 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
+class TrainingPrecision(StrEnum):
+    """Numbers to train in."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
 class TextOrLines(StrEnum):
     """Formats of what has a line for each line."""
 
@@ -62,6 +70,15 @@ PrecisionOption = Annotated[Precision, typer.Option(
     help="Numbers to compute in; auto is bf16 where the processor has it, else fp32. int8 translates fastest on a "
     "CPU; its first use compiles kernels for this processor, which takes some seconds and a C++ compiler.",
     rich_help_panel=MACHINE)]
+TrainingDevice = Annotated[str | None, typer.Option(
+    "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one. Short for --set "
+    "training.device=D.", show_default="the recipe's", rich_help_panel=MACHINE)]
+TrainingPrecisionOption = Annotated[TrainingPrecision | None, typer.Option(
+    "--precision", help="Numbers to compute in; auto is bf16 where the processor has it, else fp32. Short for --set "
+    "training.precision=….", show_default="the recipe's", rich_help_panel=MACHINE)]
+TrainingThreads = Annotated[int | None, typer.Option(
+    "--threads", metavar="N", min=1, max=1024, help="Threads of the CPU. Short for --set training.threads=N.",
+    show_default="the recipe's, else one a core", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(
     metavar="N", min=1, help="Workers that translate side by side, with one thread each unless --threads says "
     "otherwise: faster than one with many threads. In int8 they share the model; else each is a process with its own.",

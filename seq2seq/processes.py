@@ -111,20 +111,25 @@ ALONE = Group()
 
 
 @contextmanager
-def joined() -> Iterator[Group]:
+def joined(device: str = "auto") -> Iterator[Group]:
     """The group that `torchrun` has started this process in, or a group of one.
 
+    device: of the recipe. On GPUs each process takes the one of its number on this machine.
     Raises:
-        UserError: the others cannot be reached.
+        UserError: the others cannot be reached, or the recipe names one GPU for all of them.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
         yield ALONE
         return
-    if torch.cuda.is_available():
+    if ":" in device:
+        raise UserError(f"training.device: {device} is one device, and {size} processes train together. Use cuda, of "
+                        "which each takes its own, cpu or auto.")
+    on_gpus = torch.cuda.is_available() and device != "cpu"
+    if on_gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     try:
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=LONGEST_WAIT)
+        dist.init_process_group("nccl" if on_gpus else "gloo", timeout=LONGEST_WAIT)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes of this training cannot find each other: {error}. Start them all by "
                         "one torchrun command on each machine.") from error

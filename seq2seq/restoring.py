@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from seq2seq.checkpoint import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
@@ -16,6 +18,25 @@ from seq2seq.tokenizer import END_ID, Tokenizers
 
 FLOATING = ("F", "BF")
 """What the names of safetensors' types begin with that are floating point: F64, F32, F16, F8_E4M3, BF16."""
+
+
+class Undrawn(TorchFunctionMode):
+    """While it is active, no random number is drawn into a new weight: for models whose weights come from a file.
+
+    On the meta device, where there is nothing to draw into, torch draws through Python functions that import
+    torch._dynamo and sympy: a second.
+    """
+
+    DRAWING = frozenset({
+        Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.xavier_uniform_,
+        nn.init.kaiming_uniform_})
+
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+                           kwargs: Mapping[str, Any] | None = None) -> Any:
+        named = dict(kwargs or {})
+        if func in self.DRAWING:
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
 
 
 def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
@@ -39,7 +60,8 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
     bundle = load_bundle(resolve_model_path(path), require)
     assert recipe is not None and tokenizers is not None
-    model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    with Undrawn():                                                             # `require` knows that all are loaded
+        model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     model.load_state_dict(bundle.weights, strict=False)
     return model, recipe, tokenizers
 
@@ -55,7 +77,7 @@ def _described(bundle: Bundle) -> tuple[Recipe, Tokenizers]:
 def _outline(section: ModelSection, sizes: tuple[int, int], place: Path) -> dict[str, tuple[int, ...]]:
     """The shapes of a model's weights, for which no memory is taken. place: where the recipe stands."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Undrawn():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
     except (ValueError, RuntimeError, MemoryError) as error:                    # of the recipe's sizes
         raise CheckpointError(f"{place}: its model cannot be built: {str(error).splitlines()[0]} Restore the bundle "

@@ -1,9 +1,10 @@
-"""The directory of a run: whether a recipe may go on in it, and its log."""
+"""The directory of a run: whether a recipe may go on in it, its log and its learning curves."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -18,9 +19,11 @@ from seq2seq.errors import RecipeError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Recipe, differences, load_recipe
 from seq2seq.storage import sync
+from seq2seq.views.curves import learning_curves
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+CURVES = "curves.svg"
 
 
 def admit(recipe: Recipe, run: Path) -> None:
@@ -52,11 +55,7 @@ def admit(recipe: Recipe, run: Path) -> None:
             console.say(f"changed since this run began: {change}")
         if not changes:
             return
-    contents = resolved.to_yaml().encode()
-    aside = path.with_name(f"{RECIPE}.unfinished")
-    aside.write_bytes(sealed_text(contents))
-    sync(aside)
-    os.replace(aside, path)
+    _replace(path, sealed_text(resolved.to_yaml().encode()))
 
 
 def recipe_checksum(recipe: Recipe) -> str:
@@ -156,26 +155,50 @@ class Log:
 
     def _keep(self, step: int, records: int | None, crc32: int | None) -> list[dict[str, Any]]:
         """Leave the first records up to `step` in the file, and return them."""
-        kept: list[tuple[bytes, dict[str, Any]]] = []
-        for line in self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else ():
-            try:
-                record = parse_json(line)
-                if record["step"] <= step:
-                    kept.append((line + b"\n", record))
-            except (ValueError, KeyError, TypeError):
-                continue                                                        # the end of a killed process
-        kept = kept[:records]
+        kept = _records(self.path, step)[:records] if self.path.exists() else []
         contents = b"".join(line for line, _ in kept)
         self.crc32 = zlib.crc32(contents)
         if crc32 not in (None, self.crc32):
             console.warn(f"{self.path} is damaged: its records up to step {step:,} are not what was logged. The "
                          "training goes on, it reads nothing from them; the curves may lack a point or have a wrong "
                          "one.")
-        aside = self.path.with_suffix(".writing")
-        aside.write_bytes(contents)
-        sync(aside)                                                             # a power cut leaves one of both
-        os.replace(aside, self.path)
+        _replace(self.path, contents)
         return [record for _, record in kept]
+
+
+def draw_curves(run: Path, metric: str) -> None:
+    """Write the learning curves of a run's whole log into its curves.svg; a warning where that cannot be done.
+
+    metric: the validation score to draw.
+    """
+    path = run / CURVES
+    try:
+        records = [record for _, record in _records(run / LOG_FILE)]
+        _replace(path, learning_curves(records, run.absolute().name, metric).encode())
+    except OSError as error:
+        console.warn(f"{path} cannot be written: {error.strerror}. The training goes on; its figures are in "
+                     f"{LOG_FILE}, and the next validation draws the curves again.")
+
+
+def _records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
+    """The records of a log up to step `last`, each with its line."""
+    found = []
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            record = parse_json(line)
+            if record["step"] <= last:
+                found.append((line + b"\n", record))
+        except (ValueError, KeyError, TypeError):
+            continue                                                            # the end of a killed process
+    return found
+
+
+def _replace(path: Path, contents: bytes) -> None:
+    """Write a file anew; a power cut leaves the old one or the new one."""
+    aside = path.with_name(f"{path.name}.writing")
+    aside.write_bytes(contents)
+    sync(aside)
+    os.replace(aside, path)
 
 
 class NoLog(Log):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -46,7 +47,7 @@ from seq2seq.processes import ALONE, Group, SharedTranslator, joined
 from seq2seq.progress import Progress
 from seq2seq.recipe import Recipe
 from seq2seq.restoring import stored_weights, weights_to_start_from
-from seq2seq.run import Log, NoLog, admit, move_aside, recipe_checksum
+from seq2seq.run import CURVES, TENSORBOARD, Log, NoLog, admit, draw_curves, move_aside, recipe_checksum
 from seq2seq.stopping import Stopped, stopping_by_signal
 from seq2seq.synthetic import with_synthetic_text
 from seq2seq.tokenizer_files import checksums_of
@@ -70,7 +71,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     run = Path(run)
     settle_process(recipe.training.threads)
-    with joined() as group, ExitStack() as stack:
+    with joined(recipe.training.device) as group, ExitStack() as stack:
         if group.first:
             if restart and run.exists():
                 with lock_run(run):
@@ -113,7 +114,7 @@ class Training:
             UserError: the data cannot be read, or it is not what the checkpoint was trained on.
         """
         self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
-        self.device = choose_device()
+        self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
         _make_deterministic(self.device)
         text = group.first_of_all(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
@@ -196,6 +197,7 @@ class Training:
                 self._stop(self.group.largest(request.number or 0, self.device))    # during the last validation
             self._average_checkpoints(log)
         finally:
+            self._draw_curves()
             log.close()
             if self.sampled:
                 self.sampled.close()
@@ -268,6 +270,11 @@ class Training:
         console.say(f"{_parameters(self.weights):,} parameters, {len(self.prepared.corpus):,} training pairs "
                     f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
                     f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}")
+        console.say(f"learning curves: {self.run / CURVES} in a browser, drawn anew at every validation; or "
+                    f"tensorboard --logdir {shlex.quote(str(self.run / TENSORBOARD))}")
+        console.say("loss is the mean of -log p (natural logarithm) of a target token, in training with label "
+                    "smoothing; perplexity is exp of it without: among so many equally probable tokens the model would "
+                    "hesitate as much")
         if self.progress.step:
             console.say(f"going on after step {self.progress.step:,}")
 
@@ -292,6 +299,10 @@ class Training:
                 f"epoch {self.progress.epoch + 1}", f"{values['tokens_per_second']:,.0f} tokens/s",
                 f"learning rate {values['learning_rate']:.2e}", f"gradient {values['gradient_norm']:.2f}"]
 
+    def _draw_curves(self) -> None:
+        if self.group.first:
+            draw_curves(self.run, self.section.best_metric)
+
     # Validation
 
     def _validate_if_due(self, log: Log) -> bool:
@@ -302,6 +313,7 @@ class Training:
             return False
         self._validate(log)
         self._save(log)
+        self._draw_curves()
         return True
 
     def _validate(self, log: Log) -> None:

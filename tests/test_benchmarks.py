@@ -3,13 +3,14 @@
 import functools
 import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import cleaning
+from benchmarks import cleaning, starting
 from benchmarks.__main__ import benchmark_recipe, main
 from benchmarks.measuring import Contestant, compete, peak_memory
 from seq2seq.errors import RecipeError
@@ -200,3 +201,12 @@ def test_the_benchmark_of_cleaning_wants_labelled_pairs(tmp_path, monkeypatch, c
             assert code == 0
         captured = capsys.readouterr()
         assert told in captured.out + captured.err
+
+
+def test_the_benchmark_of_starting_counts_the_processor_time_of_each_command():
+    busy = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    found = starting.measure({"busy": [sys.executable, "-c", busy], "idle": [sys.executable, "-c", ""]}, 2)
+    assert [len(rounds) for rounds in found.values()] == [2, 2]
+    assert all(ended.processor >= 0.2 and ended.wall > 0 for ended in found["busy"])
+    with pytest.raises(subprocess.CalledProcessError):
+        starting.measure({"failing": [sys.executable, "-c", "raise SystemExit(3)"]}, 1)

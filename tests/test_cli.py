@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import json
 import os
 import pty
@@ -19,8 +20,9 @@ import torch
 import zstandard
 
 from seq2seq import trainer
+from seq2seq.check import Report
 from seq2seq.checkpoint import load_bundle, save_bundle, save_checkpoint
-from seq2seq.cli import main
+from seq2seq.cli import COMMANDS, main
 from seq2seq.errors import CorpusError
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe, save_recipe
@@ -845,7 +847,8 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
         from seq2seq.cli import main
         for command in ([], ["check"], ["train"], ["translate"], ["score"], ["evaluate"], ["average"]):
             assert main([*command, "--help"]) == 0
-        assert "seq2seq.recipe" not in sys.modules, "it takes time to import"
+        slow = {"seq2seq.recipe", "numpy", "sentencepiece"} & set(sys.modules)
+        assert not slow, slow
         assert main(["train", "wrong.yaml"]) == 2
         assert main(["check", "wrong.yaml", "--set", "seed=x"]) == 2
         assert main(["evaluate", "--hypothesis", "data/test.en", "--reference", "data/test.en"]) == 0
@@ -870,10 +873,89 @@ def test_a_file_is_no_run_directory(run, directory, command, inside):
     assert re.fullmatch(rf"--run-dir file{inside}: \S*file is a file. Name a directory, .*\n", result.err)
 
 
+@pytest.mark.parametrize(("option", "value", "key"), [
+    ("--device", "cpu", "device"), ("--precision", "fp32", "precision"), ("--threads", 3, "threads")])
+def test_options_of_the_machine_are_short_for_keys_of_the_recipe(run, directory, monkeypatch, option, value, key):
+    write_recipe(directory)
+    recipes = []
+    monkeypatch.setattr(trainer, "train", lambda recipe, *_: recipes.append(recipe) or {})
+    monkeypatch.setattr("seq2seq.check.inspect", lambda recipe, *_: recipes.append(recipe) or Report("", []))
+    monkeypatch.setattr("seq2seq.check.show", lambda report: None)
+    for command in ("train", "check"):
+        assert run(command, "recipe.yaml", option, value).code == 0
+        assert getattr(recipes.pop().training, key) == value
+        twice = run(command, "recipe.yaml", option, value, "--set", f"training.{key}={value}")
+        assert (twice.code, twice.out) == (2, b"")
+        assert twice.err == f"{option} is short for --set training.{key}, which is given too. Leave one of both out.\n"
+    assert not recipes
+
+
+def test_training_on_a_device_that_is_not_there_is_refused(run, directory, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    write_recipe(directory)
+    result = run("train", "recipe.yaml", "--device", "tpu")
+    assert (result.code, result.out) == (2, b"")
+    assert "there is no device 'tpu'" in result.err
+    result = run("check", "recipe.yaml", "--device", "tpu")
+    assert result.code == 2 and "training.device: there is no device 'tpu'" in result.err
+
+
+ALL_COMMANDS = [command.__name__.rpartition(".")[2].rstrip("_").replace("_", "-") for command in COMMANDS]
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_help_is_wrapped_once(run, monkeypatch, command):
+    """A line is short only where a paragraph ends, or where the next word would not have fitted."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(command, "--help").out.decode()
+    above = shown.split("╭")[0].strip().split("\n \n")[0].splitlines()
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    for line, following in itertools.pairwise(line.strip() for line in above):
+        if line and following:
+            assert len(line) + 1 + len(following.split()[0]) > 78, f"{line!r} ends before {following!r}"
+    for line in shown.splitlines():
+        if line.startswith("│"):
+            assert not re.search(" <[^>]*$", re.sub(r"\[.*?\]", "", line)), f"the name of a value is cut: {line}"
+
+
+def test_every_unusual_word_of_a_help_is_explained_there(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = {"pieces": "subword", "perplexity": "exp of the mean negative log-probability", "nat": "natural logarithm",
+             "nats": "natural logarithm", "writes: that": "step which predicts it"}
+    for command in ALL_COMMANDS:
+        text = " ".join(run(command, "--help").out.decode().replace("│", " ").split()).lower()
+        for word, explanation in words.items():
+            if re.search(rf"\b{word}\b", text):
+                assert explanation in text, f"{command}: {word}"
+
+
+def test_a_shell_completes_commands_and_options(directory):
+    for typed, expected in (("seq2seq tra", {"train", "translate"}), ("seq2seq train --dev", {"--device"})):
+        environment = {**os.environ, "_SEQ2SEQ_COMPLETE": "complete_bash", "COMP_WORDS": typed,
+                       "COMP_CWORD": str(len(typed.split()) - 1)}
+        result = subprocess.run([sys.executable, "-m", "seq2seq"], env=environment, capture_output=True, text=True)
+        assert set(result.stdout.split()) == expected, result.stderr
+
+
 @pytest.mark.parametrize("command", ["train", "check"])
 def test_the_help_lists_the_sizes_of_models(run, command):
     text = " ".join(run(command, "--help").out.decode().replace("│", " ").split())
     assert "tiny, small, base, big, rnn_small" in text
+
+
+def test_translating_imports_nothing_that_training_and_measuring_need(model):
+    """In another process, for this one has imported them. torch._dynamo and sympy alone take a second."""
+    program = textwrap.dedent("""
+        import sys
+        from seq2seq.cli import main
+        assert main(["translate", "model", "one.de", "--max-length", "3"]) == 0
+        found = {"torch._dynamo", "sympy", "torch.utils.tensorboard", "tensorboard", "datasets", "pyarrow", "sacrebleu",
+                 "transformers", "scipy", "matplotlib"} & set(sys.modules)
+        assert not found, found
+    """)
+    Path("one.de").write_text("ein Hund\n")
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_module_is_the_command(directory):

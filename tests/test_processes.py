@@ -14,7 +14,8 @@ import torch
 from toy import RECIPE, write_corpus
 
 from seq2seq.checkpoint import newest_checkpoint
-from seq2seq.processes import Group
+from seq2seq.errors import UserError
+from seq2seq.processes import Group, joined
 from seq2seq.recipe import load_recipe
 from seq2seq.run import LOG_FILE
 from seq2seq.trainer import train
@@ -176,3 +177,10 @@ def test_the_clock_of_one_process_decides_for_all_when_a_checkpoint_is_due(folde
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
     train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
     assert asked.count(1) == 4                                  # once a step; signals ask, too, and there are none
+
+
+def test_several_processes_do_not_share_a_named_gpu(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"training\.device: cuda:1 is one device, and 2 processes train together"), \
+            joined("cuda:1"):
+        pass

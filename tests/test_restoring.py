@@ -5,6 +5,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -17,8 +19,8 @@ from seq2seq.checkpoint import save_bundle, update_bundle_metadata
 from seq2seq.checksums import sealed
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model import build_model
-from seq2seq.recipe import parse_recipe
-from seq2seq.restoring import read_model, stored_weights
+from seq2seq.recipe import ModelSection, parse_recipe
+from seq2seq.restoring import Undrawn, read_model, stored_weights
 from seq2seq.tokenizer import train_tokenizers
 from seq2seq.translator import Translator
 
@@ -239,3 +241,40 @@ def test_a_mutated_bundle_loads_or_is_refused_with_its_name(sound, tmp_path, see
     else:
         assert isinstance(found[0][0].text, str)
         assert signed or name == "metadata.json" or not changed
+
+
+# Loading draws nothing
+
+
+MODELS: dict[str, dict[str, str]] = {
+    "transformer": {"positions": "learned"}, "additive": {"score": "additive"}, "rnn": {"type": "rnn"},
+    "lstm": {"type": "rnn", "cell": "lstm"}, "pointer": {"type": "pointer"},
+    "language model": {"type": "language_model"}}
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_a_model_that_is_loaded_draws_no_random_number(options):
+    section = ModelSection(d_model=12, num_heads=2, **options)
+    before = torch.random.get_rng_state()
+    with Undrawn():
+        loaded = build_model(section, 277, 277)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    drawn = build_model(section, 277, 277)
+    assert not torch.equal(torch.random.get_rng_state(), before)
+    for (name, found), (_, expected) in zip(loaded.named_buffers(), drawn.named_buffers(), strict=True):
+        assert torch.equal(found, expected), f"{name} is computed, not loaded"
+
+
+def test_the_outline_of_any_model_is_drawn_without_the_compiler():
+    """In another process, for this one may have imported it; that takes a second."""
+    program = f"""
+import sys, torch
+from seq2seq.model import build_model
+from seq2seq.recipe import ModelSection
+from seq2seq.restoring import Undrawn
+for options in {list(MODELS.values())}:
+    with torch.device("meta"), Undrawn():
+        build_model(ModelSection(d_model=12, num_heads=2, **options), 11, 11)
+assert not {{"torch._dynamo", "sympy"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -4,13 +4,14 @@ import json
 import os
 import re
 import signal
+from xml.etree import ElementTree
 
 import pytest
 import torch
 from toy import RECIPE, write_corpus
 from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same
 
-from seq2seq import gradients
+from seq2seq import gradients, trainer
 from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.progress import Progress
@@ -47,6 +48,37 @@ def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(recipe, tmp_path,
              rf"perplexity {figure}  epoch \d  {figure} tokens/s  learning rate \S+  gradient {figure}")
     steps = [re.fullmatch(shown, line) for line in lines if "tokenizer" not in line]
     assert [match and int(match[1]) for match in steps] == [2, 4, 6, 8, 10, 11]
+
+
+def test_a_training_says_where_its_curves_are_and_draws_them(recipe, tmp_path, capsys, monkeypatch):
+    run = tmp_path / "a run"
+    interrupting(monkeypatch, 7, press_ctrl_c)
+    with pytest.raises(Stopped):
+        train(recipe(), run)
+    told = f"learning curves: {run}/curves.svg in a browser, drawn anew at every validation; or tensorboard --logdir " \
+        f"'{run}/tensorboard'"
+    assert told in capsys.readouterr().err.splitlines()
+    assert ElementTree.parse(run / "curves.svg")
+    (run / "curves.svg").unlink()
+    train(recipe(), run)
+    titles = [title.text for title in ElementTree.parse(run / "curves.svg").iter("{http://www.w3.org/2000/svg}title")]
+    assert titles[0] == "a run"
+    assert {re.match("step [0-9]+", title)[0] for title in titles[1:]} == {"step 5", "step 10", "step 11"}
+
+
+def test_the_first_lines_explain_loss_and_perplexity(recipe, tmp_path, capsys):
+    train(recipe("training.max_steps=1"), tmp_path / "run")
+    told = capsys.readouterr().err
+    assert 0 < told.index("loss is the mean of -log p") < told.index("loss ", told.index("training  1/1"))
+    assert 0 < told.index("perplexity is exp of it") < told.index("perplexity ", told.index("training  1/1"))
+
+
+def test_a_training_computes_on_the_device_of_the_recipe(recipe, tmp_path, monkeypatch):
+    wanted = []
+    choose = trainer.choose_device
+    monkeypatch.setattr(trainer, "choose_device", lambda name="auto": wanted.append(name) or choose("cpu"))
+    train(recipe("training.device=cuda:3", "training.max_steps=1"), tmp_path / "run")
+    assert wanted == ["cuda:3"]
 
 
 def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys):

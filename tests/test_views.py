@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import font_manager
+from matplotlib.figure import Figure
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.checkpoint import save_bundle, update_bundle_metadata
@@ -24,8 +26,10 @@ from seq2seq.model.inspection import AttentionMaps
 from seq2seq.recipe import parse_recipe
 from seq2seq.restoring import stored_weights
 from seq2seq.tokenizer import Tokenizers
+from seq2seq.views.fonts import families_for
 from seq2seq.views.labels import labels, rows_and_columns
 from seq2seq.views.page import page
+from seq2seq.views.picture import picture
 
 RECIPE = recipe_text(
     290, "d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 3, feed_forward: 7, max_positions: 61",
@@ -166,13 +170,112 @@ def test_a_picture_is_a_png(run, monkeypatch, arguments, size):
     assert len(shown[-1]) == size
 
 
-def test_a_font_that_is_missing_is_told(capsys):
-    from seq2seq.views.picture import _families
+PRIVATE = "\U0010fffd"
+"""A private character, which no font has."""
 
-    assert _families("äß", ("de", "zh")) == ["DejaVu Sans"]
+
+@pytest.fixture
+def fonts(tmp_path, monkeypatch):
+    """matplotlib's fonts, with a cache of their own, and the folder of those that are installed."""
+    manager, folder = font_manager.fontManager, tmp_path / "fonts"
+    folder.mkdir()
+    monkeypatch.setattr(manager, "ttflist", list(manager.ttflist))
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(path) for path in folder.iterdir()])
+    monkeypatch.setattr("matplotlib.get_cachedir", lambda: str(tmp_path))
+    yield folder
+    manager._findfont_cached.cache_clear()
+
+
+def install(place: Path, family: str, character: str) -> None:
+    """Write a font that has one character, a square."""
+    from fontTools.fontBuilder import FontBuilder
+    from fontTools.pens.ttGlyphPen import TTGlyphPen
+
+    pen = TTGlyphPen(None)
+    pen.moveTo((0, 0))
+    for corner in ((0, 700), (700, 700), (700, 0)):
+        pen.lineTo(corner)
+    pen.closePath()
+    font = FontBuilder(1000)
+    font.setupGlyphOrder([".notdef", "square"])
+    font.setupCharacterMap({ord(character): "square"})
+    font.setupGlyf({".notdef": pen.glyph(), "square": pen.glyph()})
+    font.setupHorizontalMetrics({".notdef": (800, 0), "square": (800, 0)})
+    font.setupHorizontalHeader(ascent=800, descent=-200)
+    font.setupNameTable({"familyName": family, "styleName": "Regular"})
+    font.setupOS2()
+    font.setupPost()
+    font.save(place)
+
+
+def test_a_font_that_is_missing_is_told(fonts, capsys):
+    assert families_for("äß", ("de", "zh")) == ["DejaVu Sans"]
     assert capsys.readouterr().err == ""
-    _families("a\U0010fffd", ("de", "zh"))                                      # a private character
-    assert "no installed font has \U0010fffd" in capsys.readouterr().err
+    families_for(f"a{PRIVATE}", ("de", "zh"))
+    assert capsys.readouterr().err.startswith(f"warning: no installed font has {PRIVATE}: the picture shows frames")
+
+
+def test_a_font_installed_after_matplotlib_made_its_list_is_found_and_put_there(fonts, capsys):
+    install(fonts / "new.ttf", "New Sans", PRIVATE)
+    (fonts / "damaged.ttf").write_bytes(b"no font")
+    assert families_for(f"a{PRIVATE}", ("de", "ja")) == ["DejaVu Sans", "New Sans"]
+    assert capsys.readouterr().err == "matplotlib's list of fonts was out of date; new in it: 1\n"
+    (cache,) = fonts.parent.glob("fontlist-*.json")
+    assert "New Sans" in {font.name for font in font_manager.json_load(cache).ttflist}
+    assert families_for(f"a{PRIVATE}", ("de", "ja")) == ["DejaVu Sans", "New Sans"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_font_deleted_after_matplotlib_made_its_list_is_passed_over(fonts, capsys):
+    install(fonts / "old.ttf", "A Sans", PRIVATE)
+    font_manager.fontManager.addfont(fonts / "old.ttf")
+    (fonts / "old.ttf").rename(fonts / "moved.ttf")
+    assert families_for(PRIVATE, ("ja",)) == ["A Sans"]
+    (fonts / "moved.ttf").unlink()
+    font_manager.fontManager._findfont_cached.cache_clear()
+    assert families_for(PRIVATE, ("ja",)) == ["DejaVu Sans"]
+    assert "no installed font has" in capsys.readouterr().err
+
+
+def seen(maps):
+    """A pair of two words with these maps of cross-attention."""
+    sentence = Sentence("a b", ["▁a", "▁b"], [(0, 1), (1, 3)])
+    return SeenPair(sentence, sentence, {"cross": maps})
+
+
+def drawn(monkeypatch, pair, choice, text="a b"):
+    """The figure that becomes the picture."""
+    figures = []
+    original = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: (
+        figures.append(self), original(self, *arguments, **options)))
+    assert picture(pair, ("de", "ja"), text, choice).startswith(b"\x89PNG")
+    return figures[0]
+
+
+def test_a_character_without_a_font_is_told_once_and_not_by_matplotlib(fonts, monkeypatch, capsys, recwarn):
+    drawn(monkeypatch, seen(np.full((1, 1, 3, 3), 1 / 3)), Choice("cross", 1, 1), text=f"a {PRIVATE}")
+    assert not recwarn.list
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_row_of_a_picture_is_a_layer(monkeypatch):
+    maps = np.random.default_rng(1).random((2, 4, 3, 3))
+    figure = drawn(monkeypatch, seen(maps), Choice("cross", "all", "all"))
+    rows: dict[int, set[str]] = {}
+    for axes in figure.axes[:-1]:                                               # the last is the scale
+        rows.setdefault(axes.get_subplotspec().rowspan.start, set()).add(axes.get_xlabel().split(",")[0])
+    assert rows == {0: {"layer 1"}, 1: {"layer 2"}}
+
+
+@pytest.mark.parametrize(("weights", "limits", "told"), [
+    (np.full((1, 1, 3, 3), 1 / 3), (0, 2 / 3), "weight, 0.3333 everywhere"),
+    (np.linspace(0.31, 0.35, 9).reshape(1, 1, 3, 3), (0.31, 0.35), "weight, 0.3100 to 0.3500"),
+])
+def test_colours_span_the_weights_of_the_map_and_the_scale_says_so(monkeypatch, weights, limits, told):
+    figure = drawn(monkeypatch, seen(weights), Choice("cross", 1, 1))
+    plot, scale = figure.axes
+    assert plot.images[0].get_clim() == pytest.approx(limits) and scale.get_ylabel() == told
 
 
 def test_pieces_have_names_that_can_be_read_aloud():

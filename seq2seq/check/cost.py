@@ -47,8 +47,9 @@ def size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) ->
     """Parameters, memory and machine."""
     import torch
 
-    from seq2seq.machine import choose_device, choose_dtype, describe
+    from seq2seq.machine import choose_device, choose_dtype, describe, settle_process
     from seq2seq.model import build_model
+    from seq2seq.restoring import Undrawn
 
     layers = max(recipe.model.encoder_layers, recipe.model.decoder_layers)
     if layers > MOST_LAYERS:
@@ -57,7 +58,7 @@ def size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) ->
     sizes = [tokenizer.vocab_size for tokenizer in (tokenizers.source, tokenizers.target)] if tokenizers else [
         recipe.tokenizer.vocab_size] * 2
     try:
-        with torch.device("meta"):                                              # shapes without memory
+        with torch.device("meta"), Undrawn():                                   # shapes without memory
             model = build_model(recipe.model, *sizes)
     except RuntimeError as error:                                               # the size of a matrix overflows
         report.errors.append(f"model: it is too large for any machine ({str(error).splitlines()[0]}). "
@@ -66,7 +67,12 @@ def size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) ->
     parameters = sum(parameter.numel() for parameter in model.parameters())
     embeddings = sum(parameter.numel() for name, parameter in model.named_parameters()
                      if "embedding" in name or "positions" in name or name == "output_weight")
-    device = choose_device()
+    settle_process(recipe.training.threads)
+    try:
+        device = choose_device(recipe.training.device)
+    except UserError as error:
+        report.errors.append(f"training.device: {error}")
+        device = torch.device("cpu")
     report.machine = {"device": str(device), "processor": describe(device)}
     try:
         dtype = choose_dtype(recipe.training.precision, device)

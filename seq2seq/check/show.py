@@ -99,7 +99,8 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
     """What a training will take, name by name."""
     vocabulary, model, training, machine = report.vocabulary, report.model, report.training, report.machine
     characters = ", ".join(f"{count:,} in {name}" for name, count in vocabulary["characters"].items())
-    yield "vocabulary", (f"{vocabulary['vocab_size']:,} pieces ({vocabulary['type']}), "
+    kind = "whole words" if vocabulary["type"] == "words" else f"subwords, {vocabulary['type']}"
+    yield "vocabulary", (f"{vocabulary['vocab_size']:,} pieces ({kind}), "
                          f"{'joint' if vocabulary['joint'] else 'one for each language'}; "
                          f"different characters: {characters}")
     for corpus in report.corpora:

@@ -52,7 +52,8 @@ def align(
         metavar="N|mean", help="Head, from 1, or the mean of a layer's heads.", rich_help_panel=ATTENTION,
         show_default="likewise, else mean")] = None,
     step: Annotated[AlignmentStep | None, typer.Option(
-        help="A target piece is looked up at the step that writes it, or at the next, which reads it.",
+        help="The attention of a target piece (subword). writes: that of the step which predicts it. reads: that of "
+        "the next step, whose input it is.",
         rich_help_panel=ATTENTION, show_default="likewise, else writes")] = None,
     rule: Annotated[AlignmentRule | None, typer.Option(
         help="target: each target word with the source word it attends to most. mutual: of those links the ones that "

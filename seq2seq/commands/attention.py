@@ -52,7 +52,11 @@ def attention(
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
 ) -> None:
-    """Show what the model attends to in a sentence and its translation."""
+    """Show what the model attends to in a sentence and its translation.
+
+    A row is a piece (subword) that attends, a column one that it attends to. With softmax attention the weights of a
+    row add up to 1.
+    """
     if output.suffix not in (".html", ".png"):
         raise UserError(f"--output {output}: the name must end in .html for a page or in .png for a picture.")
     given_layer, given_head = number_or(["all"], layer, "--layer"), number_or(["mean", "all"], head, "--head")

@@ -18,7 +18,7 @@ EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 5 --output model
 
 def average(
     models: Annotated[list[Path], typer.Argument(
-        metavar="RUN_OR_CHECKPOINTS...", help="A run, or checkpoints of one run.", show_default=False)],
+        metavar="RUN_OR_CHECKPOINTS", help="A run, or checkpoints of one run.", show_default=False)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="The bundle that is made.", show_default=False)],
     last: Annotated[int | None, typer.Option(

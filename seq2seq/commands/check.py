@@ -9,7 +9,16 @@ import typer
 
 from seq2seq.commands.common import default_run, load_recipe, print_json, require_run_directory
 from seq2seq.errors import UserError
-from seq2seq.options import FORMAT, Overrides, RecipeFile, TextOrJson, examples
+from seq2seq.options import (
+    FORMAT,
+    Overrides,
+    RecipeFile,
+    TextOrJson,
+    TrainingDevice,
+    TrainingPrecisionOption,
+    TrainingThreads,
+    examples,
+)
 
 EXAMPLES = examples("seq2seq check recipe.yaml",
                     "seq2seq check recipe.yaml --measure",
@@ -26,9 +35,12 @@ def check(
         "--measure", help="Train a few steps, aside, and tell their time and memory.")] = False,
     format: Annotated[TextOrJson, typer.Option(help="How to print the report.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
+    device: TrainingDevice = None,
+    precision: TrainingPrecisionOption = None,
+    threads: TrainingThreads = None,
 ) -> None:
     """Say what is wrong with a recipe and its data, and what training will cost. Trains nothing."""
-    loaded = load_recipe(recipe, settings)
+    loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     from seq2seq.check import inspect, show
 
     report = inspect(loaded, require_run_directory(run_dir or default_run(loaded)), measure)

@@ -23,11 +23,21 @@ if TYPE_CHECKING:
     from seq2seq.workers import TranslatorPool
 
 
-def load_recipe(path: Path, settings: Sequence[str] | None) -> Recipe:
-    """The recipe in a file, with what `--set` changes."""
+def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
+    """The recipe in a file, with what `--set` changes.
+
+    training: keys of the `training` section that have options of their own; None where one was not given.
+    Raises:
+        UserError: one of these keys is given twice, or the recipe has mistakes.
+    """
     from seq2seq import recipe
 
-    return recipe.load_recipe(path, settings or ())
+    given = {key: value for key, value in training.items() if value is not None}
+    for key in given:
+        if any(setting.partition("=")[0].strip() == f"training.{key}" for setting in settings or ()):
+            raise UserError(f"--{key} is short for --set training.{key}, which is given too. Leave one of both out.")
+    short = [f"training.{key}={json.dumps(value)}" for key, value in given.items()]
+    return recipe.load_recipe(path, [*(settings or ()), *short])
 
 
 def default_run(recipe: Recipe) -> Path:

@@ -11,7 +11,6 @@ import typer
 
 from seq2seq import console
 from seq2seq.commands.common import load_translator, print_json, scores_as_text
-from seq2seq.corpus import read_texts
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.textio import not_parallel
@@ -60,7 +59,8 @@ def evaluate(
         metavar="CODE", help="With --hypothesis: the language of the files, which chooses how BLEU tells words apart.",
         show_default="en")] = None,
     metric: Annotated[list[Metric] | None, typer.Option(
-        help="What to measure; exact is the share of lines that equal their reference. May be given again.",
+        metavar="METRIC", help="What to measure: bleu, chrf, ter, or exact, the share of lines that equal their "
+        "reference. May be given again.",
         show_default="bleu, chrf and ter; for a recipe's test sets its metrics")] = None,
     format: Annotated[TextOrJson, typer.Option(help="How to print the scores.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
@@ -69,7 +69,11 @@ def evaluate(
     threads: Threads = None,
 ) -> None:
     """BLEU, chrF and TER of translations, perplexity of a language model, each with the signature that makes it
-    comparable."""
+    comparable.
+
+    Perplexity is exp of the mean negative log-probability: among so many equally probable continuations the model
+    would hesitate as much. It is given for each piece (subword of the model's vocabulary), word and character.
+    """
     references = reference or []
     _refuse_unless_one_way(model, source, hypothesis, references, text, language, baseline)
     if baseline is None and (paired or samples):
@@ -80,6 +84,7 @@ def evaluate(
         raise UserError(f"--metric {metric[0].value} is of translations; --text is measured by its perplexity. Leave "
                         "one of both out.")
     from seq2seq import evaluation
+    from seq2seq.corpus import read_texts
 
     chosen = tuple(dict.fromkeys(each.value for each in metric)) if metric else None
     metrics = chosen or evaluation.METRICS
@@ -139,7 +144,7 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
     """Print what two systems, each a model or a file of translations, are worth on a text, or on the test sets of the
     first one's recipe."""
     from seq2seq.checkpoint import resolve_model_path
-    from seq2seq.corpus import read_pairs
+    from seq2seq.corpus import read_pairs, read_texts
     from seq2seq.significance import compare, comparison_to_dict, format_comparison
 
     assert system is not None, "otherwise there is nothing to compare"

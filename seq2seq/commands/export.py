@@ -42,11 +42,13 @@ EXAMPLES = examples("seq2seq export runs/multi30k_de_en --to huggingface --outpu
 def export(
     model: Model,
     format: Annotated[Format, typer.Option(
-        "--to", help="A Marian model of transformers, or a CTranslate2 directory.", show_default=False)],
+        "--to", metavar="FORMAT", show_default=False,
+        help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2.")],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="The directory that is made.", show_default=False)],
     quantization: Annotated[Quantization, typer.Option(
-        help="For ctranslate2: the numbers that weights are kept in.")] = Quantization.float32,
+        metavar="TYPE", help="For ctranslate2: the numbers that weights are kept in, one of "
+        f"{', '.join(Quantization)}.")] = Quantization.float32,
     source: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Source lines on which the exported model is compared.",
         show_default="the recipe's validation set")] = None,

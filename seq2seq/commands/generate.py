@@ -69,7 +69,8 @@ def generate(
 ) -> None:
     """Texts from a language model: each begins as asked and goes on as the model has learnt.
 
-    The log-probability in JSONL is that of the whole text, its end included, whatever it was drawn from.
+    Pieces are the subwords of the model's vocabulary. The log-probability in JSONL is that of the whole text, its end
+    included, whatever it was drawn from.
     """
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     decoding: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

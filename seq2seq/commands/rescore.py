@@ -50,8 +50,9 @@ def rescore(
 ) -> None:
     """Choose anew among the translations of each line, with the log-probabilities of more models.
 
-    The score of a translation becomes (log p of the search + sum of weight * log p of each model) / pieces^penalty.
-    One line out for each line in.
+    The score of a translation becomes (log p of the search + sum of weight * log p of each model) / pieces^penalty,
+    where log p is a natural logarithm and pieces are the subwords that the search has counted. One line out for each
+    line in.
     """
     models, weights = model or [], weight or []
     if not models or len(models) != len(weights):

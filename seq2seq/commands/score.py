@@ -38,7 +38,11 @@ def score(
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
 ) -> None:
-    """Log-probability of each given translation, or of each text, in nats; the end of the sentence is counted."""
+    """Log-probability of each given translation, or of each text: 0 is certain, -2 is 14 %, -20 is 1 in 500 million.
+
+    It is a natural logarithm (its unit is called nat), the sum over the pieces (subwords of the model's vocabulary) and
+    the end of the sentence.
+    """
     with ExitStack() as stack:
         names = ("source", "target") if target else ("text",)
         inputs = [stack.enter_context(reading(path)) for path in (source, target) if path]

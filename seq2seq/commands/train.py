@@ -10,7 +10,7 @@ import typer
 
 from seq2seq import console
 from seq2seq.commands.common import default_run, load_recipe, require_run_directory, scores_as_text
-from seq2seq.options import Overrides, RecipeFile, examples
+from seq2seq.options import Overrides, RecipeFile, TrainingDevice, TrainingPrecisionOption, TrainingThreads, examples
 
 EXAMPLES = examples("seq2seq train recipe.yaml",
                     "seq2seq train recipe.yaml --set training.max_steps=500 --set seed=2 --run-dir runs/short",
@@ -24,9 +24,12 @@ def train(
         metavar="DIR", help="Where the run is kept. An existing run goes on.", show_default="runs/NAME")] = None,
     restart: Annotated[bool, typer.Option(
         "--restart", help="Begin anew; an existing run is moved aside, nothing is deleted.")] = False,
+    device: TrainingDevice = None,
+    precision: TrainingPrecisionOption = None,
+    threads: TrainingThreads = None,
 ) -> None:
     """Train the recipe's model, or go on with its training, and measure it on the recipe's test sets."""
-    loaded = load_recipe(recipe, settings)
+    loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     run = require_run_directory(run_dir or default_run(loaded))
     from seq2seq import trainer
 

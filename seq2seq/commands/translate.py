@@ -161,7 +161,8 @@ def translate(
         metavar="MODEL", help="A model of the same vocabulary that translates together with the first. May be given "
         "again.", show_default=False, rich_help_panel=MODELS)] = None,
     ensemble_mean: Annotated[Mean | None, typer.Option(
-        help="What is averaged over the models.", show_default="the recipe's", rich_help_panel=MODELS)] = None,
+        metavar="MEAN", help="What is averaged over the models: probability or log_probability.",
+        show_default="the recipe's", rich_help_panel=MODELS)] = None,
     fusion: Annotated[Path | None, typer.Option(
         metavar="LM", help="A language model of the same vocabulary that has a say.", show_default=False,
         rich_help_panel=MODELS)] = None,
@@ -179,9 +180,10 @@ def translate(
 ) -> None:
     """Translate text: one line out for each line in, always.
 
-    A line ends at a newline alone. Empty lines come back as they are; a line too long for the model is translated in
-    parts, which are joined. With --output, SIGINT and SIGTERM (Ctrl-C) let the block of lines that is begun be
-    finished; --resume goes on from there, or from the last block before a crash.
+    Lengths are counted in pieces, the subwords of the model's vocabulary. A line ends at a newline alone. Empty
+    lines come back as they are; a line too long for the model is translated in parts, which are joined. With
+    --output, SIGINT and SIGTERM (Ctrl-C) let the block of lines that is begun be finished; --resume goes on from
+    there, or from the last block before a crash.
     """
     options: dict[str, Any] = {
         "n_best": n_best, "beam_size": beam_size, "patience": patience,

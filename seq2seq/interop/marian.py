@@ -21,6 +21,7 @@ from seq2seq.model.embedding import sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.recipe.document import Document, Place
 from seq2seq.recipe.messages import explain
+from seq2seq.restoring import Undrawn
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 SHARED, SOURCE, TARGET, OUTPUT, BIAS = (
@@ -170,7 +171,7 @@ def weights_from(theirs: Mapping[str, Tensor], section: ModelSection, source_ids
                 raise FormatError(f"its positions {name} are not the sinusoids that Marian has.")
     if left:
         raise FormatError(f"it has weights that no Marian model has: {', '.join(sorted(left)[:5])}.")
-    with torch.device("meta"):                                                  # shapes without memory
+    with torch.device("meta"), Undrawn():                                       # shapes without memory
         outline = dict(build_model(section, len(source_ids), len(target_ids)).named_parameters())
     for layer, parts in layers:
         rows, *columns = outline[layer.ours].shape

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 def sinusoids(length: int, d_model: int) -> Tensor:
     """Sinusoidal positions, (length, d_model): sin(t / 10000^(2i/D)) at 2i, cos at 2i + 1 (Vaswani et al. 2017,
-    arXiv:1706.03762, section 3.5)."""
-    angles = torch.arange(length, dtype=torch.float64)[:, None] / 10000 ** (
-        torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+    arXiv:1706.03762, section 3.5). On the CPU, also in the outline of a model on the meta device, where torch would
+    compute them through torch._dynamo."""
+    angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (
+        torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
     )
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 

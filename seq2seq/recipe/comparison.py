@@ -21,6 +21,7 @@ PROLONGING = (
     "training.average",
     "training.divergence",
     "training.log_every",
+    "training.device",
     "training.threads",
 )
 """Keys, or sections of keys, that only prolong a run or report about it: a run that exists may take over new values."""

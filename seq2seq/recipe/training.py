@@ -72,5 +72,7 @@ class TrainingSection(Section):
     `lower_rate` goes back to the last good checkpoint and halves the learning rate."""
     log_every: PositiveInt = 50
     """Steps between lines of the log."""
+    device: str = "auto"
+    """Where the training computes: `cpu`, `cuda`, `cuda:1`, …; `auto` is a GPU if there is one."""
     threads: Annotated[int, Field(gt=0, le=1024)] | None = None
     """Threads of a computation on the CPU. Not set: torch decides."""

@@ -1,1 +1,1 @@
-"""Attention for the eye: a page for the browser, and a picture."""
+"""Pictures: attention as a page for the browser and as PNG, learning curves as SVG."""
