@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.checkpoint import RECIPE, resolve_model_path
+from seq2seq.checkpoint import RECIPE, load_bundle, resolve_model_path
 from seq2seq.checksums import journal_of, note_text, noted_text
 from seq2seq.corpus import Counts, read_corpus
 from seq2seq.decoding import Request
@@ -62,8 +62,7 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
         if made.exists():
             kept.append(_filled(spec, made))
         else:
-            read_metadata(model, "bundle", required=(RECIPE,))
-            text = (model / RECIPE).read_text(encoding="utf-8")
+            text = load_bundle(model).recipe_text
             _require_direction(spec, recipe, model, parse_recipe(text, model / RECIPE, alone=True).languages)
             lacking.append(spec.label)
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": tuple(kept)})}), lacking
