@@ -74,8 +74,9 @@ class TokenizerSection(Section):
     needs."""
     vocab_size: VocabularySize = "auto"
     """Number of pieces, among them 256 bytes and 3 symbols; of `words` the largest number, the most frequent are
-    kept. `auto` is a size that suits the amount of training text: with the bytes, symbols and characters about the
-    square root of the number of characters, at most 32,000; 30,000 `words`. A run keeps the size that it began with."""
+    kept. `auto` suits it to the training text: a piece for each different character, and as many subwords as the square
+    root of the number of all characters, at most 32,000, or fewer where the text does not give so many; of `words`,
+    30,000."""
     joint: bool = True
     """One vocabulary for both languages; false makes one for each, each of `vocab_size` pieces. A pointer's targets are
     positions and always have their own."""
