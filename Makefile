@@ -1,4 +1,5 @@
-# Every target makes the environment it needs, once: `setup` runs again only when the pinned versions change.
+# Every target makes the environment it needs, once: `setup` runs again only when the pinned versions change. pip's own
+# settings (pip.conf, PIP_INDEX_URL, PIP_CONSTRAINT and the like) hold in it.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready

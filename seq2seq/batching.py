@@ -293,13 +293,20 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
         For each step its parts, `accumulation` of them or fewer; each part is an array of pair indices, shortest target
         first.
     """
+    source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
+    return [_parts(step, source_lengths, target_lengths, accumulation)
+            for step in draw_steps(corpus, batch_tokens, seed, epoch)]
+
+
+def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+    """The pairs of each step of `plan_epoch`, in the order in which they were drawn. Only the lengths of the corpus
+    are looked at."""
     random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
     order = random.permutation(_copies(corpus, random))
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
     # Pairs are cut by target tokens; the bound on the source keeps a step of long sources from being a giant.
     source_budget = batch_tokens * max(1.0, 1.1 * source_lengths.sum() / target_lengths.sum())
-    return [_parts(step, source_lengths, target_lengths, accumulation)
-            for step in _cut(order, source_lengths, target_lengths, source_budget, batch_tokens)]
+    return _cut(order, source_lengths, target_lengths, source_budget, batch_tokens)
 
 
 def _copies(corpus: EncodedCorpus, random: np.random.Generator) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The lock that keeps a run to one process."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -45,10 +46,7 @@ def lock_run(run: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "unknown"
-            raise CheckpointError(
-                f"{run} is in use by process {holder}. Wait until it ends, stop it, or choose another --run-dir."
-            ) from None
+            raise _in_use(run, descriptor) from None
         except OSError as error:
             # Some network file systems know no locks; that is no reason not to train there.
             logger.warning("%s cannot be locked (%s): do not train in it twice at once.", run, error.strerror)
@@ -62,6 +60,36 @@ def lock_run(run: Path) -> Iterator[None]:
         if descriptor in _held_locks:
             _held_locks.remove(descriptor)
             os.close(descriptor)
+
+
+def require_lockable(run: Path) -> None:
+    """Raises CheckpointError if `lock_run` would, as far as that can be told without writing."""
+    import fcntl
+
+    place = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise CheckpointError(f"{run}: {place} cannot be written to. Make it writable, or choose another --run-dir.")
+    try:
+        descriptor = os.open(run / ".lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise cannot_save(run / ".lock", error, needed=0) from error
+    try:
+        with contextlib.suppress(OSError):                                      # of a file system without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _in_use(run, descriptor) from None
+    finally:
+        os.close(descriptor)
+
+
+def _in_use(run: Path, descriptor: int) -> CheckpointError:
+    """The error that another process has the lock; descriptor: of its file, which names the process."""
+    holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "unknown"
+    return CheckpointError(f"{run} is in use by process {holder}. Wait until it ends, stop it, or choose another "
+                           "--run-dir.")
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

@@ -128,6 +128,17 @@ def describe(device: torch.device) -> str:
     return f"{_cpu_name()}, {torch.get_num_threads()} threads"
 
 
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that a training may take: of the GPU, or of the machine as Linux estimates it. None where nobody says."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+
+
 def cpu_flags() -> set[str]:
     """What the processor can do, by the names that Linux has for it; empty where it does not say."""
     for line in _cpu_info():

@@ -93,17 +93,27 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
         CheckpointError: they are damaged, and the run cannot go on with others.
         TokenizerError: the text does not allow the vocabulary that the recipe wants, or the other model has none.
     """
-    def make() -> Tokenizers:
-        if (taken := taken_tokenizers(recipe)) is not None:
-            return taken
-        console.say("training the tokenizer")
-        require_intact_text(_paths(recipe), directory.parent / SYNTHETIC)
-        points = recipe.model.type == "pointer"
-        pairs = console.watched("reading text for the tokenizer", training_pairs(recipe), "pairs")
-        return train_tokenizers(pairs, recipe.tokenizer, recipe.seed,
-                                target_positions=recipe.model.max_positions - 1 if points else None)
+    return tokenizers_of_run(directory, lambda: make_tokenizers(recipe, directory.parent))
 
-    return tokenizers_of_run(directory, make)
+
+def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
+    """The tokenizers that a run begins with; nothing is written.
+
+    Raises:
+        TokenizerError, CheckpointError: as `train_or_load_tokenizers`.
+        CorpusError: the training text cannot be read, or is damaged.
+    """
+    if (taken := taken_tokenizers(recipe)) is not None:
+        return taken
+    console.say("training the tokenizer")
+    require_intact_text(_paths(recipe), run / SYNTHETIC)
+    points = recipe.model.type == "pointer"
+    pairs = console.watched("reading text for the tokenizer", training_pairs(recipe), "pairs")
+    made = train_tokenizers(pairs, recipe.tokenizer, recipe.seed,
+                            target_positions=recipe.model.max_positions - 1 if points else None)
+    if recipe.tokenizer.vocab_size == "auto":
+        console.say(f"tokenizer.vocab_size: auto makes {made.sizes} of this text")
+    return made
 
 
 def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
@@ -322,15 +332,25 @@ def _short_enough(sides: list[tuple[np.ndarray, np.ndarray]], numbers: np.ndarra
 def _open(recipe: Recipe, directory: Path, described: dict[str, Any]) -> Prepared:
     sides = [_side(directory, name, dtype) for name, dtype in zip(SIDES, described["types"], strict=True)]
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
-    seen = None
-    if recipe.data.temperature != 1 or any(spec.weight != 1 for spec in recipe.data.train):
-        corpora = np.memmap(directory / "corpora", dtype=np.int64, mode="r")
-        sizes = np.bincount(corpora, minlength=len(recipe.data.train))
-        seen = times_seen(sizes, [spec.weight for spec in recipe.data.train], recipe.data.temperature)[corpora]
-        if seen.sum() < 1:
-            raise CorpusError(f"data.train: with these weights an epoch has {seen.sum():.2g} pairs. Raise a weight.")
+    seen = times_pairs_are_seen(recipe, np.memmap(directory / "corpora", dtype=np.int64, mode="r"))
     return Prepared(directory, EncodedCorpus(sides[0], sides[1], seen, lines), described["counts"],
                     described["fingerprint"])
+
+
+def times_pairs_are_seen(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
+    """(pairs,), how often each pair is seen in an epoch; None: once.
+
+    corpora: (pairs,), the number of the corpus in `data.train` that each is from.
+    Raises:
+        CorpusError: an epoch has no pair.
+    """
+    if recipe.data.temperature == 1 and all(spec.weight == 1 for spec in recipe.data.train):
+        return None
+    sizes = np.bincount(corpora, minlength=len(recipe.data.train))
+    seen: np.ndarray = times_seen(sizes, [spec.weight for spec in recipe.data.train], recipe.data.temperature)[corpora]
+    if seen.sum() < 1:
+        raise CorpusError(f"data.train: with these weights an epoch has {seen.sum():.2g} pairs. Raise a weight.")
+    return seen
 
 
 def times_seen(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
@@ -392,12 +412,7 @@ class SampledEpochs:
                     if self._closing.is_set():
                         raise CancelledError
                     seed = derived_seed(self.seed, "subwords", name, epoch, number)
-                    sampled = tokenizer.sample(block, self.alpha, seed)
-                    # A sentence may be cut into more pieces than the model has positions: then it is cut as usual.
-                    long = [place for place, ids in enumerate(sampled) if len(ids) > self.max_pieces]
-                    for place, shortest in zip(long, tokenizer.encode([block[place] for place in long]), strict=True):
-                        sampled[place] = shortest
-                    side = EncodedSide.from_lists(sampled)
+                    side = EncodedSide.from_lists(sampled(tokenizer, block, self.alpha, seed, self.max_pieces))
                     writer.append(side.ids, side.lengths)
             writer.close()
         return self._open(epoch)
@@ -407,6 +422,15 @@ class SampledEpochs:
             _side(self._directory(epoch), name, id_type(tokenizer.vocab_size))
             for name, tokenizer in (("source", self.tokenizers.source), ("target", self.tokenizers.target)))
         return replace(self.prepared.corpus, source=source, target=target)
+
+
+def sampled(tokenizer: Vocabulary, lines: list[str], alpha: float, seed: int, max_pieces: int) -> list[list[int]]:
+    """The lines cut at random. One that is cut into more pieces than the model has positions is cut as usual."""
+    found = tokenizer.sample(lines, alpha, seed)
+    long = [place for place, ids in enumerate(found) if len(ids) > max_pieces]
+    for place, shortest in zip(long, tokenizer.encode([lines[place] for place in long]), strict=True):
+        found[place] = shortest
+    return found
 
 
 def _side(directory: Path, name: str, dtype: Any) -> EncodedSide:

@@ -17,7 +17,7 @@ from seq2seq.checkpoint import RECIPE, list_checkpoints, newest_checkpoint
 from seq2seq.checksums import sealed_text, unsealed_text
 from seq2seq.errors import RecipeError
 from seq2seq.json_reader import parse_json
-from seq2seq.recipe import Recipe, differences, load_recipe
+from seq2seq.recipe import Difference, Recipe, differences, load_recipe
 from seq2seq.storage import sync
 from seq2seq.views.curves import learning_curves
 
@@ -26,36 +26,65 @@ TENSORBOARD = "tensorboard"
 CURVES = "curves.svg"
 
 
-def admit(recipe: Recipe, run: Path) -> None:
-    """Let `recipe` begin or go on in the directory `run`, and leave the resolved recipe there.
+def admit(recipe: Recipe, run: Path) -> Recipe:
+    """Let `recipe` begin or go on in the directory `run`, leave the resolved recipe there, and return the recipe to
+    train with: that of `may_go_on`.
 
     Keys that only prolong or report are taken over and named.
 
     Raises:
-        RecipeError: the run was started with another recipe; the message shows every difference.
+        RecipeError: as `may_go_on`.
     """
     run.mkdir(parents=True, exist_ok=True)
     path = run / RECIPE
-    resolved = recipe.resolve()
-    if path.exists() and unsealed_text(path.read_bytes()) is None:
-        _require_recipe_of_checkpoints(resolved, path, run)
+    recipe, changes = may_go_on(recipe, run)
+    if changes is None and path.exists():
+        if newest_checkpoint(run) is None:
+            shutil.rmtree(run / "tokenizer", ignore_errors=True)
         console.warn(f"{path} is damaged: it is not what was saved. It is written again.")
-    elif path.exists():
-        changes = differences(load_recipe(path, check_files=False), resolved)
-        refused = [change for change in changes if not change.prolongs]
-        if refused and not list_checkpoints(run):
+    elif changes is not None:
+        if not all(change.prolongs for change in changes):
             # Nothing has been learnt under the old recipe: what it left is made anew.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
-        elif refused:
-            shown = "\n".join(f"  {change}" for change in refused)
-            raise RecipeError(f"{run} was trained with another recipe:\n{shown}\n"
-                              "Undo the change, train in another directory with --run-dir, or start anew with "
-                              "--restart, which moves the old run aside.")
         for change in changes:
             console.say(f"changed since this run began: {change}")
         if not changes:
-            return
-    _replace(path, sealed_text(resolved.to_yaml().encode()))
+            return recipe
+    _replace(path, sealed_text(recipe.resolve().to_yaml().encode()))
+    return recipe
+
+
+def may_go_on(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | None]:
+    """The recipe to go on with in the directory `run`, and its differences from the one that the run has. Writes
+    nothing.
+
+    Where the recipe leaves the size of the vocabulary to the text, a run with checkpoints keeps the size that its
+    recipe names: such a run began when the size had another default.
+
+    Returns:
+        None instead of differences where the run has no recipe, or a damaged one.
+    Raises:
+        RecipeError: the run was trained with another recipe; the message shows every difference.
+    """
+    path = run / RECIPE
+    if not path.exists():
+        return recipe, None
+    if unsealed_text(path.read_bytes()) is None:
+        _require_recipe_of_checkpoints(recipe, path, run)
+        return recipe, None
+    stored = load_recipe(path, check_files=False)
+    trained = bool(list_checkpoints(run))
+    if trained and recipe.tokenizer.vocab_size == "auto":
+        kept = recipe.tokenizer.model_copy(update={"vocab_size": stored.tokenizer.vocab_size})
+        recipe = recipe.model_copy(update={"tokenizer": kept})
+    changes = differences(stored, recipe)
+    refused = [change for change in changes if not change.prolongs]
+    if refused and trained:
+        shown = "\n".join(f"  {change}" for change in refused)
+        raise RecipeError(f"{run} was trained with another recipe:\n{shown}\n"
+                          "Undo the change, train in another directory with --run-dir, or start anew with "
+                          "--restart, which moves the old run aside.")
+    return recipe, changes
 
 
 def recipe_checksum(recipe: Recipe) -> str:
@@ -66,9 +95,7 @@ def recipe_checksum(recipe: Recipe) -> str:
 def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> None:
     """Raises RecipeError unless the run's checkpoints, if it has any, were trained with this recipe."""
     checkpoint = newest_checkpoint(run)
-    if checkpoint is None:
-        shutil.rmtree(run / "tokenizer", ignore_errors=True)
-    elif checkpoint.info.get("recipe") != recipe_checksum(recipe):
+    if checkpoint is not None and checkpoint.info.get("recipe") != recipe_checksum(recipe):
         raise RecipeError(f"{path} is damaged: it is not what was saved, and the recipe given here is not the one that "
                           "this run was last trained with. Start with that one, unchanged, or restore the file from a "
                           "copy, or start anew with --restart.")

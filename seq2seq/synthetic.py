@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.checkpoint import resolve_model_path
+from seq2seq.checkpoint import RECIPE, load_bundle, resolve_model_path
 from seq2seq.checksums import journal_of, note_text, noted_text
 from seq2seq.corpus import Counts, read_corpus
 from seq2seq.decoding import Request
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.language_codes import same_code
-from seq2seq.recipe import Corpus, DecodingSection, Recipe
+from seq2seq.recipe import Corpus, DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.recipe.decoding import DRAWN, SAMPLING_KEYS
 from seq2seq.storage import read_metadata, sync
 from seq2seq.translator import Translator
@@ -48,14 +48,22 @@ def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
 
 
 def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
-    """The recipe as `with_synthetic_text` gives it, but without corpora that still have to be made, and their names."""
+    """The recipe as `with_synthetic_text` gives it, but without corpora that still have to be made, and their names.
+
+    Raises:
+        CheckpointError, RecipeError, CorpusError: as `with_synthetic_text`.
+    """
     kept, lacking = [], []
     for spec in recipe.data.train:
         if spec.translated_by is None:
             kept.append(spec)
-        elif (made := _place(spec, recipe, directory)[-1]).exists():
+            continue
+        model, _, made = _place(spec, recipe, directory)
+        if made.exists():
             kept.append(_filled(spec, made))
         else:
+            text = load_bundle(model).recipe_text
+            _require_direction(spec, recipe, model, parse_recipe(text, model / RECIPE, alone=True).languages)
             lacking.append(spec.label)
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": tuple(kept)})}), lacking
 
@@ -93,12 +101,7 @@ def _key(spec: Corpus, model: Path, given: Path) -> str:
 
 def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) -> None:
     translator = Translator.load(model)
-    languages = recipe.languages.source, recipe.languages.target
-    wanted = languages if spec.target is None else languages[::-1]
-    found = translator.languages.source, translator.languages.target
-    if not all(same_code(one or "", other or "") for one, other in zip(found, wanted, strict=True)):
-        raise RecipeError(f"{model} translates from {found[0]} to {found[1]}; the corpus {spec.label} needs a model "
-                          f"from {wanted[0]} to {wanted[1]}.")
+    _require_direction(spec, recipe, model, translator.languages)
     options = _options(translator.decoding, spec.samples)
     made.parent.mkdir(parents=True, exist_ok=True)
     part = made.with_suffix(".part")
@@ -121,6 +124,15 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
     sync(part)
     os.replace(journal, journal_of(made))                                         # before the text has its name
     os.replace(part, made)
+
+
+def _require_direction(spec: Corpus, recipe: Recipe, model: Path, of_model: Languages) -> None:
+    languages = recipe.languages.source, recipe.languages.target
+    wanted = languages if spec.target is None else languages[::-1]
+    found = of_model.source, of_model.target
+    if not all(same_code(one or "", other or "") for one, other in zip(found, wanted, strict=True)):
+        raise RecipeError(f"{model} translates from {found[0]} to {found[1]}; the corpus {spec.label} needs a model "
+                          f"from {wanted[0]} to {wanted[1]}.")
 
 
 def _options(own: DecodingSection, samples: bool) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -16,6 +17,7 @@ import sentencepiece
 
 from seq2seq.errors import TokenizerError
 from seq2seq.numbering import NUMBERING_FILE, Numbered, numbering_of, read_numbering
+from seq2seq.sizes import MOST_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
 from seq2seq.subword_sampling import SubwordSampler
 from seq2seq.vocabulary import (
     CONTROL_BYTES,
@@ -157,6 +159,13 @@ class Tokenizers:
         """Whether both languages share one vocabulary."""
         return self.source.shares_ids_with(self.target)
 
+    @property
+    def sizes(self) -> str:
+        """Sizes of the vocabularies, for a person."""
+        if self.joint:
+            return f"{self.target.vocab_size:,} pieces"
+        return f"{self.source.vocab_size:,} source and {self.target.vocab_size:,} target pieces"
+
     def files(self) -> dict[str, bytes]:
         """Contents of the model files by name, as a bundle holds them."""
         if isinstance(self.source, Numbered) and isinstance(self.target, Numbered):
@@ -209,19 +218,32 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
                      target_positions: int | None = None) -> Tokenizers:
     """Train on a sample of parallel text, drawn by `seed`; memory is bounded by `section.sample_lines`.
 
+    A vocabulary of the size `auto` has what `vocabulary_size` says of the whole text, or less where the text does not
+    allow so many pieces.
+
     Args:
         target_positions: where given, targets are positions of their source, up to so many, and only the source has
             something to learn.
     Raises:
         TokenizerError: the vocabulary is larger than the text allows, or too small for its characters.
     """
-    sample = _draw(pairs, max(1, section.sample_lines // 2), random.Random(seed))
+    characters = [0, 0]
+    sample = _draw(_counted(pairs, characters), max(1, section.sample_lines // 2), random.Random(seed))
     if target_positions is not None:
-        return Tokenizers(_train((source for source, _ in sample), section), positions(target_positions))
+        return Tokenizers(_train([source for source, _ in sample], section, characters[0]),
+                          positions(target_positions))
     if section.joint:
-        joint = _train(chain.from_iterable(sample), section)
+        joint = _train(list(chain.from_iterable(sample)), section, sum(characters))
         return Tokenizers(joint, joint)
-    return Tokenizers(*(_train((pair[side] for pair in sample), section) for side in (0, 1)))
+    return Tokenizers(*(_train([pair[side] for pair in sample], section, characters[side]) for side in (0, 1)))
+
+
+def _counted(pairs: Iterable[tuple[str, str]], characters: list[int]) -> Iterator[tuple[str, str]]:
+    """The pairs as they are; the characters of each side are added up on the way."""
+    for source, target in pairs:
+        characters[0] += len(source)
+        characters[1] += len(target)
+        yield source, target
 
 
 def _draw(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> list[tuple[str, str]]:
@@ -235,16 +257,58 @@ def _draw(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> li
     return [pair for _, pair in sorted(drawn)]
 
 
-def _train(lines: Iterable[str], section: TokenizerSection) -> Vocabulary:
+class _WrongSize(TokenizerError):
+    """The text does not allow a vocabulary of this size. smallest, largest: the one that it does allow."""
+
+    def __init__(self, message: str, smallest: int | None = None, largest: int | None = None) -> None:
+        super().__init__(message)
+        self.smallest, self.largest = smallest, largest
+
+
+def _train(lines: Sequence[str], section: TokenizerSection, characters: int) -> Vocabulary:
+    """characters: of the whole text, which the lines are a sample of."""
     if section.type == "words":
-        return train_words(lines, section.vocab_size)
+        return train_words(lines, MOST_WORDS if section.vocab_size == "auto" else section.vocab_size)
+    if section.vocab_size != "auto":
+        return _train_subwords(lines, section, section.vocab_size)
+    # Normalisation may add characters to those of the text: sentencepiece has the last word on both bounds.
+    alphabet, largest = _alphabet(lines, section.character_coverage), None
+    while True:
+        size = vocabulary_size(characters, alphabet)
+        if largest is not None and size > largest:
+            size = smaller_vocabulary_size(largest, alphabet)
+        try:
+            return _train_subwords(lines, section, size)
+        except _WrongSize as error:
+            if error.smallest is not None and error.smallest > RESERVED_PIECES + alphabet:
+                alphabet = error.smallest - RESERVED_PIECES
+            elif error.largest is not None and (largest is None or error.largest < largest):
+                largest = error.largest
+            else:                                                               # no size is left to try
+                raise
+
+
+def _alphabet(lines: Iterable[str], coverage: float) -> int:
+    """Number of the most frequent characters that make up so large a share of the text."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line)
+    left = coverage * counts.total()
+    for number, (_, count) in enumerate(counts.most_common()):
+        if left <= 0:
+            return number
+        left -= count
+    return len(counts)
+
+
+def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int) -> Tokenizer:
     writer = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line.translate(CONTROLS_TO_SPACES) for line in lines),
             model_writer=writer,
             model_type=section.type,
-            vocab_size=section.vocab_size,
+            vocab_size=size,
             character_coverage=section.character_coverage,
             normalization_rule_name=section.normalization,
             remove_extra_whitespaces=section.normalization != "identity",
@@ -261,18 +325,19 @@ def _train(lines: Iterable[str], section: TokenizerSection) -> Vocabulary:
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _cannot_train(section, str(error)) from error
+        raise _cannot_train(size, str(error)) from error
     return Tokenizer(writer.getvalue())
 
 
-def _cannot_train(section: TokenizerSection, message: str) -> TokenizerError:
-    asked = f"tokenizer.vocab_size: {section.vocab_size:,} pieces"
+def _cannot_train(size: int, message: str) -> TokenizerError:
+    asked = f"tokenizer.vocab_size: {size:,} pieces"
     if largest := re.search(r"value <= (\d+)", message):
-        return TokenizerError(f"{asked} are more than the training text gives; the largest possible vocabulary has "
-                              f"{int(largest[1]):,}. Set that or less.")
+        return _WrongSize(f"{asked} are more than the training text gives; the largest possible vocabulary has "
+                          f"{int(largest[1]):,}. Set that or less, or auto.", largest=int(largest[1]))
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        return TokenizerError(f"{asked} do not even hold all characters, bytes and symbols: {int(smallest[1]):,} are "
-                              "needed. Raise it, or lower tokenizer.character_coverage.")
+        return _WrongSize(f"{asked} do not even hold all characters, bytes and symbols: {int(smallest[1]):,} are "
+                          "needed. Raise it, set auto, or lower tokenizer.character_coverage.",
+                          smallest=int(smallest[1]))
     if "sentences_.empty()" in message:
         return TokenizerError("there is no text to train the tokenizer on; see what data.cleaning drops.")
     return TokenizerError(f"sentencepiece cannot train a tokenizer: {message}")

@@ -78,9 +78,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
                     console.say(f"the old run is now {move_aside(recipe, run)}")
             stack.enter_context(lock_run(run))
         require_held_out(recipe)
-        if group.first:
-            admit(recipe, run)
-        group.wait()
+        recipe = group.first_of_all(partial(admit, recipe, run))
         while True:
             training = Training(recipe, run, group)
             if training.progress.finished(recipe):

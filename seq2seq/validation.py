@@ -16,7 +16,7 @@ from seq2seq.evaluation import Score, require_metrics, score_pairs
 from seq2seq.loss import negative_log_likelihood
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.processes import Group, SharedTranslator
-from seq2seq.recipe import Recipe
+from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizer import Tokenizers
 from seq2seq.translator import Translator
 
@@ -97,9 +97,14 @@ def require_held_out(recipe: Recipe) -> None:
         CorpusError: a validation or test set cannot be read to its end, or has no text.
         UserError: what it is to be measured by is not installed.
     """
-    sets = {"data.valid": recipe.data.valid, **{f"data.test.{name}": spec for name, spec in recipe.data.test.items()}}
-    for key, spec in sets.items():
-        if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
-            raise CorpusError(f"{key} ({spec.label}) has no line with text to measure by. Name another corpus, or "
-                              "leave it out.")
+    require_text(recipe, "valid", recipe.data.valid)
+    for name, spec in recipe.data.test.items():
+        require_text(recipe, f"test.{name}", spec)
     require_metrics(recipe.measures, recipe.languages.target)
+
+
+def require_text(recipe: Recipe, key: str, spec: Corpus) -> None:
+    """Raises CorpusError if a set that is held out cannot be read to its end, or has no text. key: below `data`."""
+    if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
+        raise CorpusError(f"data.{key} ({spec.label}) has no line with text to measure by. Name another corpus, or "
+                          "leave it out.")

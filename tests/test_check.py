@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -9,10 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from seq2seq.batching import plan_epoch
 from seq2seq.check import Report, inspect, percentiles, show
 from seq2seq.cli import main
+from seq2seq.locking import lock_run
 from seq2seq.model import build_model
+from seq2seq.preparation import prepare, train_or_load_tokenizers
 from seq2seq.recipe import load_recipe
+from seq2seq.run import admit
 from seq2seq.tokenizer import train_tokenizers
 
 RECIPE = """\
@@ -113,20 +118,24 @@ def test_the_size_is_that_of_the_model(directory):
     assert apart.model["of_embeddings"] == 3 * 283 * 12
 
 
-def test_tokens_are_guessed_from_characters_before_there_is_a_tokenizer(directory):
-    report = checked()
-    assert not report.tokens_are_exact
-    # 4 characters a piece and an end: 5 + 5 + 12 characters in 3 lines, three times 8 characters in one.
-    assert report.training["target_tokens"] == round(22 / 4) + 3 + 3 * (8 // 4 + 1)
-    assert report.training["steps_per_epoch"] == 2
-    assert report.training["epochs"] == 65
+@pytest.mark.parametrize("settings", [(), ("data.temperature=2",), ("training.batch_tokens=29",),
+                                      ("data.train.1.weight=2.5", "training.accumulation=2")])
+def test_tokens_and_steps_are_those_of_the_training(directory, settings):
+    report = checked(*settings)
+    recipe = load_recipe("recipe.yaml", settings)
+    corpus = prepare(recipe, train_or_load_tokenizers(recipe, Path("other/tokenizer")), Path("other"), 1).corpus
+    section = recipe.training
+    assert report.tokens_are_exact
+    assert report.training["steps_per_epoch"] == len(
+        plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0))
+    assert report.training["source_tokens"] == round(float(corpus.source.lengths @ corpus.weights))
+    assert report.training["target_tokens"] == round(float(corpus.target.lengths @ corpus.weights))
 
 
-def test_text_without_spaces_has_shorter_pieces(directory):
-    chinese = "我们今天下午去图书馆看书然后回家吃饭"                              # 18 characters, one word
-    write(directory, "more", [f"ein Hund|{chinese}"])
-    more = [corpus for corpus in checked().corpora if corpus.label == "more.de"][0]
-    assert more.sides["target"].tokens == 18 / 1.5 + 1
+def test_subword_sampling_makes_more_tokens_which_differ_from_epoch_to_epoch(directory):
+    sampled = checked("tokenizer.subword_sampling=0.9", "tokenizer.type=bpe")
+    assert not sampled.tokens_are_exact
+    assert sampled.training["target_tokens"] > checked("tokenizer.type=bpe").training["target_tokens"]
 
 
 def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
@@ -146,13 +155,100 @@ def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
                                                    for place in short)
     dropped = sum(corpus.counts.dropped.get("too_many_pieces", 0) for corpus in report.corpora)
     assert dropped == 4 - len(short)
-    assert not inspect(load_recipe("recipe.yaml", ["tokenizer.vocab_size=291"]), Path("run")).tokens_are_exact
+    admit(load_recipe("recipe.yaml"), Path("run"))
+    for size in (283, 287):                                                     # of the run; of another recipe
+        assert checked(f"tokenizer.vocab_size={size}").vocabulary["vocab_size"] == size
 
 
-def test_a_vocabulary_too_small_for_the_characters_is_warned_of(directory):
-    write(directory, "more", ["".join(map(chr, range(0x4E00, 0x4E00 + 30))) + "|two"])
-    assert any("has room for 24" in line and "tokenizer.vocab_size" in line for line in checked().warnings)
-    assert not any("has room" in line for line in checked("tokenizer.vocab_size=400").warnings)
+@pytest.mark.parametrize("size", [262, 999])
+def test_a_vocabulary_that_the_text_does_not_allow_is_the_error_of_train(directory, capsys, size):
+    assert main(["check", "recipe.yaml", "--set", f"tokenizer.vocab_size={size}"]) == 2
+    of_check = capsys.readouterr().err.splitlines()[-1]
+    assert f"tokenizer.vocab_size: {size} pieces" in of_check
+    assert main(["train", "recipe.yaml", "--set", f"tokenizer.vocab_size={size}"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == of_check
+
+
+def test_the_size_that_suits_the_text_is_said(directory, capsys):
+    assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--no-measure"]) == 0
+    told = capsys.readouterr()
+    size = re.search(r"vocab_size: auto makes (\d+) pieces", told.err)[1]
+    assert f"{size} pieces, joint, a size that suits the text (unigram)" in told.out
+    assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--set", "tokenizer.joint=false",
+                 "--set", "model.tied_embeddings=decoder", "--no-measure"]) == 0
+    assert re.search(r"(\d+) source and (\d+) target pieces, one vocabulary for each language", capsys.readouterr().out)
+
+
+# What would stop a training in its first minutes
+
+
+def errors(*overrides: str) -> str:
+    return "\n".join(checked(*overrides).errors)
+
+
+def test_a_tokenizer_of_sacrebleu_that_is_not_installed_is_an_error(directory, monkeypatch):
+    def lacking(**options):
+        raise RuntimeError("MeCab is not there")
+
+    assert not errors()
+    monkeypatch.setattr("seq2seq.evaluation.BLEU", lacking)
+    assert errors("languages.target=ja") == (
+        "BLEU for 'ja' needs the ja-mecab tokeniser: pip install 'sacrebleu[ja]'")
+    assert not errors("languages.target=ja", "metrics=[chrf]", "training.best_metric=chrf")
+
+
+def test_a_held_out_set_without_text_is_an_error(directory):
+    write(directory, "test", ["vier Hunde|", "|"])
+    write(directory, "valid", ["|"])
+    assert re.search("data.valid .* has no line with text.*\ndata.test.first .* has no line with text", errors())
+
+
+def test_a_validation_set_that_the_model_can_take_none_of_is_an_error(directory):
+    write(directory, "valid", ["ein Hund" * 30 + "|a dog"])
+    assert "data.valid has no pair that the model can take" in errors("model.max_positions=43",
+                                                                      "data.cleaning.max_pieces=41")
+
+
+def test_a_run_that_another_process_has_is_an_error(directory):
+    Path("run").mkdir()
+    with lock_run(Path("run")):
+        assert f"run is in use by process {os.getpid()} on" in errors()
+    assert not errors()
+
+
+def test_a_run_directory_that_cannot_be_written_to_is_an_error(directory, monkeypatch):
+    monkeypatch.setattr("os.access", lambda place, mode: Path(place) != directory)
+    assert errors() == f"run: {directory} cannot be written to. Make it writable, or choose another --run-dir."
+
+
+def test_a_run_of_another_recipe_is_an_error_once_it_has_learnt_something(directory, quick_tensorboard, capsys):
+    admit(load_recipe("recipe.yaml"), Path("run"))
+    assert not errors("model.dropout=0.3")
+    assert main(["train", "recipe.yaml", "--run-dir", "run", "--set", "training.max_steps=2"]) == 0
+    assert not errors("training.max_steps=3")
+    assert re.search(r"run was trained with another recipe:\n  model.dropout: 0.1 -> 0.3\n.*--restart",
+                     errors("model.dropout=0.3"))
+
+
+def test_a_tokenizer_that_is_to_be_taken_over_and_is_not_there_is_an_error(directory):
+    Path("empty").mkdir()
+    assert "empty has no tokenizer" in errors("tokenizer.taken_from=empty")
+
+
+def test_a_model_to_start_from_of_another_shape_is_an_error(directory, quick_tensorboard, capsys):
+    assert main(["train", "recipe.yaml", "--run-dir", "first", "--set", "training.max_steps=2"]) == 0
+    assert not errors("training.start_from=first")
+    assert "training.start_from: " in errors("training.start_from=first", "model.feed_forward=11")
+
+
+def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(directory, monkeypatch, capsys):
+    assert main(["check", "recipe.yaml"]) == 0
+    assert re.search(r"minutes without validation: .* s a step \(median of 10\)", capsys.readouterr().out)
+    assert main(["check", "recipe.yaml", "--no-measure"]) == 0
+    assert "no step was tried" in capsys.readouterr().out
+    monkeypatch.setattr("seq2seq.machine.free_memory", lambda device: 7)
+    assert main(["check", "recipe.yaml"]) == 0
+    assert "GB of memory are free: no step was tried" in " ".join(capsys.readouterr().out.split())
 
 
 def test_cleaning_that_drops_most_pairs_is_warned_of(directory):
@@ -218,7 +314,8 @@ def test_the_report_as_json_has_all_numbers(directory, capsys):
     values = json.loads(capsys.readouterr().out)
     assert values["model"]["parameters"] == checked().model["parameters"]
     assert values["corpora"][0]["sides"]["source"]["characters"]["100"] == 14
-    assert values["training"]["steps_per_epoch"] == 2
+    assert values["training"]["steps_per_epoch"] == checked().training["steps_per_epoch"]
+    assert values["measured"]["seconds_a_step"] > 0
     assert values["machine"]["precision"] == "fp32"
 
 
@@ -228,8 +325,8 @@ def test_the_report_for_a_person_names_what_matters(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", 'data.train.1.name="[red]"']) == 0
     out = capsys.readouterr().out
     for expected in (r"train train\.de +source +3 +10 +14", r"train \[red\]", r"train\.de +too_long +1 +4 ",
-                     r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"about \d+ an epoch",
-                     r"guessed from characters", r"warning: test\.first: 2 of 4 sources"):
+                     r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"steps +\d+ an epoch",
+                     r"283 pieces, joint \(unigram\)", r"warning: test\.first: 2 of 4 sources"):
         assert re.search(expected, out), expected
 
 
@@ -239,7 +336,7 @@ def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
     write(directory, "train", ["ein Hund|a dog"])
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
-    show(checked())
+    show(checked("tokenizer.vocab_size=auto"))
     assert "Nothing is wrong." in out.getvalue()
     assert "Cleaning drops nothing from train." in out.getvalue()
 

@@ -93,7 +93,7 @@ BROKEN = {
     "a key of the past forgotten": (PAST, PAST.replace("keys", "std::max(1L, keys - 1)"), "attend_past is off by"),
     "a key of the source forgotten": (SOFTMAX, SOFTMAX.replace("count)", "std::max(1L, count - 1))"),
                                       "attend_source is off by"),
-    "a word overlooked": (LANES, LANES.replace("own[count - 1].total)", "own[count - 1].total) & ~1u"), "choose|search"),
+    "a word overlooked": (LANES, LANES.replace("total)", "total) & ~1u"), "choose|search"),
     "a slot given twice": (SLOT, SLOT + " slots.push_back(one.slot);", "search finds other|ended by SIG"),
     "an endless loop": (SUM, "        for (volatile long forever = 1; forever;) {}\n" + SUM,
                         "did not end within 3 seconds"),

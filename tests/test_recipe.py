@@ -73,6 +73,15 @@ def test_a_minimal_recipe_gets_the_defaults_of_the_schema(directory):
     assert recipe.directory == directory
 
 
+def test_the_size_of_a_vocabulary_is_a_number_or_auto_and_auto_by_default(directory):
+    assert load_recipe("recipe.yaml").tokenizer.vocab_size == "auto"
+    assert load_recipe("recipe.yaml", ["tokenizer.vocab_size=8000"]).tokenizer.vocab_size == 8000
+    for value, found in (("8k", "'8k'"), ("259", "259"), ("300.5", "300.5"), ("", "nothing")):
+        assert mistakes(f"{RECIPE}tokenizer: {{vocab_size: {value}}}\n") == [
+            "recipe.yaml:10: tokenizer.vocab_size: expected auto, or a whole number from 260 to 10,000,000; "
+            f"found {found}"]
+
+
 def test_no_is_norwegian_and_1e_4_is_a_number(directory):
     text = RECIPE.replace("target: en}\ndata", "target: no}\ndata") + "training: {learning_rate: 1e-4, epsilon: 2e-3}\n"
     recipe = parse_recipe(text, "recipe.yaml")

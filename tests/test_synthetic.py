@@ -159,6 +159,14 @@ def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
     assert training.tokenizers.source.decode([last])[0].startswith("<BT> ")
 
 
+def test_check_refuses_a_model_of_another_direction_as_training_does(folder, tmp_path):
+    wrong = load_recipe(folder / "recipe.yaml", [
+        f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
+    for start in (lambda: inspect(wrong, tmp_path), lambda: with_synthetic_text(wrong, tmp_path / "synthetic")):
+        with pytest.raises(RecipeError, match=r"from de to en; the corpus .*mono\.de needs a model from en to de"):
+            start()
+
+
 def test_check_leaves_out_what_is_not_made_yet_and_says_so(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml")
     report = inspect(recipe, tmp_path)

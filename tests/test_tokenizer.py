@@ -19,6 +19,7 @@ from hypothesis import strategies
 
 from seq2seq.errors import TokenizerError
 from seq2seq.recipe.schema import TokenizerSection
+from seq2seq.sizes import vocabulary_size
 from seq2seq.tokenizer import (
     CONTROL_BYTES,
     END_ID,
@@ -283,6 +284,51 @@ def test_a_vocabulary_too_small_is_told_the_smallest_which_works(kind):
     assert train(kind, vocab_size=smallest).source.vocab_size == smallest
     with pytest.raises(TokenizerError, match=f"{smallest} are needed"):
         train(kind, vocab_size=smallest - 1)
+
+
+LETTERS = "abcdefghijklm"
+
+
+def drawn_pairs(count: int) -> list[tuple[str, str]]:
+    """Pairs of ten words, each of a few letters."""
+    rng = random.Random(1)
+    words = ["".join(rng.choices(LETTERS, k=rng.randint(1, 7))) for _ in range(997)]
+    return [tuple(" ".join(rng.choices(words, k=10)) for _ in range(2)) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("kind", "joint"), KINDS)
+def test_a_vocabulary_of_the_size_auto_suits_the_text(kind, joint):
+    for count in (100, 1000):
+        pairs = drawn_pairs(count)
+        both = train(kind, joint, pairs, vocab_size="auto")
+        characters = [sum(len(pair[side]) for pair in pairs) for side in (0, 1)]
+        expected = [sum(characters)] * 2 if joint else characters
+        alphabet = len(LETTERS) + 1                                             # and the space
+        assert [both.source.vocab_size, both.target.vocab_size] == [
+            vocabulary_size(count, alphabet) for count in expected]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_auto_is_never_more_than_the_text_allows_nor_less_than_its_characters(kind):
+    """One line of many characters, one character alone, and one that nmt_nfkc spells as four others."""
+    for pairs in (PAIRS[:1], [("".join(map(chr, range(0x4E00, 0x4E00 + 1009))), "a")], [("a", "a")],
+                  [("\ufdfa", "x")]):
+        for normalization in ("identity", "nmt_nfkc"):
+            auto = train(kind, pairs=pairs, vocab_size="auto", normalization=normalization).source
+            texts = [text for pair in pairs for text in pair]
+            assert not any(auto._processor.is_byte(index) for line in auto.encode(texts) for index in line)
+
+
+def test_auto_is_chosen_by_the_whole_text_not_by_the_sample():
+    pairs = drawn_pairs(1000)
+    assert train("bpe", pairs=pairs, vocab_size="auto", sample_lines=600).source.vocab_size == train(
+        "bpe", pairs=pairs, vocab_size="auto").source.vocab_size
+
+
+def test_rare_characters_that_are_written_as_bytes_take_no_room_in_auto():
+    pairs = drawn_pairs(1000) + [("".join(map(chr, range(0x4E00, 0x4E00 + 101))), "a")]
+    assert train("bpe", pairs=pairs, vocab_size="auto", character_coverage=0.99).source.vocab_size == train(
+        "bpe", pairs=drawn_pairs(1000), vocab_size="auto").source.vocab_size
 
 
 @pytest.mark.parametrize("pairs", [[], [("", "")]], ids=["none", "empty"])

@@ -17,6 +17,7 @@ from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.progress import Progress
 from seq2seq.recipe import load_recipe
 from seq2seq.stopping import Stopped
+from seq2seq.tokenizer import Tokenizers
 from seq2seq.trainer import Training, train
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
@@ -169,6 +170,27 @@ def test_another_recipe_is_refused_with_every_difference(recipe, tmp_path):
     assert "training.learning_rate: 0.01 -> 0.02" in str(refusal.value)
     assert "--restart" in str(refusal.value)
     assert same(final_weights(run), weights)
+
+
+def test_a_run_keeps_its_size_of_vocabulary_where_the_recipe_leaves_it_to_the_text(recipe, folder):
+    """A run from before `auto` was the default has a number that its recipe does not name."""
+    run = folder / "run"
+    train(recipe("training.max_steps=2", "tokenizer.vocab_size=293"), run)
+    (folder / "recipe.yaml").write_text(RECIPE.replace("tokenizer: {vocab_size: 300}\n", ""))
+    train(recipe("training.max_steps=3"), run)
+    assert newest_checkpoint(run).step == 3
+    assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == 293
+    assert "vocab_size: 293" in load_bundle(run / "best").recipe_text
+
+
+def test_the_size_of_an_automatic_vocabulary_is_said_and_the_recipe_keeps_auto(recipe, folder, capsys):
+    run = folder / "run"
+    train(recipe("training.max_steps=2", "tokenizer.vocab_size=auto"), run)
+    size = Tokenizers.load(run / "tokenizer").source.vocab_size
+    assert f"tokenizer.vocab_size: auto makes {size} pieces of this text" in capsys.readouterr().err
+    assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == "auto"
+    with pytest.raises(RecipeError, match="tokenizer.vocab_size: auto -> 300"):
+        train(recipe("training.max_steps=3"), run)
 
 
 def test_restart_moves_the_old_run_aside_and_deletes_nothing(recipe, tmp_path):

@@ -1,49 +1,40 @@
-"""What a training takes by arithmetic: vocabulary, parameters, memory, steps, time and disk."""
+"""What a training takes by arithmetic: vocabulary, parameters, memory, steps and disk."""
 
 from __future__ import annotations
 
-import math
 import shutil
-import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from seq2seq.batching import EncodedCorpus, EncodedSide, draw_steps
 from seq2seq.check.report import Report
-from seq2seq.errors import UserError
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.preparation import times_pairs_are_seen
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizer import Tokenizers
 
-# Bytes, <unk>, <s> and </s>: what a vocabulary holds besides pieces of text.
-RESERVED_PIECES = 256 + 3
-# Of the speed of large matrix products: a step has small ones as well, and passes over memory. Multi30k's small model
-# reaches two fifths (benchmarks/README.md).
-EFFICIENCY = 0.4
 # Even without memory, layers are built one by one: a number mistyped should not take hours to be refused.
 MOST_LAYERS = 1000
 
 
 def size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
-                     report: Report) -> None:
+                    report: Report) -> None:
     section = recipe.tokenizer
     texts = {"both languages": set().union(*characters.values())} if section.joint and len(characters) > 1 else (
         characters)
-    size = tokenizers.target.vocab_size if tokenizers else section.vocab_size
     taken_from = section.taken_from or recipe.training.start_from
     kind = section.type if taken_from is None else f"taken from {taken_from}"
-    report.vocabulary = {"type": kind, "vocab_size": size, "joint": section.joint,
+    report.vocabulary = {"type": kind, "vocab_size": tokenizers.target.vocab_size if tokenizers else section.vocab_size,
+                         "source_vocab_size": tokenizers.source.vocab_size if tokenizers else section.vocab_size,
+                         "joint": tokenizers.joint if tokenizers else section.joint,
+                         "chosen": taken_from is None and section.vocab_size == "auto",
                          "trained": tokenizers is not None,
                          "characters": {name: len(found) for name, found in texts.items()}}
-    if section.type == "words":
-        return
-    room = section.vocab_size - RESERVED_PIECES
-    for name, found in texts.items():
-        if tokenizers is None and section.character_coverage == 1 and len(found) > room:
-            report.warnings.append(
-                f"the text in {name} has {len(found):,} different characters, a vocabulary of {section.vocab_size:,} "
-                f"has room for {room:,}. Raise tokenizer.vocab_size, or write rare characters as bytes by "
-                "tokenizer.character_coverage=0.9995.")
 
 
-def size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -> None:
+def size_model(recipe: Recipe, report: Report) -> None:
     """Parameters, memory and machine."""
     import torch
 
@@ -55,8 +46,9 @@ def size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) ->
     if layers > MOST_LAYERS:
         report.errors.append(f"model: {layers:,} layers are more than any machine trains. Use fewer.")
         return
-    sizes = [tokenizer.vocab_size for tokenizer in (tokenizers.source, tokenizers.target)] if tokenizers else [
-        recipe.tokenizer.vocab_size] * 2
+    sizes = report.vocabulary["source_vocab_size"], report.vocabulary["vocab_size"]
+    if "auto" in sizes:                                                         # no text has shown yet what suits it
+        return
     try:
         with torch.device("meta"), Undrawn():                                   # shapes without memory
             model = build_model(recipe.model, *sizes)
@@ -86,50 +78,34 @@ def size_model(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) ->
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
 
 
-def size_training(recipe: Recipe, report: Report) -> None:
-    section = recipe.training
-    corpora = [corpus for corpus in report.corpora if corpus.role == "train"]
-    tokens = {side: round(sum(corpus.weight * corpus.sides[side].tokens for corpus in corpora))
-              for side in recipe.data.valid.sides}
-    if not sum(corpus.pairs for corpus in corpora):
-        report.errors.append("train: no pair is left after cleaning. Check that data.train names the right files, and "
-                             "the limits in data.cleaning.")
+def size_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np.ndarray]]], report: Report) -> None:
+    """Tokens and optimizer steps of an epoch.
+
+    Args:
+        lengths: of each corpus of `data.train`, by side, the pieces of its pairs in any number of arrays.
+    """
+    section, sides = recipe.training, recipe.data.valid.sides
+    pairs = [sum(map(len, corpus[sides[-1]])) for corpus in lengths]
+    if not sum(pairs):
+        report.errors.append("train: no pair is left: all have more pieces than data.cleaning.max_pieces allows.")
         return
-    if not all(tokens.values()):
-        report.warnings.append("train: with these weights an epoch is empty, or hardly ever holds a pair. Raise "
-                               "data.train.weight.")
-    steps = max(1, math.ceil(list(tokens.values())[-1] / section.batch_tokens))
+    try:
+        seen = times_pairs_are_seen(recipe, np.repeat(np.arange(len(pairs)), pairs))
+    except CorpusError as error:
+        report.errors.append(str(error))
+        return
+    of_sides = [np.concatenate([block for corpus in lengths for block in corpus[side]]) for side in sides]
+    tokens = {side: round(float(found.sum() if seen is None else found @ seen))
+              for side, found in zip(sides, of_sides, strict=True)}
+    corpus = EncodedCorpus(_lengths_alone(of_sides[0]), _lengths_alone(of_sides[-1]), seen)
+    steps = sum(1 for _ in draw_steps(corpus, section.batch_tokens, recipe.seed, 0))
     report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
-                       "max_steps": section.max_steps, "epochs": section.max_steps / steps}
-    if not report.model:
-        return
-    # Forward 2 operations a weight and token, backward twice that; a lookup in a table costs nothing, the output does.
-    weights = report.model["parameters"] - report.model["of_embeddings"]
-    width = recipe.model.d_model * report.vocabulary["vocab_size"]
-    of_target = list(tokens.values())[-1]
-    # Each side passes its half of the layers, or nearly so.
-    operations = 6 * (weights * sum(tokens.values()) / len(tokens) + width * of_target)
-    seconds = operations / (EFFICIENCY * _operations_a_second(report)) / steps
-    report.training |= {"seconds_a_step": seconds, "hours": seconds * section.max_steps / 3600}
+                       "max_steps": section.max_steps, "epochs": section.max_steps / max(1, steps)}
 
 
-def _operations_a_second(report: Report) -> float:
-    """Of large matrix products, tried for a moment on the device that would train."""
-    import torch
-
-    device = torch.device(report.machine["device"])
-    dtype = torch.bfloat16 if report.machine["precision"] == "bf16" else torch.float32
-    matrix = torch.ones(512, 512, device=device, dtype=dtype)
-    matrix @ matrix
-    times = 3 if device.type == "cpu" else 300
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    for _ in range(times):
-        matrix @ matrix
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return times * 2 * 512**3 / (time.perf_counter() - began)
+def _lengths_alone(lengths: np.ndarray) -> EncodedSide:
+    """Sentences of which only the lengths are known."""
+    return EncodedSide(np.zeros(0, np.uint16), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
 
 def size_disk(recipe: Recipe, run: Path, report: Report) -> None:

@@ -7,35 +7,37 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from seq2seq import console
+from seq2seq.batching import derived_seed
 from seq2seq.check.judging import Judge
 from seq2seq.check.report import CorpusReport, SideReport, percentiles
 from seq2seq.check.survey import Sample, describe_files, survey
 from seq2seq.corpus import Pair, read_pairs
 from seq2seq.errors import UserError
-from seq2seq.preparation import blocks, cleaned
+from seq2seq.preparation import blocks, cleaned, sampled
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
 
 BLOCK_PAIRS = 8192
 PIECES = (64, 128, 256, 512)
 
-# Rough means for vocabularies of 8,000 to 32,000 pieces, used only where no tokenizer has been trained yet.
-CHARACTERS_A_PIECE = 4.0
-CHARACTERS_A_PIECE_WITHOUT_SPACES = 1.5
-# Text with words longer than this on average is written without spaces between words.
-LONGEST_MEAN_WORD = 15
-
 
 class Reader:
-    """Reads one corpus once and fills its report."""
+    """Reads one corpus and fills its report.
 
-    def __init__(self, role: str, spec: Corpus, recipe: Recipe, tokenizers: Tokenizers | None) -> None:
+    tokenizers: to count pieces with; None: they are not counted.
+    lengths: by side, pieces of each pair that training keeps, ends included; a block in each array.
+    """
+
+    def __init__(self, role: str, spec: Corpus, recipe: Recipe) -> None:
         self.report = CorpusReport(role, spec.label, weight=spec.weight)
-        self.spec, self.recipe, self.tokenizers = spec, recipe, tokenizers
+        self.spec, self.recipe = spec, recipe
+        self.tokenizers: Tokenizers | None = None
+        self.lengths: dict[str, list[np.ndarray]] = {side: [] for side in spec.sides}
         self.characters: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
         self.words: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
-        self.tokens = dict.fromkeys(spec.sides, 0)
         self.pieces: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
 
     def survey(self, sample: Sample | None) -> None:
@@ -86,7 +88,7 @@ class Reader:
         except UserError as error:
             self.report.error = str(error)
         for side in self.spec.sides:
-            tokens = self.tokens[side] if self.tokenizers else self._estimate(side)
+            tokens = sum(int(lengths.sum()) for lengths in self.lengths[side])
             self.report.sides[side] = report = SideReport(percentiles(self.characters[side]),
                                                           percentiles(self.words[side]), tokens)
             if self.tokenizers and (pieces := sum(self.pieces[side].values())):
@@ -108,9 +110,15 @@ class Reader:
                     if clean_them and max(lengths) > limit}
             for place in sorted(long):
                 self.report.counts.drop("too_many_pieces", block[place][0])
-            for side, lengths in pieces.items():
-                self.tokens[side] += sum(length + 1 for place, length in enumerate(lengths) if place not in long)
             block = [pair for place, pair in enumerate(block) if place not in long]
+            if clean_them and (alpha := self.recipe.tokenizer.subword_sampling):
+                seed = derived_seed(self.recipe.seed, "subwords", len(self.lengths[self.spec.sides[0]]))
+                pieces = {side: [len(ids) for ids in sampled(self._tokenizer(side), texts, alpha, seed, limit)]
+                          for side, texts in self._sides(block)}
+                long = set()
+            for side, lengths in pieces.items():
+                self.lengths[side].append(np.array(
+                    [length + 1 for place, length in enumerate(lengths) if place not in long], np.int32))
         for side, texts in self._sides(block):
             self.characters[side].update(map(len, texts))
             self.words[side].update(len(text.split()) for text in texts)
@@ -125,13 +133,6 @@ class Reader:
         for longest in map(max, zip(*pieces.values(), strict=True)):
             for limit in PIECES:
                 limits[str(limit)] += longest > limit
-
-    def _estimate(self, side: str) -> int:
-        characters = sum(length * count for length, count in self.characters[side].items())
-        words = sum(length * count for length, count in self.words[side].items())
-        spaceless = characters > LONGEST_MEAN_WORD * words
-        a_piece = CHARACTERS_A_PIECE_WITHOUT_SPACES if spaceless else CHARACTERS_A_PIECE
-        return round(characters / a_piece) + self.report.pairs
 
 
 def _strange(tokenizer: Vocabulary) -> list[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from seq2seq.check.report import PERCENTILES, CorpusReport, Finding, Report
 from seq2seq.console import printable
@@ -100,9 +101,7 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
     vocabulary, model, training, machine = report.vocabulary, report.model, report.training, report.machine
     characters = ", ".join(f"{count:,} in {name}" for name, count in vocabulary["characters"].items())
     kind = "whole words" if vocabulary["type"] == "words" else f"subwords, {vocabulary['type']}"
-    yield "vocabulary", (f"{vocabulary['vocab_size']:,} pieces ({kind}), "
-                         f"{'joint' if vocabulary['joint'] else 'one for each language'}; "
-                         f"different characters: {characters}")
+    yield "vocabulary", f"{_vocabulary_sizes(vocabulary)} ({kind}); different characters: {characters}"
     for corpus in report.corpora:
         for side, lines in corpus.sides.items():
             if lines.pieces_a_word is not None and lines.unknown is not None:
@@ -118,19 +117,28 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
         about = "" if report.tokens_are_exact else "about "
         sides = " and ".join(f"{training[key]:,} {side}" for side in ("source", "target", "text")
                              if (key := f"{side}_tokens") in training)
-        guessed = "" if report.tokens_are_exact else ", guessed from characters: there is no tokenizer yet"
-        yield "tokens", f"{about}{sides} tokens an epoch{guessed}"
+        yield "tokens", f"{about}{sides} tokens an epoch"
         yield "steps", (f"{about}{training['steps_per_epoch']:,} an epoch; {training['max_steps']:,} are "
                         f"{about}{training['epochs']:,.1f} epochs")
-        yield "time", (f"roughly {_duration(training['hours'])} ({training['seconds_a_step']:.2g} s a step), by "
-                       "counting operations; --measure says it better")
     if measured := report.measured:
-        yield "measured", (f"{_duration(measured['hours'])} without validation: {measured['seconds_a_step']:.3g} s a "
-                           f"step, {measured['tokens_a_second']:,.0f} tokens a second of both languages; the process "
-                           f"held up to {_size(measured['peak_bytes'])}")
+        yield "time", (f"{_duration(measured['hours'])} without validation: {measured['seconds_a_step']:.3g} s a step "
+                       f"(median of {measured['steps']}), {measured['tokens_a_second']:,.0f} tokens a second of all "
+                       f"languages; the process held up to {_size(measured['peak_bytes'])}")
+    elif training:
+        yield "time", "no step was tried"
     if report.disk:
         yield "disk", f"about {_size(report.disk['needed'])}; {_size(report.disk['free'])} are free"
     yield "machine", f"{machine['device']} ({machine['processor']}), computing in {machine['precision']}"
+
+
+def _vocabulary_sizes(vocabulary: Mapping[str, Any]) -> str:
+    source, target = vocabulary["source_vocab_size"], vocabulary["vocab_size"]
+    if target == "auto":
+        return "a size that suits the text, once there is text"
+    chosen = ", a size that suits the text" if vocabulary["chosen"] else ""
+    if vocabulary["joint"]:
+        return f"{target:,} pieces, joint{chosen}"
+    return f"{source:,} source and {target:,} target pieces, one vocabulary for each language{chosen}"
 
 
 def _size(count: int) -> str:

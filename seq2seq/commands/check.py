@@ -21,7 +21,7 @@ from seq2seq.options import (
 )
 
 EXAMPLES = examples("seq2seq check recipe.yaml",
-                    "seq2seq check recipe.yaml --measure",
+                    "seq2seq check recipe.yaml --no-measure",
                     "seq2seq check recipe.yaml --set data.cleaning.max_length_ratio=3 --format json")
 
 
@@ -29,17 +29,17 @@ def check(
     recipe: RecipeFile,
     settings: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="The run whose tokenizer is used to count, if it has one.",
+        metavar="DIR", help="Where the run is to be kept; its tokenizer is used if it has one.",
         show_default="runs/NAME")] = None,
     measure: Annotated[bool, typer.Option(
-        "--measure", help="Train a few steps, aside, and tell their time and memory.")] = False,
+        "--measure/--no-measure", help="Train a few steps, aside, and tell their time and memory.")] = True,
     format: Annotated[TextOrJson, typer.Option(help="How to print the report.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
     device: TrainingDevice = None,
     precision: TrainingPrecisionOption = None,
     threads: TrainingThreads = None,
 ) -> None:
-    """Say what is wrong with a recipe and its data, and what training will cost. Trains nothing."""
+    """Say what is wrong with a recipe and its data, and what training will cost. Leaves nothing on disk."""
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     from seq2seq.check import inspect, show
 

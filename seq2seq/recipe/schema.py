@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from seq2seq.errors import RecipeError
 from seq2seq.recipe.data import Data
@@ -45,6 +45,23 @@ class Languages(Section):
         return self.source, self.target
 
 
+VOCABULARY_SIZES = (260, 10_000_000)
+
+
+def _number_or_auto(value: Any) -> Any:
+    """Refuse what is neither a size nor `auto` in one message; pydantic has one for each type of a union."""
+    least, most = VOCABULARY_SIZES
+    if value == "auto" or isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    found = "nothing" if value is None else value if isinstance(value, int | float) else f"'{value}'"
+    raise ValueError(f"expected auto, or a whole number from {least} to {most:,}; found {found}")
+
+
+VocabularySize = Annotated[
+    Annotated[int, Field(ge=VOCABULARY_SIZES[0], le=VOCABULARY_SIZES[1])] | Literal["auto"],
+    BeforeValidator(_number_or_auto)]
+
+
 class TokenizerSection(Section):
     """The vocabulary, made from the training corpora; of subwords by sentencepiece."""
 
@@ -55,11 +72,13 @@ class TokenizerSection(Section):
     """Unigram language model (Kudo 2018), byte-pair encoding (Sennrich et al. 2016), or whole `words`, which stand
     between white space; those that training has not seen are unknown. Not set for a `pointer`: `words`, which it
     needs."""
-    vocab_size: Annotated[int, Field(ge=260, le=10_000_000)] = 8000
+    vocab_size: VocabularySize = "auto"
     """Number of pieces, among them 256 bytes and 3 symbols; of `words` the largest number, the most frequent are
-    kept."""
+    kept. `auto` suits it to the training text: a piece for each different character, and as many subwords as the square
+    root of the number of all characters, at most 32,000, or fewer where the text does not give so many; of `words`,
+    30,000."""
     joint: bool = True
-    """One vocabulary for both languages; false makes one for each, of `vocab_size` pieces. A pointer's targets are
+    """One vocabulary for both languages; false makes one for each, each of `vocab_size` pieces. A pointer's targets are
     positions and always have their own."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
     """What happens to text before it is cut. `nmt_nfkc` folds characters (， becomes a comma) and cannot be undone."""
