@@ -309,6 +309,16 @@ def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
     assert checked("training.precision=auto").machine["precision"] == "fp32"
 
 
+def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys):
+    source, target = checked("languages.target=ja").corpora[0].sides.values()
+    assert source.pieces_a_word > 1 and target.pieces_a_word is None
+    characters = sum(len(english) for english in ("a dog", "a cat", "the dog runs"))
+    assert target.characters_a_piece == pytest.approx(characters / (target.tokens - 3))      # without the three ends
+    show(checked("languages.target=ja"))
+    told = re.findall(r"train train\.(?:de|en), (\w+): (.*?) characters", capsys.readouterr().out)
+    assert [(side, "a word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
+
+
 def test_the_report_as_json_has_all_numbers(directory, capsys):
     assert main(["check", "recipe.yaml", "--format", "json"]) == 0
     values = json.loads(capsys.readouterr().out)
