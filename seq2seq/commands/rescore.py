@@ -29,8 +29,8 @@ EXAMPLES = examples(
 
 def rescore(
     input: Annotated[Path | None, typer.Argument(
-        metavar="N_BEST", help="Translations as `seq2seq translate --n-best N --format jsonl` writes them; - is standard input.",
-        show_default="standard input")] = None,
+        metavar="N_BEST", help="Translations as `seq2seq translate --n-best N --format jsonl` writes them; - is "
+        "standard input.", show_default="standard input")] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="MODEL", help="A translation or a language model, of any vocabulary. May be given again.",
         show_default=False)] = None,
