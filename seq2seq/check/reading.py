@@ -49,7 +49,7 @@ class Reader:
             survey(sample.watch(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
             self.report.error = str(error)
-            self.report.files = describe_files(self.spec, self.recipe.data_directory)
+            self.report.files = describe_files(self.spec, self.recipe.data_directory, self.recipe.languages)
 
     def judge(self, judge: Judge, count: int) -> None:
         """Judge whether its lines translate each other."""
