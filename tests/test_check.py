@@ -173,7 +173,7 @@ def test_the_size_that_suits_the_text_is_said(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--no-measure"]) == 0
     told = capsys.readouterr()
     size = re.search(r"vocab_size: auto makes (\d+) pieces", told.err)[1]
-    assert f"{size} pieces, joint, a size that suits the text (unigram)" in told.out
+    assert f"{size} pieces, joint, a size that suits the text (subwords, unigram)" in told.out
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--set", "tokenizer.joint=false",
                  "--set", "model.tied_embeddings=decoder", "--no-measure"]) == 0
     assert re.search(r"(\d+) source and (\d+) target pieces, one vocabulary for each language", capsys.readouterr().out)
@@ -326,7 +326,7 @@ def test_the_report_for_a_person_names_what_matters(directory, capsys):
     out = capsys.readouterr().out
     for expected in (r"train train\.de +source +3 +10 +14", r"train \[red\]", r"train\.de +too_long +1 +4 ",
                      r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"steps +\d+ an epoch",
-                     r"283 pieces, joint \(unigram\)", r"warning: test\.first: 2 of 4 sources"):
+                     r"283 pieces, joint \(subwords, unigram\)", r"warning: test\.first: 2 of 4 sources"):
         assert re.search(expected, out), expected
 
 

@@ -449,8 +449,39 @@ void attend_own(const float* query, long query_stride, const Brief* cache, const
     }
 }
 
-// The levels of inputs are stored unsigned, as products of bytes want them: this one is 0.
-constexpr long ZERO_LEVEL = 128;
+// Weights in int8 for inputs in int8 lie in panels of PANEL outputs; in a panel stands, for each GROUP of inputs, what
+// belongs to the first output, to the second, …. Sizes are filled up with zeros.
+constexpr long PANEL = 64, GROUP = 4;
+
+// The levels of inputs, -127 to 127, are stored with ZERO_LEVEL added, where products of bytes want them unsigned; Python
+// puts what that adds to each output's sum into `offset`. add_products: to each int32 of `sums` the products of a group
+// of levels and of weights. TILE rows are multiplied with VECTORS vectors of weights together: their sums fill the
+// processor's registers.
+#if defined(__AVX512VNNI__)
+typedef __m512i Sums;
+#define VECTOR_PRODUCTS
+constexpr long TILE = 6, VECTORS = 4, ZERO_LEVEL = 128;
+inline Sums same_group(int32_t levels) { return _mm512_set1_epi32(levels); }
+inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm512_dpbusd_epi32(sums, levels, weights); }
+#elif defined(__AVXVNNI__)
+typedef __m256i Sums;
+#define VECTOR_PRODUCTS
+constexpr long TILE = 3, VECTORS = 4, ZERO_LEVEL = 128;
+inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
+inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm256_dpbusd_avx_epi32(sums, levels, weights); }
+#elif defined(__AVX2__) && !defined(TILES)
+typedef __m256i Sums;
+#define VECTOR_PRODUCTS
+constexpr long TILE = 4, VECTORS = 2, ZERO_LEVEL = 0;
+inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
+inline Sums add_products(Sums sums, Sums levels, Sums weights) {
+    // Levels without their sign times weights with it: so two products fit into an int16.
+    const Sums pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(levels), _mm256_sign_epi8(weights, levels));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#else
+constexpr long TILE = 6, ZERO_LEVEL = 128;
+#endif
 
 // Rows in levels, each of `stride` bytes: 127 of them reach the largest element of a row.
 void quantise(const float* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
@@ -477,34 +508,11 @@ void quantise(const float* numbers, uint8_t* levels, float* scale, long rows, lo
     }
 }
 
-// Weights in int8 for inputs in int8 lie in panels of PANEL outputs; in a panel stands, for each GROUP of inputs, what
-// belongs to the first output, to the second, …. Sizes are filled up with zeros.
-constexpr long PANEL = 64, GROUP = 4;
-// Rows that are multiplied with a panel together: their sums fill the processor's registers.
-#if defined(__AVX512VNNI__) || !defined(__AVX2__)
-constexpr long TILE = 6;
-#else
-constexpr long TILE = 3;
-#endif
-
-// Sums of int32, to each of which one instruction adds the products of a GROUP of bytes.
-#if defined(__AVX512VNNI__)
-#define VNNI
-typedef __m512i Sums;
-inline Sums same_group(int32_t group) { return _mm512_set1_epi32(group); }
-inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm512_dpbusd_epi32(sums, levels, weights); }
-#elif defined(__AVXVNNI__)
-#define VNNI
-typedef __m256i Sums;
-inline Sums same_group(int32_t group) { return _mm256_set1_epi32(group); }
-inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm256_dpbusd_avx_epi32(sums, levels, weights); }
-#endif
-
 // What ROWS rows of levels give with a panel, (ROWS, PANEL).
 template <long ROWS>
 void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
-#if defined(VNNI)
-    constexpr long VECTORS = 4, OUTPUTS = VECTORS * long(sizeof(Sums) / sizeof *sums);
+#if defined(VECTOR_PRODUCTS)
+    constexpr long SIZE = sizeof(Sums), OUTPUTS = VECTORS * SIZE / GROUP;
     for (long first = 0; first < PANEL; first += OUTPUTS) {
         // Unrolled, the sums are registers; else the compiler stores each of them each time.
         Sums totals[ROWS][VECTORS], own[VECTORS];
@@ -515,7 +523,7 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
         const int8_t* weights = panel + first * GROUP;
         for (long i = 0; i < stride; i += GROUP, weights += GROUP * PANEL) {
 #pragma GCC unroll 4
-            for (long v = 0; v < VECTORS; ++v) std::memcpy(&own[v], weights + v * sizeof *own, sizeof *own);
+            for (long v = 0; v < VECTORS; ++v) std::memcpy(&own[v], weights + v * SIZE, SIZE);
 #pragma GCC unroll 6
             for (long row = 0; row < ROWS; ++row) {
                 int32_t group;
@@ -529,42 +537,7 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
         for (long row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
             for (long v = 0; v < VECTORS; ++v)
-                std::memcpy(sums + row * PANEL + first + v * sizeof(Sums) / sizeof *sums, &totals[row][v], sizeof(Sums));
-    }
-#elif defined(__AVX2__)
-    // Sums of sixteen outputs at a time, in pairs of inputs: in bytes the products of a pair could overflow.
-    constexpr long OUTPUTS = 16, VECTORS = 4;                                   // four outputs and both pairs in each
-    for (long first = 0; first < PANEL; first += OUTPUTS) {
-        __m256i totals[ROWS][VECTORS];
-#pragma GCC unroll 6
-        for (long row = 0; row < ROWS; ++row)
-#pragma GCC unroll 4
-            for (long v = 0; v < VECTORS; ++v) totals[row][v] = _mm256_setzero_si256();
-        const int8_t* weights = panel + first * GROUP;
-        for (long i = 0; i < stride; i += GROUP, weights += GROUP * PANEL) {
-            __m256i own[VECTORS];
-#pragma GCC unroll 4
-            for (long v = 0; v < VECTORS; ++v)
-                own[v] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights + v * 16)));
-#pragma GCC unroll 6
-            for (long row = 0; row < ROWS; ++row) {
-                int32_t group;
-                std::memcpy(&group, levels + row * stride + i, sizeof group);
-                const __m256i same = _mm256_cvtepu8_epi16(_mm_set1_epi32(group));
-#pragma GCC unroll 4
-                for (long v = 0; v < VECTORS; ++v)
-                    totals[row][v] = _mm256_add_epi32(totals[row][v], _mm256_madd_epi16(own[v], same));
-            }
-        }
-#pragma GCC unroll 6
-        for (long row = 0; row < ROWS; ++row)
-#pragma GCC unroll 2
-            for (long v = 0; v < VECTORS; v += 2) {
-                // Adds the two pairs of each output; the halves of both vectors come out crosswise.
-                const __m256i crossed = _mm256_hadd_epi32(totals[row][v], totals[row][v + 1]);
-                _mm256_storeu_si256((__m256i*)(sums + row * PANEL + first + v * 4),
-                                    _mm256_permute4x64_epi64(crossed, 0xd8));
-            }
+                std::memcpy(sums + row * PANEL + first + v * SIZE / GROUP, &totals[row][v], SIZE);
     }
 #else
     std::fill_n(sums, ROWS * PANEL, 0);
@@ -586,8 +559,8 @@ void scale_sums(const Linear& linear, long begin, const int32_t* sums, const flo
     const long outputs = std::min(PANEL, linear.outputs - begin);
     long i = 0;
     for (; i + WIDTH <= outputs; i += WIDTH) {
-        Whole offset, sum;
-        std::memcpy(&offset, linear.offset + begin + i, sizeof offset);
+        Whole offset{}, sum;
+        if (ZERO_LEVEL) std::memcpy(&offset, linear.offset + begin + i, sizeof offset);
         const Wide scale = load(linear.scale + begin + i), bias = linear.bias ? load(linear.bias + begin + i) : Wide{};
         for (long row = 0; row < rows; ++row) {
             std::memcpy(&sum, sums + row * PANEL + i, sizeof sum);
@@ -598,7 +571,8 @@ void scale_sums(const Linear& linear, long begin, const int32_t* sums, const flo
     for (; i < outputs; ++i)
         for (long row = 0; row < rows; ++row)
             result[row * result_stride + i] =
-                float(sums[row * PANEL + i] - linear.offset[begin + i]) * input_scale[row] * linear.scale[begin + i] +
+                float(sums[row * PANEL + i] - (ZERO_LEVEL ? linear.offset[begin + i] : 0)) * input_scale[row] *
+                    linear.scale[begin + i] +
                 (linear.bias ? linear.bias[begin + i] : 0.0f);
 }
 
