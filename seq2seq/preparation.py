@@ -28,6 +28,7 @@ from seq2seq.recipe import REFUSING, Corpus, Recipe
 from seq2seq.storage import sync, write_json
 from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 from seq2seq.tokenizer_files import load_tokenizers, tokenizers_of_run
+from seq2seq.unpacking import regular_bytes
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
@@ -168,7 +169,7 @@ def _described(directory: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        described: dict[str, Any] = parse_json(path.read_bytes())
+        described: dict[str, Any] = parse_json(regular_bytes(path))
         if seal_is_broken(described):
             raise ValueError("its contents do not match its checksum")
         if lacking := [name for name, size in described["bytes"].items() if (directory / name).stat().st_size != size]:
