@@ -13,8 +13,9 @@ from pathlib import Path
 
 import hostile
 import pytest
-from toy import RECIPE
+from toy import RECIPE, write_corpus
 
+from seq2seq.cli import main
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
 from seq2seq.textio import Input, beside, blocks_of_pairs
@@ -63,6 +64,16 @@ def test_a_pipe_in_place_of_a_tokenizer_is_named_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "tokenizer.model")
     with pytest.raises(TokenizerError, match="tokenizer.model: the tokenizer cannot be read: it is no regular file"):
         Tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["check", "{}"], ["translate", "{}"], ["check", "recipe.yaml", "--run-dir", "{}"],
+                                     ["average", "{}", "--output", "x"], ["train", "recipe.yaml", "--run-dir", "{}"]])
+def test_a_name_too_long_for_the_file_system_is_the_users_error(tmp_path, monkeypatch, capfd, command):
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path)
+    Path("recipe.yaml").write_text(RECIPE)
+    assert main([part.format("x" * 300) for part in command]) == 2
+    assert "File name too long" in capfd.readouterr().err
 
 
 class Endless(io.RawIOBase):
