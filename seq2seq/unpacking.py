@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ def bounded_lines(file: Any, name: str, longest: int, remedy: str) -> Iterator[b
     Raises:
         CorpusError: a line is longer; with its number.
     """
+    longest = min(longest, sys.maxsize - 1)                                     # readline takes no larger number
     for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=1):
         if len(line) > longest and not line.endswith(b"\n"):
             raise CorpusError(f"{name}:{number}: the line has more than {longest:,} bytes. Lines end at \\n; {remedy}")

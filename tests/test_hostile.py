@@ -20,6 +20,7 @@ from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
 from seq2seq.textio import Input, beside, blocks_of_pairs
 from seq2seq.tokenizer import Tokenizers
+from seq2seq.unpacking import bounded_lines
 
 HARNESS = Path(hostile.__file__)
 BLOCK = 120
@@ -74,6 +75,11 @@ def test_a_name_too_long_for_the_file_system_is_the_users_error(tmp_path, monkey
     Path("recipe.yaml").write_text(RECIPE)
     assert main([part.format("x" * 300) for part in command]) == 2
     assert "File name too long" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("longest", [2**63 - 1, 2**63, 10**30])
+def test_a_bound_of_lines_may_be_larger_than_any_file(longest):
+    assert list(bounded_lines(io.BytesIO(b"dog\ncat"), "animals", longest, "")) == [b"dog\n", b"cat"]
 
 
 class Endless(io.RawIOBase):
