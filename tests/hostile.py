@@ -100,7 +100,7 @@ def special(draw: random.Random) -> Command:
     name, command = draw.choice(uses)
     path = Path(name)
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    streams = command[:3] == ["translate", "run", name]                         # an endless text is translated endlessly
+    streams = command[:3] == ["translate", "run", name]                         # of endless text, endlessly
     kind = draw.choice(["fifo", "written fifo", "socket", "/dev/null", "/dev/zero", "/dev/full",
                         "/dev/null" if streams else "/dev/random",
                         "directory", "loop", "dangling", "empty"])
