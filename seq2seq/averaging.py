@@ -22,6 +22,7 @@ from seq2seq.checkpoint import (
 from seq2seq.checksums import unsealed_text
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.tokenizer_files import load_tokenizers
+from seq2seq.unpacking import regular_bytes
 
 # A training with a moving average keeps it in the state under this name; it is the model that is validated.
 MOVING_AVERAGE = "average."
@@ -126,7 +127,7 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
                                 if key in best.metadata}
         return best.recipe_text, kept
     try:
-        text = unsealed_text((run / RECIPE).read_bytes())
+        text = unsealed_text(regular_bytes(run / RECIPE))
         if text is None:
             raise CheckpointError(f"{run / RECIPE} is damaged: it is not what was saved. Go on with the training: it "
                                   "writes the recipe again.")

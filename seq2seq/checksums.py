@@ -17,6 +17,7 @@ from typing import Any
 
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import parse_json
+from seq2seq.unpacking import regular_bytes
 
 SEAL = "checksum"
 """The key of a JSON object that holds the checksum of all its other keys."""
@@ -113,7 +114,7 @@ def note_text(text: Path, crc32: int) -> None:
 def noted_text(text: Path) -> tuple[int, int] | None:
     """The bytes and the zlib.crc32 that `note_text` wrote; None where nothing was: the text of a run of before."""
     try:
-        noted = parse_json(journal_of(text).read_bytes())
+        noted = parse_json(regular_bytes(journal_of(text)))
         return int(noted["bytes"]), int(noted["crc32"])
     except FileNotFoundError:
         return None

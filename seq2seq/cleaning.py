@@ -9,7 +9,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from seq2seq.corpus import Counts, Pair
-from seq2seq.quality import LengthModel, is_damaged, number_agreement
+from seq2seq.numerals import number_agreement
+from seq2seq.quality import LengthModel, is_damaged
 from seq2seq.side_languages import LanguageDetector, SideLanguages
 
 if TYPE_CHECKING:

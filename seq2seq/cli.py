@@ -89,8 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except Exception as error:
         if isinstance(error, OSError) and error.errno in OUTSIDE_OUR_POWER:
-            print(f"{error.filename or 'A file'}: {error.strerror}. Make room or check the permissions, and run the "
-                  "same command again.", file=sys.stderr)
+            print(console.printable(f"{error.filename or 'A file'}: {error.strerror}. Make room or check the "
+                                    "permissions, and run the same command again."), file=sys.stderr)
+            return 2
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            print(console.printable(f"{error.filename}: {error.strerror}. Choose a shorter name."), file=sys.stderr)
             return 2
         if _lacks_memory(error):
             print(f"Memory does not suffice ({type(error).__name__}). What was saved is intact. Use a smaller model or "

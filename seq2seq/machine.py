@@ -15,16 +15,22 @@ PRECISIONS = ("auto", "fp32", "bf16", "int8")
 """Of inference; see `choose_precision`."""
 
 
+MOST_THREADS = 1024
+"""As in a recipe. Beyond some ten thousand OpenMP ends the process."""
+
+
 def settle_process(threads: int | None = None) -> None:
     """Settings that every command wants; harmless when repeated.
 
     threads: of a CPU computation; None leaves torch's choice, one a core.
     Raises:
-        OptionError: there are to be none.
+        OptionError: there are to be none, or more than MOST_THREADS.
     """
     if threads is not None:
         if threads < 1:
             raise OptionError(f"threads: expected a number of at least 1; found {threads}")
+        if threads > MOST_THREADS:
+            raise OptionError(f"threads: expected a number of at most {MOST_THREADS:,}; found {threads:,}")
         torch.set_num_threads(threads)
     _keep_freed_memory()
 

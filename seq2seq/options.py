@@ -80,8 +80,9 @@ TrainingThreads = Annotated[int | None, typer.Option(
     "--threads", metavar="N", min=1, max=1024, help="Threads of the CPU. Short for --set training.threads=N.",
     show_default="the recipe's, else one a core", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(
-    metavar="N", min=1, help="Workers that translate side by side, with one thread each unless --threads says "
-    "otherwise: faster than one with many threads. In int8 they share the model; else each is a process with its own.",
+    metavar="N", min=1, max=1024, help="Workers that translate side by side, with one thread each unless --threads "
+    "says otherwise: faster than one with many threads. In int8 they share the model; else each is a process with "
+    "its own.",
     rich_help_panel=MACHINE)]
 Compile = Annotated[bool, typer.Option("--compile", hidden=True)]
 Temperature = Annotated[float | None, typer.Option(
@@ -97,4 +98,4 @@ MinP = Annotated[float | None, typer.Option(
     metavar="P", help="Draw from pieces at least P times as probable as the most probable.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
 Threads = Annotated[int | None, typer.Option(
-    metavar="N", min=1, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]
+    metavar="N", min=1, max=1024, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]

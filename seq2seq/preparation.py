@@ -28,6 +28,7 @@ from seq2seq.recipe import REFUSING, Corpus, Recipe
 from seq2seq.storage import sync, write_json
 from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 from seq2seq.tokenizer_files import load_tokenizers, tokenizers_of_run
+from seq2seq.unpacking import regular_bytes
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
@@ -38,6 +39,8 @@ SYNTHETIC = "synthetic"
 """A run's directory of text that models have made."""
 SIDES = ("source", "target")
 Item = TypeVar("Item")
+MOST_REPETITIONS = 10_000
+"""Times that an epoch may see all of the text. The order of an epoch lies in memory, eight bytes a pair."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ def _described(directory: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        described: dict[str, Any] = parse_json(path.read_bytes())
+        described: dict[str, Any] = parse_json(regular_bytes(path))
         if seal_is_broken(described):
             raise ValueError("its contents do not match its checksum")
         if lacking := [name for name, size in described["bytes"].items() if (directory / name).stat().st_size != size]:
@@ -342,11 +345,15 @@ def times_pairs_are_seen(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | No
 
     corpora: (pairs,), the number of the corpus in `data.train` that each is from.
     Raises:
-        CorpusError: an epoch has no pair.
+        CorpusError: an epoch has no pair, or MOST_REPETITIONS times as many as the text.
     """
     if recipe.data.temperature == 1 and all(spec.weight == 1 for spec in recipe.data.train):
         return None
     sizes = np.bincount(corpora, minlength=len(recipe.data.train))
+    asked = sum(size * spec.weight for size, spec in zip(sizes.tolist(), recipe.data.train, strict=True))
+    if asked > MOST_REPETITIONS * len(corpora):
+        raise CorpusError(f"data.train: with these weights an epoch has {asked:.2g} pairs, more than "
+                          f"{MOST_REPETITIONS:,} times the {len(corpora):,} of the text. Lower a weight.")
     seen: np.ndarray = times_seen(sizes, [spec.weight for spec in recipe.data.train], recipe.data.temperature)[corpora]
     if seen.sum() < 1:
         raise CorpusError(f"data.train: with these weights an epoch has {seen.sum():.2g} pairs. Raise a weight.")

@@ -1,4 +1,4 @@
-"""What the two texts of a pair say about it, without a model: their numbers, their lengths, damage in them.
+"""What the two texts of a pair say about it, without a model: their lengths, damage in them. Numbers: `numerals`.
 
 Cleaning drops by these signals, `check` counts by them.
 """
@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Groups of three digits are one number whatever stands between them, 3,600 and 3.600; but spaces part numbers.
-NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|\d+")
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
 # The bytes 0x80 to 0xBF as Windows-1252 shows them, and as Latin-1 does.
 CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for byte in range(0x80, 0xC0))
@@ -20,19 +17,6 @@ CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for 
 TOKENIZED = re.compile(r" [.,](?: |$)|@-@")
 # UTF-8 that was read as one of the two: ä has become Ã¤, a quotation mark â€œ. Then U+FFFD, and control characters.
 DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x0e-\x1f\x7f]")
-
-
-def numbers(text: str) -> Counter[str]:
-    """The numbers of a text, in digits 0 to 9, without leading zeros and without what parts groups of three."""
-    return Counter("".join(str(int(character)) for character in number if character.isdecimal()).lstrip("0")
-                   for number in NUMBER.findall(text))
-
-
-def number_agreement(source: str, target: str) -> float:
-    """Share of the numbers that stand on both sides: of the side with more; 1 where neither has any."""
-    of_source, of_target = numbers(source), numbers(target)
-    most = max(of_source.total(), of_target.total())
-    return (of_source & of_target).total() / most if most else 1.0
 
 
 def is_damaged(text: str) -> bool:

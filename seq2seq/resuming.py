@@ -15,6 +15,7 @@ from seq2seq import console
 from seq2seq.errors import UserError
 from seq2seq.json_reader import parse_json
 from seq2seq.textio import Output, writing
+from seq2seq.unpacking import regular_bytes
 
 Item = TypeVar("Item")
 
@@ -97,7 +98,7 @@ class Journal:
     def _read(self, part: Path) -> dict[str, Any]:
         path = journal_of(part)
         try:
-            record = parse_json(path.read_bytes())
+            record = parse_json(regular_bytes(path))
             whole = record["format_version"] == FORMAT and 0 <= record["bytes"] <= part.stat().st_size
         except FileNotFoundError:
             raise UserError(f"nothing says what {part} was made from: there is no {path.name} beside it. Delete it to "

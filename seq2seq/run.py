@@ -18,7 +18,7 @@ from seq2seq.checksums import sealed_text, unsealed_text
 from seq2seq.errors import RecipeError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
-from seq2seq.storage import sync
+from seq2seq.storage import read_file, sync
 from seq2seq.views.curves import learning_curves
 
 LOG_FILE = "metrics.jsonl"
@@ -69,7 +69,7 @@ def may_go_on(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | Non
     path = run / RECIPE
     if not path.exists():
         return recipe, None
-    if unsealed_text(path.read_bytes()) is None:
+    if unsealed_text(read_file(path)) is None:
         _require_recipe_of_checkpoints(recipe, path, run)
         return recipe, None
     stored = load_recipe(path, check_files=False)
@@ -210,7 +210,7 @@ def draw_curves(run: Path, metric: str) -> None:
 def _records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
     """The records of a log up to step `last`, each with its line."""
     found = []
-    for line in path.read_bytes().split(b"\n")[:-1]:
+    for line in read_file(path).split(b"\n")[:-1]:
         try:
             record = parse_json(line)
             if record["step"] <= last:

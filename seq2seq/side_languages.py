@@ -40,24 +40,51 @@ class SideLanguages:
         counts = [Counter[str](), Counter[str]()]
         for texts in pairs:
             for count, text in zip(counts, texts, strict=True):
-                count.update(_grams(text))
+                count.update(_grams(_words(text)))
         every = counts[0].keys() | counts[1].keys()
         source, target = (count.total() + SMOOTHING * len(every) for count in counts)
         self._odds = {gram: math.log((counts[0][gram] + SMOOTHING) / source * target / (counts[1][gram] + SMOOTHING))
                       for gram in every}
 
     def wrong(self, source: str, target: str) -> str | None:
-        """`source` or `target`, the side whose text looks like the other; None if both are where they belong."""
-        for side, text, sign in (("source", source, -1), ("target", target, 1)):
-            odds = [self._odds[gram] for gram in _grams(text) if gram in self._odds]
+        """`source` or `target`, the side whose text looks like the other; None if both are where they belong.
+
+        Words that stand on both sides can be names, which keep their spelling. The words of one side alone, where
+        there are any, must look like the other language too: in `Golf Cabrio (ab 2011)` beside `Golf Cabrio (from
+        2011)` they do not.
+        """
+        sides = {"source": _words(source), "target": _words(target)}
+        for side, other, sign in (("source", "target", -1), ("target", "source", 1)):
+            words = sides[side]
+            odds = self._odds_of(words)
             evidence = sign * sum(odds)
             if evidence > max(LEAST_EVIDENCE, LEAST_EVIDENCE_A_GRAM * len(odds)):
-                return side
+                own = self._odds_of(_own_words(words, sides[other]))
+                if not own or sign * sum(own) > 0:
+                    return side
         return None
 
+    def _odds_of(self, words: list[str]) -> list[float]:
+        return [self._odds[gram] for gram in _grams(words) if gram in self._odds]
 
-def _grams(text: str) -> list[str]:
-    spaced = f" {' '.join(LETTERS.findall(text.lower()))} "
+
+def _words(text: str) -> list[str]:
+    return LETTERS.findall(text.lower())
+
+
+def _own_words(words: list[str], others: list[str]) -> list[str]:
+    """The words that do not stand among the others."""
+    known = set(others)
+    return [word for word in words if word not in known]
+
+
+def _share(language: Any, values: Any) -> float:
+    """lingua's probability of a language."""
+    return next(value.value for value in values if value.language == language)
+
+
+def _grams(words: list[str]) -> list[str]:
+    spaced = f" {' '.join(words)} "
     return [spaced[place : place + GRAM] for place in range(len(spaced) - GRAM + 1)]
 
 
@@ -86,18 +113,22 @@ class LanguageDetector:
 
     def wrong(self, source: str, target: str) -> str | None:
         """`source` or `target`, the side that is in another language; None if none is, or if it is hard to say."""
-        for side, text, own in zip(("source", "target"), (source, target), self._own, strict=True):
-            if own is not None and self._is_other(text, own):
+        for side, text, beside, own in zip(("source", "target"), (source, target), (target, source), self._own,
+                                           strict=True):
+            if own is not None and self._is_other(text, beside, own):
                 return side
         return None
 
-    def _is_other(self, text: str, own: Any) -> bool:
+    def _is_other(self, text: str, beside: str, own: Any) -> bool:
         if sum(map(str.isalpha, text)) < LEAST_LETTERS:
             return False
         values = self._detector.compute_language_confidence_values(text)
         likeliest = values[0]
-        share = next(value.value for value in values if value.language == own)
-        return likeliest.language != own and likeliest.value >= OTHER_LIKELY and share < OWN_UNLIKELY
+        if likeliest.language == own or likeliest.value < OTHER_LIKELY or _share(own, values) >= OWN_UNLIKELY:
+            return False
+        # As for SideLanguages.wrong: names stand on both sides, and the words of this side alone say what it is.
+        rest = _own_words(_words(text), _words(beside))
+        return not rest or _share(own, self._detector.compute_language_confidence_values(" ".join(rest))) < OWN_UNLIKELY
 
 
 def is_installed() -> bool:

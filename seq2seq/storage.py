@@ -23,6 +23,7 @@ from torch import Tensor
 from seq2seq.checksums import SEAL, seal_is_broken
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.unpacking import regular_bytes
 
 Read = TypeVar("Read")
 
@@ -373,10 +374,8 @@ def read_file(path: Path) -> bytes:
         CheckpointError: the permission is missing.
         Damaged: it is missing, cannot be read, or is something that could be waited for without end.
     """
-    if os.path.lexists(path) and not os.path.isfile(path):
-        raise Damaged(f"{path} is no regular file.")
     try:
-        return path.read_bytes()
+        return regular_bytes(path)
     except OSError as error:
         cannot_read(path, error)
 

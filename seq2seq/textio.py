@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -22,6 +23,8 @@ from seq2seq.unpacking import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
+MOST_COUNTED = 100_000
+"""Lines behind the end of the shorter of two texts that are counted for a message: a pipe or a device may never end."""
 NAMED_LINES = 3
 """Lines that are warned of one by one; the others are counted."""
 
@@ -266,10 +269,10 @@ def beside(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tu
     for item in items:
         line = next(lines, None)
         if line is None:
-            raise not_parallel(name, count + 1 + sum(1 for _ in items), other.name, count)
+            raise not_parallel(name, count + 1 + _count_rest(items), other.name, count)
         yield item, line.text
         count += 1
-    if rest := sum(1 for _ in lines):
+    if rest := _count_rest(lines):
         raise not_parallel(name, count, other.name, count + rest)
 
 
@@ -286,13 +289,13 @@ def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[
     for source in others:
         target = next(remaining, None)
         if target is None:
-            raise not_parallel(sources.name, count + 1 + sum(1 for _ in others), targets.name, count)
+            raise not_parallel(sources.name, count + 1 + _count_rest(others), targets.name, count)
         block.append((source, target))
         count += 1
         if len(block) == size:
             yield block
             block = []
-    if rest := sum(1 for _ in remaining):
+    if rest := _count_rest(remaining):
         raise not_parallel(sources.name, count, targets.name, count + rest)
     if block:
         yield block
@@ -304,10 +307,17 @@ def require_as_many_lines(sources: Input, targets: Input) -> None:
         raise not_parallel(sources.name, sources.total, targets.name, targets.total)
 
 
+def _count_rest(lines: Iterator[object]) -> int:
+    """Lines that are left, MOST_COUNTED at most."""
+    return sum(1 for _ in islice(lines, MOST_COUNTED))
+
+
 def not_parallel(source: str, source_lines: int, target: str, target_lines: int) -> CorpusError:
     """The error about two texts, by name, whose numbers of lines differ."""
-    return CorpusError(f"{source} has {source_lines:,} lines, {target} has {target_lines:,}. They must match line by "
-                       "line; run again the step that wrote them.")
+    at_least = ["at least " if more >= MOST_COUNTED else "" for more in (source_lines - target_lines,
+                                                                         target_lines - source_lines)]
+    return CorpusError(f"{source} has {at_least[0]}{source_lines:,} lines, {target} has {at_least[1]}{target_lines:,}. "
+                       "They must match line by line; run again the step that wrote them.")
 
 
 def _reason(error: Exception) -> str:

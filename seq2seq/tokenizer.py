@@ -19,6 +19,7 @@ from seq2seq.errors import TokenizerError
 from seq2seq.numbering import NUMBERING_FILE, Numbered, numbering_of, read_numbering
 from seq2seq.sizes import MOST_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
 from seq2seq.subword_sampling import SubwordSampler
+from seq2seq.unpacking import regular_bytes
 from seq2seq.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
@@ -72,7 +73,7 @@ class Tokenizer(Vocabulary):
     def load(cls, path: str | Path) -> Tokenizer:
         """Read a model file. Raises TokenizerError if there is none or it is damaged."""
         try:
-            return cls(Path(path).read_bytes(), str(path))
+            return cls(regular_bytes(Path(path)), str(path))
         except OSError as error:
             raise TokenizerError(f"{path}: the tokenizer cannot be read: {error.strerror}.") from error
 
@@ -205,8 +206,12 @@ class Tokenizers:
 
     @staticmethod
     def load(directory: str | Path) -> Tokenizers:
-        """Read what `save` wrote. Raises TokenizerError as `from_files` does."""
-        files = {name: (Path(directory) / name).read_bytes() for name in Tokenizers.file_names(directory)}
+        """Read what `save` wrote. Raises TokenizerError as `from_files` does, or where a file cannot be read."""
+        try:
+            files = {name: regular_bytes(Path(directory) / name) for name in Tokenizers.file_names(directory)}
+        except OSError as error:
+            raise TokenizerError(f"{error.filename}: the tokenizer cannot be read: {error.strerror}. Restore the file "
+                                 "from a copy.") from error
         return Tokenizers.from_files(files, str(directory))
 
 

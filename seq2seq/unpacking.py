@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,10 +51,22 @@ def bounded_lines(file: Any, name: str, longest: int, remedy: str) -> Iterator[b
     Raises:
         CorpusError: a line is longer; with its number.
     """
+    longest = min(longest, sys.maxsize - 1)                                     # readline takes no larger number
     for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=1):
         if len(line) > longest and not line.endswith(b"\n"):
             raise CorpusError(f"{name}:{number}: the line has more than {longest:,} bytes. Lines end at \\n; {remedy}")
         yield line
+
+
+def regular_bytes(path: Path) -> bytes:
+    """The contents of a regular file, or of what a link leads to.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe, a device or a socket, which could be waited for without end.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return path.read_bytes()
 
 
 def unpacked(path: Path) -> Any:

@@ -207,6 +207,30 @@ def test_kinds_of_lines_and_limits_are_counted_before_cleaning(directory):
     assert train.limits["min_number_agreement"] == {"0.5": 2, "0.7": 2, "1.0": 2}
 
 
+GOOD_JAPANESE = [("３０人の男", "thirty men"), ("２人の女", "two women"), ("第３章", "the third chapter"),
+                 ("2万5千円", "25,000 yen"), ("一九九八年", "1998"), ("二つ", "2 pieces")]
+
+
+def numbers_warning(languages, pairs):
+    write("train", [(f"{source} {number * 11}", f"{target} {number * 11}") for number in range(7)
+                    for source, target in pairs])
+    Path("recipe.yaml").write_text(RECIPE.replace("source: xx, target: yy", languages, 1))
+    warnings = inspect(load_recipe("recipe.yaml", []), Path("run")).warnings
+    return [warning for warning in warnings if "min_number_agreement" in warning]
+
+
+def test_numbers_in_words_are_no_reason_to_drop_good_pairs(directory):
+    assert numbers_warning("source: ja, target: en", GOOD_JAPANESE) == []
+    (warning,) = numbers_warning("source: ja, target: en", [*GOOD_JAPANESE, ("３０人", "forty men")])
+    assert "7 (lines 7, 14, 21, 28, 35, …) have a number in digits that the other side lacks." in warning
+    assert "not known" not in warning
+
+
+def test_of_a_language_whose_number_words_are_not_known_the_lines_are_to_be_looked_at(directory):
+    (warning,) = numbers_warning("source: fr, target: en-GB", [("trente hommes", "30 men")])
+    assert "Number words of fr are not known here" in warning
+
+
 def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
     write("train", corpus(211))
     before = {path for path in directory.rglob("*")}
@@ -225,6 +249,10 @@ def test_weights_that_leave_nothing_of_an_epoch_are_the_error_of_train(directory
     write("train", corpus(23))
     report = inspect(load_recipe("recipe.yaml", ["data.train.0.weight=1.0e-6"]), Path("run"))
     assert report.errors == ["data.train: with these weights an epoch has 2.3e-05 pairs. Raise a weight."]
+    for weight, pairs in (("1.0e+9", "2.3e+10"), ("1.0e+308", "inf")):
+        report = inspect(load_recipe("recipe.yaml", [f"data.train.0.weight={weight}"]), Path("run"))
+        assert report.errors == [f"data.train: with these weights an epoch has {pairs} pairs, more than 10,000 times "
+                                 "the 23 of the text. Lower a weight."]
 
 
 def test_disk_is_told_by_arithmetic(directory, monkeypatch):

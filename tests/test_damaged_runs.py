@@ -23,7 +23,7 @@ from seq2seq.trainer import train
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 SAMPLED = "tokenizer.subword_sampling=0.2"
-KINDS = {"prepared", "tokenizer", "metrics.jsonl", "recipe.yaml", "checkpoints", "best"}
+KINDS = {"prepared", "tokenizer", "metrics.jsonl", "recipe.yaml", "checkpoints", "best", "curves.svg"}
 
 
 def flip(path, place, bit=0):
@@ -33,8 +33,10 @@ def flip(path, place, bit=0):
 
 
 def files_of(run):
-    return sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock"
-                  and path.relative_to(run).parts[0] in KINDS)
+    """All files of a run, its lock aside, which only a process that holds it reads."""
+    files = sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
+    assert {path.relative_to(run).parts[0] for path in files} == KINDS
+    return files
 
 
 def arguments(folder, run, *settings):
@@ -76,6 +78,7 @@ def interrupted(made, tmp_path, monkeypatch):
 def flips(run, draw, count):
     """Places to flip, the same number in each file: (path in the run, byte, bit)."""
     files = files_of(run)
+    assert count >= len(files)
     for number in range(count):
         path = files[number % len(files)]
         yield path.relative_to(run), draw.randrange(path.stat().st_size), draw.randrange(8)

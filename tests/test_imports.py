@@ -13,7 +13,8 @@ PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
     "errors", "json_reader", "console", "stopping", "unpacking", "sizes", "recipe", "subword_sampling", "vocabulary",
-    "words", "numbering", "tokenizer", "language_codes", "tmx", "corpus", "quality", "side_languages", "cleaning",
+    "words", "numbering", "tokenizer", "language_codes", "tmx", "corpus", "numerals", "quality", "side_languages",
+    "cleaning",
     "textio", "resuming", "batching", "machine", "continuations", "model", "inference", "loss", "gradients", "optim",
     "sampling", "search", "constraints",
     "candidate_selection", "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding",
@@ -28,9 +29,9 @@ MODEL_ORDER = [
 ]
 INFERENCE_ORDER = ["eager", "kernel_interface", "kernel_check", "kernel_library", "int8", "engines"]
 WITHOUT_TORCH = [
-    "errors", "json_reader", "stopping", "unpacking", "sizes", "recipe", "language_codes", "corpus", "quality",
-    "side_languages", "cleaning", "tmx", "textio", "resuming", "subword_sampling", "vocabulary", "words", "numbering",
-    "tokenizer",
+    "errors", "json_reader", "stopping", "unpacking", "sizes", "recipe", "language_codes", "corpus", "numerals",
+    "quality", "side_languages", "cleaning", "tmx", "textio", "resuming", "subword_sampling", "vocabulary", "words",
+    "numbering", "tokenizer",
 ]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",

@@ -395,6 +395,11 @@ def test_what_is_no_recipe_at_all_is_refused_in_a_sentence(directory, text, said
     assert said in mistakes(text)
 
 
+def test_text_that_no_file_can_hold_is_refused_where_it_stands(directory):
+    with pytest.raises(RecipeError, match="^--set name=.*: a character that UTF-8 does not have .* Correct the text"):
+        load_recipe("recipe.yaml", ['name="\\udced"'])
+
+
 def test_a_syntax_error_names_its_line(directory):
     (told,) = mistakes("name: a\nlanguages: {source: de\ndata: x\n")
     assert told.startswith("recipe.yaml:3: not valid YAML: ")

@@ -297,6 +297,7 @@ def test_blocks_of_no_lines_are_refused_at_once(translator):
     ({"device": "gpu"}, UserError, "there is no device 'gpu'"),
     ({"precision": "fp64"}, UserError, "there is no precision 'fp64'. Use one of auto, fp32, bf16, int8."),
     ({"threads": 0}, UserError, "threads: expected a number of at least 1; found 0"),
+    ({"threads": 10**30}, UserError, "threads: expected a number of at most 1,024; found 1,000,000,000"),
     ({"ensemble": "model"}, TypeError, "ensemble is of type str; expected a sequence"),
     ({"beam_size": 5}, TypeError, "unexpected keyword argument 'beam_size'"),
 ])

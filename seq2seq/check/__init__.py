@@ -64,7 +64,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         report.warnings.append(f"{', '.join(lacking)}: the training begins with a translation of this text; until then "
                                "it counts nowhere here.")
     for corpus in report.corpora:
-        look_at(corpus, sources.get(corpus.role), found, report.warnings)
+        look_at(corpus, sources.get(corpus.role), found, recipe.languages, report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         look_at_tokenization(report.corpora, report.warnings)
     look_at_words(recipe, report.warnings)

@@ -13,7 +13,8 @@ from seq2seq.check.report import CorpusReport, Finding
 from seq2seq.cleaning import SHORT
 from seq2seq.corpus import Pair, byte_lines
 from seq2seq.errors import CorpusError
-from seq2seq.quality import has_entities, is_damaged, is_tokenized, number_agreement
+from seq2seq.numerals import number_agreement
+from seq2seq.quality import has_entities, is_damaged, is_tokenized
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.segments import main_language
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.evaluation import TOKENIZED
-from seq2seq.recipe import Recipe
+from seq2seq.language_codes import subtags
+from seq2seq.numerals import READ
+from seq2seq.recipe import Languages, Recipe
 from seq2seq.segments import SPACELESS, main_language
 
 # A few sentences such as "Thank you." stand in train and test of every corpus; more than this share is worth a warning.
@@ -19,7 +21,7 @@ NOTICED = {
     "damaged": (0.002, "are damaged", "Characters were lost or read in a wrong encoding: mend the text, or set "
                        "data.cleaning.remove_damaged."),
     "html_entities": (0.005, "hold HTML (&quot; and the like)", "Decode it on both sides."),
-    "numbers_differ": (0.03, "have other numbers on one side than on the other",
+    "numbers_differ": (0.03, "have a number in digits that the other side lacks",
                        "data.cleaning.min_number_agreement: 0.7 drops most of them."),
 }
 MISALIGNED = 0.01
@@ -31,7 +33,8 @@ SWAPPED = 0.5
 WRONG_LANGUAGE = 0.03
 
 
-def look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str], warnings: list[str]) -> None:
+def look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str], languages: Languages,
+            warnings: list[str]) -> None:
     """What is suspicious about a corpus."""
     if corpus.error:
         for path, values in corpus.files.items():
@@ -39,7 +42,7 @@ def look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str]
                 warnings.append(f"{path}: {values['not_utf8']:,} of {values['lines']:,} lines are not UTF-8 (such as "
                                 f"line {values['such_as'][0]:,}); it seems to be {values['seems']}.")
         return
-    _look_at_lines(corpus, warnings)
+    _look_at_lines(corpus, languages, warnings)
     _look_at_judgement(corpus, warnings)
     if sources is None:
         read = corpus.pairs + sum(corpus.counts.dropped.values())
@@ -88,10 +91,15 @@ def look_at_words(recipe: Recipe, warnings: list[str]) -> None:
                         "spaces part its words. Use unigram, or put spaces between the words.")
 
 
-def _look_at_lines(corpus: CorpusReport, warnings: list[str]) -> None:
+def _look_at_lines(corpus: CorpusReport, languages: Languages, warnings: list[str]) -> None:
+    words_unknown = sorted({code for code in (languages.source, languages.target)
+                            if code and subtags(code)[0] not in READ})
     for kind, (share, what, remedy) in NOTICED.items():
         finding = corpus.findings.get(kind)
         if finding and finding.count > max(share * corpus.lines, 2):
+            if kind == "numbers_differ" and words_unknown:
+                remedy = (f"Number words of {' and '.join(words_unknown)} are not known here, so look at some of these "
+                          f"lines first: {remedy}")
             warnings.append(f"{corpus.role} {corpus.label}: of {corpus.lines:,} lines {finding} "
                             f"{what}. {remedy}")
 

@@ -224,9 +224,10 @@ class Cleaning(Section):
     remove_damaged: bool = False
     """Drop pairs with U+FFFD, control characters, or text read in a wrong encoding (`Ã¤` for `ä`)."""
     min_number_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Drop pairs in which a smaller share of the numbers, of the side with more, stands on both sides. The cheapest
-    sign of a wrong pair in text from the web; 0.7 is a good value. Not set: none are dropped, for a translation may
-    write 3 as a word."""
+    """Drop pairs in which a smaller share of the numbers in digits, of the side with more, has a counterpart on the
+    other side: digits, Chinese or Japanese numerals, English or German number words. The cheapest sign of a wrong pair
+    in text from the web; 0.7 is a good value. Not set: none are dropped, for number words of other languages are not
+    known."""
     max_length_deviation: PositiveFloat | None = None
     """Drop pairs whose lengths lie more standard deviations apart than this from what is usual in the corpus (Gale and
     Church 1993), learned from its first 10,000 pairs, which should be like the rest. 3 suits text from the web, 4

@@ -137,6 +137,10 @@ class _Reader:
             value = [self.read(item, (*key, index)) for index, item in enumerate(node.value)]
         else:
             value = self.scalar(node)
+            if isinstance(value, str) and not _is_utf8(value):
+                told = ("a character that UTF-8 does not have (half of a surrogate pair, or a byte of a name that is "
+                        "not UTF-8), so that no file could hold this recipe. Correct the text, or rename the file")
+                self.document.mistakes.append(self.document.mistake(key, told))
         if key == ():
             self.document.value = value
         return value
@@ -177,6 +181,14 @@ class _Reader:
 
     def place(self, node: Node) -> Place:
         return Place(self.source, node.start_mark.line + 1 if self.line is None else self.line)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _syntax_mistake(error: Exception, source: str, line: int | None) -> Mistake:

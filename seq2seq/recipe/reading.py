@@ -17,6 +17,8 @@ from seq2seq.sizes import PREFIX, model_sizes
 BASE_SECTIONS = ("model", "training")
 # Keys whose path is that of a directory, relative to the recipe; the others are of files in data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
+MOST_BYTES = 4_000_000
+"""Of a recipe. It may come through a pipe; a device would never end."""
 # What decides the shape of a model's weights besides its `model` section, and is taken over with them.
 TAKEN_OVER = ("type", "joint")
 
@@ -81,7 +83,12 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            contents = file.read(MOST_BYTES + 1)
+        if len(contents) > MOST_BYTES:
+            raise RecipeError(f"{path} has more than {MOST_BYTES:,} bytes; a recipe is some lines of YAML. Name the "
+                              "recipe.")
+        return contents.decode().replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe {path}.{_similar_file(path)}") from None
     except UnicodeDecodeError as error:

@@ -1,0 +1,482 @@
+"""Runs commands on hostile input: drawn, so many of a kind, each in a fresh copy of sound files.
+
+    python tests/hostile.py SOUND PLACE KIND SEED COUNT
+
+SOUND has what `make_sound` writes. Each input is a change to the copy and a command. The process limits its own memory,
+and an alarm ends it if an input takes too long; PLACE/input.json then names the input. Prints a JSON object: `inputs`,
+`codes`, `failures`, `peak_bytes` and `slowest_seconds`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from toy import RECIPE, write_corpus
+from trainings import NoTensorBoard
+
+SECONDS = 20
+BYTES = 2 * 2**30
+"""More than this no input may take, beyond what the process held before the first."""
+ESCAPES = ("\x1b]0;pwned\x07", "\x1b[2J", "\x9b31m", "\r", "\x08" * 9, "\x1bc", "\u202e", "\x00", "\x7f")
+CPU = ("--device", "cpu", "--precision", "fp32", "--threads", "1")
+Command = list[str]
+
+
+def make_sound(place: Path) -> None:
+    """Text, its recipe and a finished run; and a corpus of each other form. Trained where the copies will be, because a
+    run's recipe has absolute paths."""
+    from torch.utils.tensorboard import writer
+
+    from seq2seq.recipe import load_recipe
+    from seq2seq.trainer import train
+
+    writer.SummaryWriter = NoTensorBoard
+    sound, place = place, copy_of(place)
+    place.mkdir(parents=True)
+    write_corpus(place)
+    (place / "recipe.yaml").write_text(RECIPE)
+    lines = [(place / f"train.{side}").read_text().splitlines() for side in ("en", "de")]
+    pairs = list(zip(*lines, strict=True))
+    (place / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    (place / "pairs.jsonl").write_text("".join(json.dumps({"en": source, "de": target}) + "\n"
+                                               for source, target in pairs))
+    (place / "pairs.tmx").write_text('<tmx version="1.4"><header srclang="en"/><body>' + "".join(
+        f'<tu><tuv xml:lang="en"><seg>{source}</seg></tuv><tuv xml:lang="de"><seg>{target}</seg></tuv></tu>\n'
+        for source, target in pairs) + "</body></tmx>\n")
+    train(load_recipe(place / "recipe.yaml"), place / "run")
+    place.rename(sound)
+
+
+def copy_of(sound: Path) -> Path:
+    """Where the copies of the sound files are made, one after another."""
+    return sound.parent / "copy"
+
+
+# Commands on a copy: the working directory
+
+
+def check(*settings: str) -> Command:
+    return ["check", "recipe.yaml", *(f"--set={setting}" for setting in settings)]
+
+
+def translate(model: str = "run", text: str = "valid.en", *options: str) -> Command:
+    return ["translate", model, text, *CPU, *options]
+
+
+# Kinds
+
+
+def special(draw: random.Random) -> Command:
+    """A FIFO, a device, a socket, a directory or a broken link in place of a file."""
+    run = sorted(str(path) for path in Path("run").rglob("*") if path.is_file() and path.name != ".lock")
+    uses: list[tuple[str, Command]] = [
+        ("train.en", check()), ("valid.de", check()), ("recipe.yaml", check()),
+        ("base.yaml", check("model={base: base.yaml}")), ("pairs.tsv", check(_table("pairs.tsv"))),
+        ("pairs.jsonl", check(_table("pairs.jsonl"))), ("pairs.tmx", check(_table("pairs.tmx"))),
+        ("taken", check("tokenizer.taken_from=taken")), ("valid.en", translate()), ("out", translate("run", "valid.en",
+         "--output", "out")), ("run", translate()), ("words", translate("run", "valid.en", "--require", "words")),
+        ("valid.en", ["score", "run", "valid.en", "valid.de", *CPU]),
+        ("valid.de", ["align", "run", "valid.en", "valid.de", *CPU]),
+        ("hyp", ["evaluate", "--hypothesis", "hyp", "--reference", "valid.de"]),
+        ("valid.de", ["evaluate", "--hypothesis", "train.de", "--reference", "valid.de"]),
+        ("averaged", ["average", "run", "--output", "averaged"]),
+        ("page.html", ["attention", "run", "--source", "one dog", "--output", "page.html", *CPU]),
+        ("nbest", ["rescore", "nbest", "--model", "run", *CPU]),
+        *((file, command) for file in draw.sample(run, 4) for command in (
+            translate(), ["average", "run", "--output", "averaged"], [*check(), "--run-dir", "run"]))]
+    name, command = draw.choice(uses)
+    path = Path(name)
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    streams = command[:3] == ["translate", "run", name]                         # of endless text, endlessly
+    kind = draw.choice(["fifo", "written fifo", "socket", "/dev/null", "/dev/zero", "/dev/full",
+                        "/dev/null" if streams else "/dev/random",
+                        "directory", "loop", "dangling", "empty"])
+    if kind.endswith("fifo"):
+        os.mkfifo(path)
+        # Whoever reads it gets a line, or nothing; whoever writes it is read.
+        threading.Thread(target=_at_other_end, args=(str(path.absolute()), kind), daemon=True).start()
+    elif kind == "socket":
+        _bind(path)
+    elif kind.startswith("/dev"):
+        path.symlink_to(kind)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "empty":
+        path.touch()
+    else:
+        path.symlink_to(path.name if kind == "loop" else "nowhere")
+    return command
+
+
+def _table(file: str) -> str:
+    columns = "source: 1, target: 2" if file.endswith("tsv") else "source: en, target: de"
+    return f"data.train=[{{file: {file}, {columns}}}]"
+
+
+def _at_other_end(path: str, kind: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDWR if kind == "written fifo" else os.O_RDWR | os.O_NONBLOCK)
+        if kind == "written fifo":
+            os.write(descriptor, b"one dog\n")
+        time.sleep(0.2)
+        os.close(descriptor)
+        # From now on there is an end of file, as a writer leaves it.
+    except OSError:
+        pass
+
+
+def _bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+def names(draw: random.Random) -> Command:
+    """Names of files that a shell, a pattern, a format or an option could read otherwise."""
+    parts = ["[", "]", "[ab]", "[!a]", "*", "**", "?", "{a,b}", "~", "$HOME", "%s", "{}", "#", "&", ";", "'", '"', "\\",
+             " ", "\n", "\t", ":", "=", "-", "--", "..", ".", "@", "a", "b", "ä", "你", "\u202e", "\ud8ff".encode(
+                 "utf-8", "surrogatepass").decode("utf-8", "surrogateescape"), "null", "%00", "x" * 200]
+    name = "".join(draw.choices(parts, k=draw.randint(1, 4)))
+    name = name if name not in (".", "..") else "a"
+    # A name that a pattern would match instead.
+    Path("a").write_text("decoy\n")
+    Path("b").write_text("decoy\n")
+    use = draw.randrange(7)
+    try:
+        if use == 0:
+            Path("recipe.yaml").rename(name)
+            return ["check", name]
+        if use == 1:
+            Path("train.en").rename(name)
+            return check(f"data.train=[{json.dumps({'source': name, 'target': 'train.de'})}]")
+        if use == 2:
+            Path("run").rename(name)
+            return translate(name)
+        if use == 3:
+            Path("valid.en").rename(name)
+            return translate("run", name)
+    except OSError:
+        pass
+    return [translate("run", "valid.en", "--output", name), ["average", "run", "--output", name],
+            [*check(), "--run-dir", name]][use % 3]
+
+
+HUGE = [2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 10**6, 10**8, 10**9, 10**12, 10**18, 10**30, 10**400]
+OPTIONS = ["--n-best", "--beam-size", "--max-length", "--min-length", "--diverse-groups", "--mbr", "--no-repeat-ngram",
+           "--top-k", "--seed", "--threads", "--max-line-bytes", "--length-penalty", "--coverage-penalty", "--patience",
+           "--diverse-strength", "--temperature", "--fusion-weight"]
+
+
+def bounds(draw: random.Random) -> Command:
+    """Huge numbers, in recipes, options, and in the files of a model."""
+    number = draw.choice(HUGE)
+    value = draw.choice([str(number), f"-{number}", f"{number}.5" if number < 1e30 else "1e308", "1e308", "5e-324"])
+    use = draw.randrange(4)
+    if use == 0:
+        return check(*(f"{key}={value}" for key in draw.sample(_number_keys(), draw.randint(1, 2))))
+    if use == 1:
+        return translate("run", "valid.en", *(part for option in draw.sample(OPTIONS, draw.randint(1, 2))
+                                             for part in (option, value)))
+    if use == 2:                                                                # a signed bundle that lies
+        path = Path("run/best") / draw.choice(["recipe.yaml", "metadata.json"])
+        text = path.read_text()
+        places = [place for place, character in enumerate(text)
+                  if character.isdigit() and not text[place - 1].isalnum() and text[place - 1] not in "._"]
+        place = draw.choice(places)
+        end = place
+        while text[end:end + 1].isdigit():
+            end += 1
+        path.write_text(text[:place] + str(number) + text[end:])
+        _sign(Path("run/best"))
+        return translate("run/best")
+    path = Path("run/best/model.safetensors")
+    contents = path.read_bytes()
+    length = int.from_bytes(contents[:8], "little")
+    header = contents[8:8 + length].decode()
+    if draw.random() < 0.3:
+        path.write_bytes(min(number, 2**64 - 1).to_bytes(8, "little") + contents[8:])
+    else:
+        digits = [place for place, character in enumerate(header) if character in "[,"
+                  and header[place + 1:place + 2].isdigit()]
+        place = draw.choice(digits) + 1
+        header = header[:place] + str(number) + header[place + 1:]
+        path.write_bytes(len(header.encode()).to_bytes(8, "little") + header.encode() + contents[8 + length:])
+    _sign(Path("run/best"))
+    return translate("run/best")
+
+
+def _number_keys() -> list[str]:
+    from seq2seq.recipe import Recipe
+
+    found = []
+
+    def walk(value: object, path: str) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}" if path else key)
+        elif path and not path.startswith(("data.t", "data.valid", "languages", "name", "expected")):
+            found.append(path)
+
+    from seq2seq.recipe import load_recipe
+
+    assert Recipe
+    walk(load_recipe("recipe.yaml").model_dump(), "")
+    return [*found, "data.train.0.limit", "data.train.0.weight", "data.train.0.max_line_bytes", "data.temperature"]
+
+
+def _sign(bundle: Path) -> None:
+    """Checksums that fit, as far as the metadata can still be read."""
+    import hashlib
+
+    from seq2seq.checksums import sealed
+
+    try:
+        metadata = json.loads((bundle / "metadata.json").read_text())
+        for name in metadata["sha256"]:
+            metadata["sha256"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
+        (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
+    except (ValueError, KeyError, TypeError, OSError):
+        pass
+
+
+def nesting(draw: random.Random) -> Command:
+    """JSON, YAML and XML nested deeply, or a few lines that stand for billions of values."""
+    depth = draw.choice([60, 70, 200, 300, 900, 1100, 5000, 100_000])
+    opening, closing = draw.choice([("[", "]"), ('{"a":', "}"), ("{a: ", "}"), ("- ", ""), ("[[{a: ", "}]]")])
+    deep = opening * depth + "1" + closing * draw.choice([depth, 0, depth - 1])
+    use = draw.randrange(7)
+    if use == 0:
+        lines = draw.choice([deep, f"name: {deep}", f"name: x\ndata: {deep}", _aliases(draw), "- " * depth,
+                             "".join(f"{' ' * level}a:\n" for level in range(min(depth, 3000)))])
+        Path("recipe.yaml").write_text(lines)
+        return check()
+    if use == 1:
+        return check(f"{draw.choice(['data', 'data.train', 'name', 'model', 'expected'])}={deep[:100_000]}")
+    if use == 2:
+        path = Path("run") / draw.choice(["metrics.jsonl", "tokenizer/metadata.json", "best/metadata.json",
+                                          "recipe.yaml"])
+        path.write_text(deep)
+        return draw.choice([translate(), [*check(), "--run-dir", "run"], ["average", "run", "--output", "averaged"]])
+    if use == 3:
+        Path("pairs.jsonl").write_text(f'{{"en": {deep}, "de": "x"}}\n')
+        return check(_table("pairs.jsonl"))
+    if use == 4:
+        entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12))
+        body = draw.choice([f"<tu>{'<tuv>' * depth}", f"{'<a>' * depth}{'</a>' * depth}",
+                            '<tu><tuv xml:lang="en"><seg>&e11;</seg></tuv></tu>',
+                            f'<tu><tuv xml:lang="en"><seg>{"<hi>" * depth}x{"</hi>" * depth}</seg></tuv></tu>'])
+        Path("pairs.tmx").write_text(f'<?xml version="1.0"?><!DOCTYPE tmx [<!ENTITY e0 "lol">{entities}]><tmx><body>'
+                                     f"{body}</body></tmx>")
+        return check(_table("pairs.tmx"))
+    if use == 5:
+        Path("nbest").write_text(f'{{"line": 1, "source": "a", "translations": {deep}}}\n')
+        return ["rescore", "nbest", "--model", "run", *CPU]
+    path = Path("run/best/model.safetensors")
+    contents = path.read_bytes()
+    header = deep.encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + contents[8:])
+    _sign(Path("run/best"))
+    return translate("run/best")
+
+
+def _aliases(draw: random.Random) -> str:
+    opening, closing = draw.choice([("[", "]"), ("{b: ", "}")])
+    copies = 9 if opening == "[" else 1
+    lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} {opening}{', '.join([f'*a{n - 1}'] * copies)}{closing}"
+                                  for n in range(1, draw.choice([7, 12, 40]))]
+    return "\n".join([*lines, "name: x"])
+
+
+def escapes(draw: random.Random) -> Command:
+    """Control characters in names, keys, values and text that messages quote."""
+    escape = draw.choice(ESCAPES)
+    quoted = json.dumps(escape)[1:-1]
+    use = draw.randrange(9)
+    recipe = Path("recipe.yaml").read_text()
+    if use == 0:
+        replaced = draw.choice(["tiny", "train.en", "source: en", "vocab_size", "300"])
+        Path("recipe.yaml").write_text(recipe.replace(replaced, f'"{quoted}"', 1))
+        return check()
+    if use == 1:
+        Path("recipe.yaml").write_text(recipe + draw.choice([escape, f"{escape}: 1", f"# {escape}", f'"{quoted}": 1']))
+        return check()
+    if use == 2:
+        return check(draw.choice([f"name={escape}", f'name="{quoted}"', f"{escape}=1", f"model.type={escape}",
+                                  f'data.train.0.name="{quoted}"', f'data.root="{quoted}"']))
+    if use == 3:
+        return draw.choice([translate(f"run{escape}"), translate("run", f"valid{escape}"), ["check", f"no{escape}"],
+                            [f"check{escape}"], ["check", f"--no{escape}"],
+                            translate("run", "valid.en", "--precision", escape),
+                            translate("run", "valid.en", "--forbid", escape),
+                            ["export", "run", "--to", escape, "--output", "x"],
+                            ["evaluate", "--hypothesis", "train.de", "--reference", "train.de", "--metric", escape],
+                            ["average", "run", "--output", f"no{escape}/x/y"]])
+    if use == 4:
+        path = Path("run/best/metadata.json")
+        replaced = draw.choice(['"sha256"', '"model.safetensors"', '"step"', "tokenizer.model"])
+        path.write_text(path.read_text().replace(replaced, f'"{quoted}"', 1))
+        if draw.random() < 0.5:
+            _sign(Path("run/best"))
+        return translate("run/best")
+    if use == 5:
+        path = Path("run/best/recipe.yaml")
+        path.write_text(path.read_text().replace(draw.choice(["transformer", "tiny", "d_model", "true", "en"]),
+                                                 f'"{quoted}"', 1))
+        _sign(Path("run/best"))
+        return translate("run/best")
+    if use == 6:
+        name = draw.choice(["train.en", "pairs.tsv", "pairs.jsonl", "pairs.tmx"])
+        lines = Path(name).read_text().splitlines()
+        place = draw.randrange(len(lines))
+        lines[place] = draw.choice([escape + lines[place], escape, lines[place].replace("d", escape, 1)])
+        Path(name).write_text("\n".join(lines) + "\n")
+        return check() if name == "train.en" else check(_table(name))
+    if use == 7:
+        Path("run/metrics.jsonl").write_text(f'{{"{quoted}": "{quoted}"}}\n{escape}\n')
+        return [*check(), "--run-dir", "run"]
+    path = Path("run/tokenizer") / f"t{escape}"
+    with suppress(OSError, ValueError):
+        path.write_text("x")
+    (Path("run") / "recipe.yaml").write_text(f"name: {escape}")
+    return [*check(), "--run-dir", "run"]
+
+
+def flips(draw: random.Random) -> Command:
+    """One bit of one file of a run."""
+    files = sorted(path for path in Path("run").rglob("*") if path.is_file() and path.stat().st_size)
+    path = draw.choice(files)
+    contents = bytearray(path.read_bytes())
+    place = draw.randrange(min(len(contents), draw.choice([400, len(contents)])))
+    contents[place] ^= 1 << draw.randrange(8)
+    path.write_bytes(contents)
+    return draw.choice([translate(), translate(str(path.parent)) if "step" in path.parent.name else translate(),
+                        [*check(), "--run-dir", "run"], ["average", "run", "--output", "averaged"],
+                        ["score", "run", "valid.en", "valid.de", *CPU],
+                        ["average", *map(str, sorted(Path("run/checkpoints").iterdir())), "--output", "averaged"]])
+
+
+KINDS: dict[str, Callable[[random.Random], Command]] = {
+    kind.__name__: kind for kind in (special, names, bounds, nesting, escapes, flips)}
+
+
+# Running them
+
+
+def contents_of(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*"))
+            if not path.is_symlink() and path.is_file()}
+
+
+def run_one(command: Command, place: Path) -> tuple[int, str, str]:
+    """The command in this process: exit code, standard output, standard error, all that is written there included."""
+    from seq2seq.cli import main
+
+    kept = [os.dup(descriptor) for descriptor in (0, 1, 2)]
+    with ExitStack() as stack:
+        files = [stack.enter_context(open(path, mode)) for path, mode in (
+            (os.devnull, "rb"), (place / "stdout", "wb"), (place / "stderr", "wb"))]
+        for descriptor, file in enumerate(files):
+            os.dup2(file.fileno(), descriptor)
+        try:
+            code = main(command)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            for descriptor, before in enumerate(kept):
+                os.dup2(before, descriptor)
+                os.close(before)
+    out, told = ((place / name).read_bytes().decode(errors="replace") for name in ("stdout", "stderr"))
+    return code, out, told
+
+
+def faults(command: Command, code: int, out: str, told: str) -> list[str]:
+    """All that is wrong with how a command ended."""
+    found = []
+    if code not in (0, 2):
+        found.append(f"exit code {code}")
+    if "Traceback" in told or "defect of seq2seq" in told:
+        found.append("traceback")
+    if code == 2 and not told.strip() and "error" not in out:
+        found.append("no message")
+    if "Memory does not suffice" in told:
+        found.append("memory")
+    shown = told + (out if command[0] == "check" else "")
+    if set(shown) & {"\x1b", "\x9b", "\x07", "\x08", "\x00", "\x7f", "\r"}:
+        found.append("control characters reach the terminal")
+    return found
+
+
+def peak_bytes() -> int:
+    return int(next(line for line in Path("/proc/self/status").read_text().splitlines()
+                    if line.startswith("VmHWM")).split()[1]) * 1024
+
+
+def main() -> None:
+    sound, place, kind = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    seed, count = map(int, sys.argv[4:6])
+    import torch
+    import typer
+
+    from seq2seq import cli
+    from seq2seq.translator import Translator  # noqa: F401
+
+    torch.set_num_threads(1)
+    cli.app = typer.main.get_command(cli.app)
+    before = contents_of(sound)
+    copy = copy_of(sound)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + BYTES, size + BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    codes: Counter[int] = Counter()
+    failures, slowest, peak = [], 0.0, 0
+    for number in range(count):
+        os.chdir(place)
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(sound, copy)
+        os.chdir(copy)
+        draw = random.Random(f"{kind} {seed} {number}")
+        command = KINDS[kind](draw)
+        made = contents_of(copy)
+        (place / "input.json").write_text(json.dumps({"kind": kind, "number": number, "command": command}))
+        Path("/proc/self/clear_refs").write_text("5")                           # the peak begins anew
+        signal.alarm(SECONDS)
+        began = time.monotonic()
+        code, out, told = run_one(command, place)
+        signal.alarm(0)
+        slowest = max(slowest, time.monotonic() - began)
+        codes[code] += 1
+        found = faults(command, code, out, told)
+        peak = max(peak, peak_bytes())
+        if peak_bytes() > BYTES:
+            found.append(f"{peak_bytes():,} bytes")
+        after = contents_of(copy)
+        output = command[command.index("--output") + 1] if "--output" in command else None
+        lost = [name for name, content in made.items()
+                if after.get(name) != content and not (code == 0 and name == output)]
+        if lost:
+            found.append(f"lost or changed: {lost}")
+        if found:
+            failures.append({"kind": kind, "number": number, "seed": seed, "command": [part[:200] for part in command],
+                             "found": found, "told": (told + out)[-1500:]})
+    if contents_of(sound) != before:
+        failures.append({"found": ["the sound files changed"]})
+    print(json.dumps({"inputs": count, "codes": codes, "failures": failures, "peak_bytes": peak,
+                      "slowest_seconds": round(slowest, 2)}))
+    sys.stdout.flush()
+    os._exit(0)                                                                 # threads of pipes may still wait
+
+
+if __name__ == "__main__":
+    main()

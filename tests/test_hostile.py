@@ -1,0 +1,119 @@
+"""Hostile input of six kinds ends with a result or a clear error: no traceback, no hang, no 2 GB, nothing lost.
+
+SEQ2SEQ_HOSTILE_INPUTS says how many inputs the slow test draws, over all kinds; 5,000 if it is not set.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import hostile
+import pytest
+from toy import RECIPE, write_corpus
+
+from seq2seq.cli import main
+from seq2seq.errors import CorpusError, RecipeError, TokenizerError
+from seq2seq.recipe import load_recipe
+from seq2seq.textio import Input, beside, blocks_of_pairs
+from seq2seq.tokenizer import Tokenizers
+from seq2seq.unpacking import bounded_lines
+
+HARNESS = Path(hostile.__file__)
+BLOCK = 120
+"""Inputs of one process: what one of them leaves in it would be seen in the next."""
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    place = tmp_path_factory.mktemp("hostile") / "sound"
+    hostile.make_sound(place)
+    return place
+
+
+def outcomes(sound, place, kind, seed, count):
+    """What the harness found; an input that ended its process is a failure like another."""
+    place.mkdir()
+    done = subprocess.run([sys.executable, HARNESS, sound, place, kind, str(seed), str(count)], capture_output=True,
+                          text=True, timeout=hostile.SECONDS * (count + 5))
+    if done.returncode:
+        named = place / "input.json"
+        return {"failures": [f"ended by {done.returncode}", named.read_text() if named.exists() else "",
+                             done.stderr[-2000:]]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/urandom"])
+def test_a_device_that_never_ends_is_no_recipe(name):
+    with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes; a recipe is some lines of YAML"):
+        load_recipe(name)
+
+
+def test_a_recipe_can_come_through_a_pipe_and_from_windows(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    text = RECIPE.replace("\n", "\r\n").encode()
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(text,))
+    writer.start()
+    assert load_recipe(tmp_path / "pipe", check_files=False).name == "tiny"
+    writer.join()
+
+
+def test_a_pipe_in_place_of_a_tokenizer_is_named_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "tokenizer.model")
+    with pytest.raises(TokenizerError, match="tokenizer.model: the tokenizer cannot be read: it is no regular file"):
+        Tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["check", "{}"], ["translate", "{}"], ["check", "recipe.yaml", "--run-dir", "{}"],
+                                     ["average", "{}", "--output", "x"], ["train", "recipe.yaml", "--run-dir", "{}"]])
+def test_a_name_too_long_for_the_file_system_is_the_users_error(tmp_path, monkeypatch, capfd, command):
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path)
+    Path("recipe.yaml").write_text(RECIPE)
+    assert main([part.format("x" * 300) for part in command]) == 2
+    assert "File name too long" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("longest", [2**63 - 1, 2**63, 10**30])
+def test_a_bound_of_lines_may_be_larger_than_any_file(longest):
+    assert list(bounded_lines(io.BytesIO(b"dog\ncat"), "animals", longest, "")) == [b"dog\n", b"cat"]
+
+
+class Endless(io.RawIOBase):
+    def readable(self):
+        return True
+
+    def readline(self, size=-1):
+        return b"dog\n"
+
+
+def test_a_text_that_never_ends_beside_a_short_one_is_not_counted_to_its_end():
+    few, endless = Input(io.BytesIO(b"dog\n" * 3), "few"), Input(Endless(), "endless")
+    with pytest.raises(CorpusError, match="^few has 3 lines, endless has at least 100,003"):
+        list(beside(iter(few), "few", endless))
+    few, endless = Input(io.BytesIO(b"dog\n" * 3), "few"), Input(Endless(), "endless")
+    with pytest.raises(CorpusError, match="^endless has at least 100,004 lines, few has 3"):
+        list(blocks_of_pairs(endless, few, 2))
+
+
+@pytest.mark.parametrize("kind", hostile.KINDS)
+def test_hostile_input_ends_with_a_result_or_a_clear_error(sound, tmp_path, kind):
+    found = outcomes(sound, tmp_path / "place", kind, 0, 12)
+    assert not found["failures"] and found["inputs"] == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", hostile.KINDS)
+def test_thousands_of_hostile_inputs_end_with_a_result_or_a_clear_error(sound, tmp_path, kind):
+    left = -(-int(os.environ.get("SEQ2SEQ_HOSTILE_INPUTS", "5000")) // len(hostile.KINDS))
+    failures, seed = [], 0
+    while left > 0:
+        seed += 1
+        found = outcomes(sound, tmp_path / str(seed), kind, seed, min(left, BLOCK))
+        failures += found["failures"]
+        print(f"{kind} {seed}: {({key: value for key, value in found.items() if key != 'failures'})}")
+        left -= BLOCK
+    assert not failures, json.dumps(failures, indent=1)[:20_000]
