@@ -307,6 +307,17 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
     read_steadily(Path(directory), update)
 
 
+def recipe_path(bundle: Path) -> Path:
+    """The recipe to read a bundle's corpora by: that of its run, where it lies in one.
+
+    A run keeps the recipe with absolute paths; a bundle's copy has them as they were written, relative to a file that
+    lies elsewhere.
+    """
+    bundle = bundle.absolute()
+    of_run = bundle.parent / RECIPE
+    return of_run if bundle.name == BEST and of_run.is_file() else bundle / RECIPE
+
+
 def resolve_model_path(path: Path) -> Path:
     """The bundle that path means: itself, or the best one of the run that it names.
 

@@ -96,6 +96,11 @@ class Input:
             raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
 
 
+def file_or_standard(path: Path | None) -> Path | None:
+    """The file that an argument names; None for `-`, which is standard input or output, and where nothing is named."""
+    return None if path is None or str(path) == "-" else path
+
+
 @contextmanager
 def reading(path: Path | None, longest: int | None = None) -> Iterator[Input]:
     """A file, unpacked where its name ends in .gz or .zst, or standard input where path is None.

@@ -12,6 +12,7 @@ import torch
 
 from seq2seq.batching import plan_epoch
 from seq2seq.check import Report, inspect, percentiles, show
+from seq2seq.check.survey import likely_encoding
 from seq2seq.cli import main
 from seq2seq.locking import lock_run
 from seq2seq.model import build_model
@@ -307,6 +308,46 @@ def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
     report = checked("training.precision=bf16")
     assert any("training.precision: precision bf16" in error for error in report.errors)
     assert checked("training.precision=auto").machine["precision"] == "fp32"
+
+
+def test_a_corpus_with_swapped_sides_is_named(directory):
+    train = [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly" for number in range(499)]
+    write(directory, "train", train)
+    write(directory, "valid", ["|".join(reversed(pair.split("|"))) for pair in train[:11]])
+    warning, = (warning for warning in checked().warnings if "swapped" in warning)
+    assert warning.startswith("valid valid.de: the source of 11 (lines 1, 2, 3, 4, 5, …) of 11 pairs looks like the "
+                              "other side of train: source and target may be swapped")
+
+
+def test_whole_words_of_a_language_without_spaces_are_warned_of(directory):
+    for language, warned in (("de", False), ("ja", True)):
+        told = checked("tokenizer.type=words", f"languages.source={language}").warnings
+        assert any("a whole line of ja for a word" in warning for warning in told) == warned
+
+
+def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
+    write(directory, "train", [f"|{number} dogs" for number in range(7)] + ["5 Hunde|5 dogs", "3 Hunde|4 dogs"])
+    train = checked().corpora[0]
+    assert train.findings["empty"].count == 7
+    assert train.findings["numbers_differ"].lines == [9]
+    assert train.limits["min_number_agreement"]["0.7"] == 1
+
+
+@pytest.mark.parametrize("language, text, encoding", [
+    ("ja", "犬が走っています。", "CP932"), ("ja", "犬が走っています。", "EUC-JP"), ("zh-TW", "狗在跑。", "GB18030"),
+    ("ru", "Собака бежит.", "CP1251"), ("de", "Kätzchen", "Latin-1 or Windows-1252")])
+def test_an_encoding_is_guessed_by_the_language(language, text, encoding):
+    assert likely_encoding(text.encode(encoding.split()[0]), [language]) == encoding
+
+
+def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys):
+    source, target = checked("languages.target=ja").corpora[0].sides.values()
+    assert source.pieces_a_word > 1 and target.pieces_a_word is None
+    characters = sum(len(english) for english in ("a dog", "a cat", "the dog runs"))
+    assert target.characters_a_piece == pytest.approx(characters / (target.tokens - 3))      # without the three ends
+    show(checked("languages.target=ja"))
+    told = re.findall(r"train train\.(?:de|en), (\w+): (.*?) characters", capsys.readouterr().out)
+    assert [(side, "a word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
 
 
 def test_the_report_as_json_has_all_numbers(directory, capsys):

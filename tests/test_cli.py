@@ -224,6 +224,12 @@ def test_a_file_is_translated_as_standard_input_is(run, model, directory):
     assert sorted(path.name for path in directory.iterdir()) == ["in.txt", "model", "out.txt"]
 
 
+def test_a_dash_is_standard_input_and_output(run, model, directory):
+    printed = run("translate", model, stdin=b"ein Hund\n").out
+    assert run("translate", model, "-", "--output", "-", stdin=b"ein Hund\n").out == printed
+    assert not (directory / "-").exists() and not (directory / "-.part").exists()
+
+
 def test_a_file_may_be_translated_in_place(run, model, directory):
     (directory / "text").write_bytes(b"ein Hund\n" * 100)
     (directory / "link").symlink_to("text")

@@ -345,6 +345,19 @@ def test_a_directory_of_something_else_is_left_alone(sure, tmp_path):
     assert json.loads((tmp_path / "theirs" / "parity.json").read_text())["lines"] == len(GERMAN)
 
 
+def test_the_validation_set_of_a_run_is_found_wherever_its_recipe_was(tmp_path):
+    """A bundle's recipe says `valid.de`, relative to a file that is not there; that of its run says where it lies."""
+    bundle = make_bundle(tmp_path / "elsewhere")
+    written = (bundle / "recipe.yaml").read_text()
+    run = tmp_path / "runs" / "small"
+    run.mkdir(parents=True)
+    (run / "recipe.yaml").write_text(written.replace("../valid", str(tmp_path / "valid")), encoding="utf-8")
+    bundle.rename(run / "best")
+    assert not (run / "valid.de").exists()
+    assert_the_same(ctranslate2.export_model(run, tmp_path / "theirs"))
+    assert (tmp_path / "theirs" / "recipe.yaml").read_text() == written
+
+
 def test_without_a_development_set_there_is_no_export(tmp_path):
     path = make_bundle(tmp_path / "ours")
     (tmp_path / "valid.de").unlink()

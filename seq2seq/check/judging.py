@@ -109,7 +109,9 @@ class Judge:
         dictionary = self._dictionaries[1 - _fold(stretch[0][0])]
         here = dictionary.evidence([pair[1:] for pair in stretch])
         for place in np.flatnonzero(here < HARDLY).tolist():
-            judgement.suspects.add(stretch[place][0])
+            line, source, target = stretch[place]
+            if source.strip() and target.strip():                               # an empty side is found without judging
+                judgement.suspects.add(line)
         for by, best in slips.items():
             # Only where several lines in a row do not fit can their neighbours fit better.
             if best.open or (here < 0).sum() >= 3:

@@ -18,6 +18,7 @@ from seq2seq.corpus import Pair, read_pairs
 from seq2seq.errors import UserError
 from seq2seq.preparation import blocks, cleaned, sampled
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.segments import SPACELESS, main_language
 from seq2seq.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
 
 BLOCK_PAIRS = 8192
@@ -48,7 +49,7 @@ class Reader:
             survey(sample.watch(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
             self.report.error = str(error)
-            self.report.files = describe_files(self.spec, self.recipe.data_directory)
+            self.report.files = describe_files(self.spec, self.recipe.data_directory, self.recipe.languages)
 
     def judge(self, judge: Judge, count: int) -> None:
         """Judge whether its lines translate each other."""
@@ -92,8 +93,11 @@ class Reader:
             self.report.sides[side] = report = SideReport(percentiles(self.characters[side]),
                                                           percentiles(self.words[side]), tokens)
             if self.tokenizers and (pieces := sum(self.pieces[side].values())):
-                words = sum(length * count for length, count in self.words[side].items())
-                report.pieces_a_word = pieces / max(words, 1)
+                words, characters = (sum(length * count for length, count in counted[side].items())
+                                     for counted in (self.words, self.characters))
+                if main_language(self._language(side)) not in SPACELESS:
+                    report.pieces_a_word = pieces / max(words, 1)
+                report.characters_a_piece = characters / pieces
                 report.unknown = sum(self.pieces[side][piece] for piece in _strange(self._tokenizer(side))) / pieces
 
     def _count(self, block: list[Pair], clean_them: bool) -> list[Pair]:
@@ -127,6 +131,10 @@ class Reader:
     def _tokenizer(self, side: str) -> Vocabulary:
         assert self.tokenizers is not None
         return self.tokenizers.source if side == "source" else self.tokenizers.target
+
+    def _language(self, side: str) -> str:
+        languages = self.recipe.languages
+        return languages.source or "" if side == "source" else languages.target
 
     def _count_limits(self, pieces: dict[str, list[int]]) -> None:
         limits = self.report.limits.setdefault("max_pieces", dict.fromkeys(map(str, PIECES), 0))

@@ -22,6 +22,8 @@ class SideReport:
     tokens: int = 0
     """Pieces of all lines, and an end for each."""
     pieces_a_word: float | None = None
+    """None, too, in a language without spaces between words."""
+    characters_a_piece: float | None = None
     unknown: float | None = None
     """Share of the pieces that are bytes of a character without a piece of its own, or unknown words."""
 

@@ -32,7 +32,7 @@ def show(report: Report) -> None:
         out.print(table)
 
     read = [corpus for corpus in report.corpora if not corpus.error]
-    print_table(f"Corpora of {report.name}: 50, 95, 99 and 100 of 100 lines are no longer than this",
+    print_table(f"Corpora of {report.name}: length of a line, by percentile (100 is the longest)",
                 ["corpus", "side", "pairs", "characters 50", "95", "99", "100", "words 50", "95", "99", "100"],
                 [row for corpus in read for row in _length_rows(corpus)], left=2)
     training = [corpus for corpus in read if corpus.role == "train"]
@@ -104,9 +104,10 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
     yield "vocabulary", f"{_vocabulary_sizes(vocabulary)} ({kind}); different characters: {characters}"
     for corpus in report.corpora:
         for side, lines in corpus.sides.items():
-            if lines.pieces_a_word is not None and lines.unknown is not None:
-                yield "", (f"{corpus.role} {corpus.label}, {side}: {lines.pieces_a_word:.2f} pieces a word, "
-                           f"{lines.unknown:.3%} of them bytes or unknown")
+            if lines.characters_a_piece is not None and lines.unknown is not None:
+                words = "" if lines.pieces_a_word is None else f"{lines.pieces_a_word:.2f} pieces a word, "
+                yield "", (f"{corpus.role} {corpus.label}, {side}: {words}{lines.characters_a_piece:.2f} characters a "
+                           f"piece; {lines.unknown:.3%} of the pieces are bytes or unknown")
     if not model:
         return
     yield "model", (f"{model['parameters']:,} parameters ({model['type']}), {model['of_embeddings']:,} of them in "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,19 @@ from seq2seq.corpus import Pair, byte_lines
 from seq2seq.errors import CorpusError
 from seq2seq.numerals import number_agreement
 from seq2seq.quality import has_entities, is_damaged, is_tokenized
-from seq2seq.recipe import Corpus
+from seq2seq.recipe import Corpus, Languages
+from seq2seq.segments import main_language
 
 STRETCH = 64
 """Lines that are drawn and judged together: neighbours show whether one side has slipped."""
 MOST_STRETCHES = 320
+MOST_DECODED = 100
+"""Lines, of those that are no UTF-8, by which the encoding of a file is guessed."""
+# Shift-JIS, named by its usual extension, hardly ever decodes as EUC-JP; the other way round it often does.
+ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949",), "el": ("CP1253",),
+             **dict.fromkeys(("ru", "uk", "be", "bg", "mk", "sr"), ("CP1251",)),
+             **dict.fromkeys(("cs", "hr", "hu", "pl", "ro", "sk", "sl"), ("CP1250",))}
+"""Encodings that text in a language was mostly kept in before UTF-8, likely ones first."""
 RATIOS = (1.5, 2.0, 3.0, 4.0)
 CHARACTERS = (250, 500, 1000, 5000)
 AGREEMENTS = (0.5, 0.7, 1.0)
@@ -70,6 +79,8 @@ def survey(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None:
         if sides == 2:
             for ratio in RATIOS:
                 limits["max_length_ratio"][str(ratio)] += min(lengths) > SHORT and max(lengths) > ratio * min(lengths)
+            if not min(lengths):                                                # which is why the pair is dropped
+                continue
             agreement = number_agreement(*texts)
             for least in AGREEMENTS:
                 limits["min_number_agreement"][str(least)] += agreement < least
@@ -96,11 +107,11 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
         yield "tokenised_target"
 
 
-def describe_files(spec: Corpus, directory: Path) -> dict[str, dict[str, Any]]:
+def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[str, dict[str, Any]]:
     """Of each file of a corpus that cannot be read: its lines, and which of them are no UTF-8."""
     described: dict[str, dict[str, Any]] = {}
     for path in spec.paths:
-        lines, damaged, marks = 0, Finding(), False
+        lines, damaged, marks, first = 0, Finding(), False, b""
         try:
             for lines, line in enumerate(byte_lines(directory / path, spec.max_line_bytes), start=1):
                 marks |= lines == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
@@ -108,9 +119,27 @@ def describe_files(spec: Corpus, directory: Path) -> dict[str, dict[str, Any]]:
                     line.decode()
                 except UnicodeDecodeError:
                     damaged.add(lines)
+                    if damaged.count <= MOST_DECODED:
+                        first += line
         except CorpusError as error:
             described[str(path)] = {"error": str(error)}
             continue
-        described[str(path)] = {"lines": lines, "not_utf8": damaged.count, "such_as": damaged.lines,
-                                "seems": "UTF-16" if marks else "Latin-1 or Windows-1252" if damaged.count else "UTF-8"}
+        seems = "UTF-16" if marks else "UTF-8"
+        if damaged.count and not marks:
+            # A table holds both sides, a text file one.
+            of_a_side = spec.form == "files"
+            sides = [language for language, file in ((languages.source, spec.source), (languages.target, spec.target))
+                     if language and not (of_a_side and str(file) != str(path))]
+            seems = likely_encoding(first, sides or [languages.target])
+        described[str(path)] = {"lines": lines, "not_utf8": damaged.count, "such_as": damaged.lines, "seems": seems}
     return described
+
+
+def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
+    """Name of the encoding that text in these languages, which is no UTF-8, is most likely in, as iconv knows it."""
+    for encodings in filter(None, (ENCODINGS.get(main_language(language)) for language in languages)):
+        for encoding in encodings:
+            with contextlib.suppress(UnicodeDecodeError):
+                data.decode(encoding)
+                return encoding
+    return "Latin-1 or Windows-1252"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.evaluation import TOKENIZED
-from seq2seq.language_codes import subtags
 from seq2seq.numerals import READ
-from seq2seq.recipe import Languages
+from seq2seq.recipe import Languages, Recipe
+from seq2seq.segments import SPACELESS, main_language
 
 # A few sentences such as "Thank you." stand in train and test of every corpus; more than this share is worth a warning.
 TOLERATED_OVERLAP = 0.01
@@ -27,6 +27,7 @@ MISALIGNED = 0.01
 # Sets that are held out are judged by what train has taught, and may be of another domain.
 MISALIGNED_HELD_OUT = 0.03
 WRONG_SIDE = 0.005
+SWAPPED = 0.5
 # Short lines and lists of names are taken for another language at times.
 WRONG_LANGUAGE = 0.03
 
@@ -80,9 +81,18 @@ def look_at_tokenization(corpora: Sequence[CorpusReport], warnings: list[str]) -
             "--tokenize none")
 
 
+def look_at_words(recipe: Recipe, warnings: list[str]) -> None:
+    """Say that a vocabulary of whole words is of no use for languages written without spaces."""
+    spaceless = [language for language in (recipe.languages.source, recipe.languages.target)
+                 if language and main_language(language) in SPACELESS]
+    if recipe.tokenizer.type == "words" and spaceless and recipe.tokenizer_model is None:
+        warnings.append(f"tokenizer.type: words takes a whole line of {' and '.join(spaceless)} for a word, for no "
+                        "spaces part its words. Use unigram, or put spaces between the words.")
+
+
 def _look_at_lines(corpus: CorpusReport, languages: Languages, warnings: list[str]) -> None:
     words_unknown = sorted({code for code in (languages.source, languages.target)
-                            if code and subtags(code)[0] not in READ})
+                            if code and main_language(code) not in READ})
     for kind, (share, what, remedy) in NOTICED.items():
         finding = corpus.findings.get(kind)
         if finding and finding.count > max(share * corpus.lines, 2):
@@ -111,5 +121,9 @@ def _look_at_judgement(corpus: CorpusReport, warnings: list[str]) -> None:
             (judgement.recognised, judgement.wrong_language, WRONG_LANGUAGE, "is in another language, says lingua; "
              "data.cleaning.language: lingua drops such pairs")):
         for side, finding in findings.items():
-            if finding.count > max(share * judged, 2):
+            if findings is judgement.wrong_side and finding.count > SWAPPED * judged:
+                warnings.append(f"{where}: the {side} of {finding} of {judged:,} pairs looks like the other side of "
+                                "train: source and target may be swapped, here or in data.train, or a file or column "
+                                "there may be a wrong one.")
+            elif finding.count > max(share * judged, 2):
                 warnings.append(f"{where}: the {side} of {finding} of {judged:,} pairs {remedy}.")

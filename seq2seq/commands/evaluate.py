@@ -200,13 +200,11 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
     Raises:
         UserError: it has none, or their files are elsewhere.
     """
-    from seq2seq.checkpoint import BEST, RECIPE
+    from seq2seq.checkpoint import recipe_path
     from seq2seq.recipe import load_recipe
 
     bundle = bundle.absolute()
-    # A run keeps the recipe with absolute paths; a bundle's copy has them as they were written.
-    of_run = bundle.parent / RECIPE
-    recipe = load_recipe(of_run if bundle.name == BEST and of_run.is_file() else bundle / RECIPE, check_files=False)
+    recipe = load_recipe(recipe_path(bundle), check_files=False)
     remedy = "Name other files by --source and --reference."
     if not recipe.data.test:
         raise UserError(f"the recipe of {bundle} has no test sets. {remedy}")

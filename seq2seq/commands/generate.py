@@ -26,7 +26,7 @@ from seq2seq.options import (
     TopP,
     examples,
 )
-from seq2seq.textio import Input, Line, reading, through, writing
+from seq2seq.textio import Input, Line, file_or_standard, reading, through, writing
 
 EXAMPLES = examples("seq2seq generate language_model --samples 5",
                     'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
@@ -80,7 +80,7 @@ def generate(
                         "other.")
     if prompt and input is not None:
         raise UserError("beginnings come from --prompt or from a file, not both.")
-    with _prompts(prompt, input) as lines, writing(output) as written:
+    with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
         translator = load_translator(model, device, precision, threads)
         from seq2seq import generation
         from seq2seq.recipe.decoding import DRAWN
@@ -111,7 +111,7 @@ def generate(
 def _prompts(given: list[str] | None, path: Path | None) -> Iterator[Input]:
     """The beginnings, as lines: given ones, those of a file, or an empty one."""
     if path is not None:
-        with reading(None if str(path) == "-" else path) as lines:
+        with reading(file_or_standard(path)) as lines:
             yield lines
     else:
         yield _Given(given or [""])

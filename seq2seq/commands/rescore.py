@@ -12,7 +12,7 @@ from seq2seq.commands.common import bar, json_line, load_translator
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.json_reader import parse_json
 from seq2seq.options import FORMAT, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
-from seq2seq.textio import Input, reading, writing
+from seq2seq.textio import Input, file_or_standard, reading, writing
 
 if TYPE_CHECKING:
     from seq2seq.rescoring import Rescored
@@ -29,8 +29,8 @@ EXAMPLES = examples(
 
 def rescore(
     input: Annotated[Path | None, typer.Argument(
-        metavar="N_BEST", help="Translations as `seq2seq translate --n-best N --format jsonl` writes them.",
-        show_default="standard input")] = None,
+        metavar="N_BEST", help="Translations as `seq2seq translate --n-best N --format jsonl` writes them; - is "
+        "standard input.", show_default="standard input")] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="MODEL", help="A translation or a language model, of any vocabulary. May be given again.",
         show_default=False)] = None,
@@ -58,7 +58,7 @@ def rescore(
     if not models or len(models) != len(weights):
         raise UserError(f"{len(models)} --model and {len(weights)} --weight were given; name at least one model, and "
                         "give each its weight.")
-    with reading(input) as lines, writing(output) as written:
+    with reading(file_or_standard(input)) as lines, writing(file_or_standard(output)) as written:
         weighted = [(load_translator(path, device, precision, threads), each)
                     for path, each in zip(models, weights, strict=True)]
         from seq2seq.preparation import blocks

@@ -38,7 +38,16 @@ from seq2seq.options import (
 )
 from seq2seq.resuming import Journal, resumable
 from seq2seq.stopping import StopRequest, stopping_by_signal
-from seq2seq.textio import Input, Line, LineWarnings, beside, blocks_through, reading, require_as_many_lines
+from seq2seq.textio import (
+    Input,
+    Line,
+    LineWarnings,
+    beside,
+    blocks_through,
+    file_or_standard,
+    reading,
+    require_as_many_lines,
+)
 from seq2seq.unpacking import LONGEST_LINE
 
 if TYPE_CHECKING:
@@ -81,7 +90,7 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
 def translate(
     model: Model,
     input: Annotated[Path | None, typer.Argument(
-        metavar="INPUT", help="A text file, one sentence a line (may end in .gz or .zst).",
+        metavar="INPUT", help="A text file, one sentence a line (may end in .gz or .zst); - is standard input.",
         show_default="standard input")] = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Refuse an input with a longer line: it lacks line ends, or is a small packed file "
@@ -205,8 +214,8 @@ def translate(
     if fusion_weight is not None and fusion is None:
         raise UserError("--fusion-weight is that of a language model. Name one by --fusion LM.")
     with ExitStack() as stack:
-        lines = stack.enter_context(reading(input, max_line_bytes))
-        journal = stack.enter_context(resumable(output, resume))
+        lines = stack.enter_context(reading(file_or_standard(input), max_line_bytes))
+        journal = stack.enter_context(resumable(file_or_standard(output), resume))
         prefixes, phrases = (None if path is None else stack.enter_context(reading(path, max_line_bytes))
                              for path in (prefix, require))
         for other in (prefixes, phrases):
@@ -253,7 +262,7 @@ class _Notes:
         """name: of the input."""
         self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too")
         self.faulty = LineWarnings(name, "translations have faults; in --format jsonl each says which")
-        self.mended = 0
+        self.retried = 0
 
     def look_at(self, line: Line, best: Translation) -> None:
         """Say what is to be said of a line."""
@@ -261,14 +270,14 @@ class _Notes:
             self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
         if best.faults:
             self.faulty.warn(line.number, ", ".join(best.faults))
-        self.mended += best.retried
+        self.retried += best.retried
 
     def finish(self) -> None:
         """Say what is to be said of all lines."""
         self.long.finish()
         self.faulty.finish()
-        if self.mended:
-            console.say(f"translations that a second search has mended: {self.mended:,}")
+        if self.retried:
+            console.say(f"translations that a retry has improved: {self.retried:,}")
 
 
 @contextmanager

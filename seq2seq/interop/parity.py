@@ -14,12 +14,13 @@ from typing import Protocol, Unpack
 import numpy as np
 
 from seq2seq import console
+from seq2seq.checkpoint import recipe_path, resolve_model_path
 from seq2seq.corpus import read_pairs, read_texts
 from seq2seq.errors import FormatError, UserError
 from seq2seq.inference.eager import for_inference
 from seq2seq.model import Model
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
+from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding import SAMPLING_KEYS
 from seq2seq.restoring import read_model
 from seq2seq.storage import make_directories, recover, replacing
@@ -99,7 +100,7 @@ class Exportable:
 
     model: Transformer
     recipe: Recipe
-    """Its `decoding` as other libraries have it."""
+    """Its `decoding` as other libraries have it; its `data` by the paths of the run, where the model is one's."""
     tokenizers: Tokenizers
     note: str
     """What of `decoding` they lack, in a sentence; nothing where they lack nothing."""
@@ -116,7 +117,10 @@ def read_exportable(path: Path, format: str, searched: Set[str] = SEARCHED) -> E
     if reason := what_is_not_elsewhere(recipe.model):
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
     decoding, note = decoding_elsewhere(recipe.decoding, searched)
-    return Exportable(folded(model), recipe.model_copy(update={"decoding": decoding}), tokenizers, note)
+    bundle = resolve_model_path(path)
+    data = recipe.data if recipe_path(bundle).parent == bundle.absolute() else (
+        load_recipe(recipe_path(bundle), check_files=False).data)
+    return Exportable(folded(model), recipe.model_copy(update={"decoding": decoding, "data": data}), tokenizers, note)
 
 
 def decoding_elsewhere(decoding: DecodingSection, searched: Set[str]) -> tuple[DecodingSection, str]:
