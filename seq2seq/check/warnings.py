@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.evaluation import TOKENIZED
-from seq2seq.language_codes import subtags
 from seq2seq.numerals import READ
 from seq2seq.recipe import Languages, Recipe
 from seq2seq.segments import SPACELESS, main_language
@@ -93,7 +92,7 @@ def look_at_words(recipe: Recipe, warnings: list[str]) -> None:
 
 def _look_at_lines(corpus: CorpusReport, languages: Languages, warnings: list[str]) -> None:
     words_unknown = sorted({code for code in (languages.source, languages.target)
-                            if code and subtags(code)[0] not in READ})
+                            if code and main_language(code) not in READ})
     for kind, (share, what, remedy) in NOTICED.items():
         finding = corpus.findings.get(kind)
         if finding and finding.count > max(share * corpus.lines, 2):
