@@ -43,7 +43,7 @@ def make_sound(place: Path) -> None:
     from seq2seq.recipe import load_recipe
     from seq2seq.trainer import train
 
-    writer.SummaryWriter = NoTensorBoard
+    real, writer.SummaryWriter = writer.SummaryWriter, NoTensorBoard
     sound, place = place, copy_of(place)
     place.mkdir(parents=True)
     write_corpus(place)
@@ -56,7 +56,10 @@ def make_sound(place: Path) -> None:
     (place / "pairs.tmx").write_text('<tmx version="1.4"><header srclang="en"/><body>' + "".join(
         f'<tu><tuv xml:lang="en"><seg>{source}</seg></tuv><tuv xml:lang="de"><seg>{target}</seg></tuv></tu>\n'
         for source, target in pairs) + "</body></tmx>\n")
-    train(load_recipe(place / "recipe.yaml"), place / "run")
+    try:
+        train(load_recipe(place / "recipe.yaml"), place / "run")
+    finally:
+        writer.SummaryWriter = real                                             # other tests follow in this process
     place.rename(sound)
 
 
