@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import surroundings
-from seq2seq.corpus import read_corpus
+from seq2seq.data.corpus import read_corpus
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe, load_recipe
 

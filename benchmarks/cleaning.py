@@ -16,8 +16,8 @@ from unittest import mock
 
 from seq2seq.check import judging, report
 from seq2seq.check.survey import Sample, survey
-from seq2seq.cleaning import clean
-from seq2seq.corpus import Counts, read_lines
+from seq2seq.data.cleaning import clean
+from seq2seq.data.corpus import Counts, read_lines
 from seq2seq.errors import UserError
 from seq2seq.recipe import Cleaning, Languages
 

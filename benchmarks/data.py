@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import spread
-from seq2seq.batching import EncodedCorpus, gather, plan_epoch
-from seq2seq.preparation import prepare, train_or_load_tokenizers
+from seq2seq.data.batching import EncodedCorpus, gather, plan_epoch
+from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.recipe import Recipe
 
 

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import Contestant, Run, compete
-from seq2seq.batching import EncodedSide, batches_in_order
-from seq2seq.checkpoint import load_bundle, resolve_model_path, save_bundle
+from seq2seq.data.batching import EncodedSide, batches_in_order
+from seq2seq.data.preparation import train_or_load_tokenizers
+from seq2seq.devices import choose_precision, settle_process
 from seq2seq.errors import RecipeError
-from seq2seq.evaluation import corpus_scores
-from seq2seq.machine import choose_precision, settle_process
+from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.model import build_model
-from seq2seq.preparation import train_or_load_tokenizers
+from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import Recipe, parse_recipe
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import END_ID, START_ID
-from seq2seq.translator import Translator
-from seq2seq.workers import TranslatorPool
+from seq2seq.storage.checkpoints import load_bundle, resolve_model_path, save_bundle
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.translation.translator import Translator
+from seq2seq.translation.worker_processes import TranslatorPool
 
 LENGTH_PENALTY = 1.0
 

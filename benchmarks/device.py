@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.__main__ import RECIPES, ROOT, SHAPES, benchmark_recipe
 from benchmarks.measuring import surroundings
-from seq2seq.corpus import read_corpus
+from seq2seq.data.corpus import read_corpus
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe, load_recipe
 
@@ -64,7 +64,7 @@ def main() -> int:
 def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[str, Any]:
     """Target tokens a second, and the share of the peak where that is known."""
     from benchmarks.training import planned
-    from seq2seq.trainer import Training
+    from seq2seq.training.trainer import Training
 
     trained = Training(recipe, run)
     plan, _ = planned(trained.corpus, recipe, steps)
@@ -86,7 +86,7 @@ def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[s
 def decoding(recipe: Recipe, run: Path, sentences: int) -> dict[str, Any]:
     """Target tokens a second with beam 4; random weights never end a sentence, so that each has 32."""
     from benchmarks.decoding import random_bundle
-    from seq2seq.translator import Translator
+    from seq2seq.translation.translator import Translator
 
     translator = Translator.load(random_bundle(recipe, run))
     (test,) = recipe.data.test.values()
@@ -104,8 +104,8 @@ def decoding(recipe: Recipe, run: Path, sentences: int) -> dict[str, Any]:
 
 def whole_training(data: Path, run: Path) -> dict[str, Any]:
     """Minutes and scores of the recipe as it stands."""
-    from seq2seq.evaluation import to_dict
-    from seq2seq.trainer import train
+    from seq2seq.evaluation.scores import to_dict
+    from seq2seq.training.trainer import train
 
     began = time.perf_counter()
     scores = train(load_recipe(RECIPES / "multi30k" / "de_en.yaml", [f"data.root={data}"]), run)
@@ -115,7 +115,7 @@ def whole_training(data: Path, run: Path) -> dict[str, Any]:
 
 def device_name() -> str:
     """The processor that computes."""
-    from seq2seq.machine import choose_device, describe
+    from seq2seq.devices import choose_device, describe
 
     return describe(choose_device())
 

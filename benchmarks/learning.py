@@ -32,12 +32,12 @@ from torch import Tensor
 
 from benchmarks.measuring import surroundings
 from benchmarks.reference import plain_loss, plain_model, train_steps
-from seq2seq.batching import Batch, EncodedCorpus, batches_in_order, gather, plan_epoch
+from seq2seq.data.batching import Batch, EncodedCorpus, batches_in_order, gather, plan_epoch
+from seq2seq.devices import choose_device, has_fast_bf16, settle_process
 from seq2seq.errors import UserError
-from seq2seq.loss import negative_log_likelihood
-from seq2seq.machine import choose_device, has_fast_bf16, settle_process
+from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe, load_recipe
-from seq2seq.trainer import Training
+from seq2seq.training.trainer import Training
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "plain PyTorch fp32"

@@ -7,10 +7,10 @@ from typing import Any
 import transformers
 
 from seq2seq.interop.marian import config_of, section_from, weights_to
+from seq2seq.model.load_model import stored_weights
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 
 def marian(section: ModelSection, vocab_size: int) -> Any:

@@ -106,7 +106,7 @@ def surroundings() -> dict[str, Any]:
     import transformers
 
     import seq2seq
-    from seq2seq.machine import describe
+    from seq2seq.devices import describe
 
     git = subprocess.run(["git", "--no-optional-locks", "describe", "--always", "--dirty"], capture_output=True,
                          text=True, cwd=Path(__file__).parent, check=False)

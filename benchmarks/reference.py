@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather, of_like_length
+from seq2seq.data.batching import IGNORED, Batch, EncodedCorpus, gather, of_like_length
 from seq2seq.errors import UserError
 from seq2seq.model.embedding import sinusoids
 from seq2seq.model.transformer import Transformer
-from seq2seq.optim import learning_rate
 from seq2seq.recipe import ModelSection, Recipe, TrainingSection
-from seq2seq.tokenizer import START_ID
+from seq2seq.tokenizers.tokenizer import START_ID
+from seq2seq.training.optimizers import learning_rate
 
 
 def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor, Tensor]:

@@ -17,11 +17,11 @@ from torch import Tensor
 from benchmarks.marian import marian
 from benchmarks.measuring import Contestant, Run, compete
 from benchmarks.reference import PlainTransformer, padded, plain_loss
-from seq2seq.batching import IGNORED, Batch, EncodedCorpus, gather, plan_epoch
-from seq2seq.machine import has_fast_bf16, settle_process
-from seq2seq.preparation import prepare, train_or_load_tokenizers
+from seq2seq.data.batching import IGNORED, Batch, EncodedCorpus, gather, plan_epoch
+from seq2seq.data.preparation import prepare, train_or_load_tokenizers
+from seq2seq.devices import has_fast_bf16, settle_process
 from seq2seq.recipe import Recipe
-from seq2seq.trainer import Training
+from seq2seq.training.trainer import Training
 
 REFERENCE = "transformers fp32"
 

@@ -6,15 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seq2seq.decoding import Request
     from seq2seq.errors import UserError
-    from seq2seq.evaluation import corpus_scores, evaluate_tests
-    from seq2seq.generation import generate
+    from seq2seq.evaluation.scores import corpus_scores, evaluate_tests
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
-    from seq2seq.rescoring import rescore
-    from seq2seq.trainer import train
-    from seq2seq.translator import Translation, Translator
-    from seq2seq.workers import TranslatorPool
+    from seq2seq.training.trainer import train
+    from seq2seq.translation.generation import generate
+    from seq2seq.translation.rescoring import rescore
+    from seq2seq.translation.search_setup import Request
+    from seq2seq.translation.translator import Translation, Translator
+    from seq2seq.translation.worker_processes import TranslatorPool
 
 __version__ = "0.1.0"
 
@@ -28,10 +28,11 @@ if sys.platform == "linux":
 # The public interface, and the module of each name. They are imported when they are first asked for: importing torch
 # takes seconds, and the command line and recipes do without.
 _MODULES = {
-    "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "decoding", "Translation": "translator",
-    "Translator": "translator", "TranslatorPool": "workers", "UserError": "errors", "corpus_scores": "evaluation",
-    "evaluate_tests": "evaluation", "generate": "generation", "load_recipe": "recipe", "rescore": "rescoring",
-    "train": "trainer",
+    "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.search_setup",
+    "Translation": "translation.translator", "Translator": "translation.translator",
+    "TranslatorPool": "translation.worker_processes", "UserError": "errors", "corpus_scores": "evaluation.scores",
+    "evaluate_tests": "evaluation.scores", "generate": "translation.generation", "load_recipe": "recipe",
+    "rescore": "translation.rescoring", "train": "training.trainer",
 }
 __all__ = ["DecodingOptions", "Recipe", "Request", "Translation", "Translator", "TranslatorPool", "UserError",
            "corpus_scores", "evaluate_tests", "generate", "load_recipe", "rescore", "train"]

@@ -10,10 +10,10 @@ import pytest
 import torch
 from trainings import WRITER, NoTensorBoard
 
-from seq2seq.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.data.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import Model
 from seq2seq.model.transformer import Transformer
-from seq2seq.tokenizer import END_ID
+from seq2seq.tokenizers.tokenizer import END_ID
 
 VOCAB_SIZE = 23
 # Tokens of each sentence, </s> included.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq import storage
+from seq2seq.storage import directories as storage
 
 
 def in_child(action):

@@ -41,7 +41,7 @@ def make_sound(place: Path) -> None:
     from torch.utils.tensorboard import writer
 
     from seq2seq.recipe import load_recipe
-    from seq2seq.trainer import train
+    from seq2seq.training.trainer import train
 
     real, writer.SummaryWriter = writer.SummaryWriter, NoTensorBoard
     sound, place = place, copy_of(place)
@@ -243,7 +243,7 @@ def _sign(bundle: Path) -> None:
     """Checksums that fit, as far as the metadata can still be read."""
     import hashlib
 
-    from seq2seq.checksums import sealed
+    from seq2seq.storage.checksums import sealed
 
     try:
         metadata = json.loads((bundle / "metadata.json").read_text())
@@ -433,7 +433,7 @@ def main() -> None:
     import typer
 
     from seq2seq import cli
-    from seq2seq.translator import Translator  # noqa: F401
+    from seq2seq.translation.translator import Translator  # noqa: F401
 
     torch.set_num_threads(1)
     cli.app = typer.main.get_command(cli.app)

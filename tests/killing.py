@@ -23,11 +23,14 @@ import sacrebleu  # noqa: F401, for the children
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, for the children
 
-from seq2seq import checkpoint, console, trainer, verification
+from seq2seq import console
 from seq2seq.recipe import Recipe, load_recipe
-from seq2seq.run import Log
-from seq2seq.validation import Validation
-from seq2seq.verification import OF_THE_CLOCK, remains
+from seq2seq.storage import checkpoints as checkpoint
+from seq2seq.storage.run_directory import Log
+from seq2seq.training import trainer
+from seq2seq.training import verify_resume as verification
+from seq2seq.training.validation import Validation
+from seq2seq.training.verify_resume import OF_THE_CLOCK, remains
 
 PHASES = {
     "tokenizer": (trainer, "train_or_load_tokenizers"), "preparation": (trainer, "prepare"),

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import torch
 
-from seq2seq.search import power_normaliser, search
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 VOCAB_SIZE = 7
 BANNED = (UNKNOWN_ID, START_ID, 5)

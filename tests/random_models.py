@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
-from seq2seq.checkpoint import save_bundle
 from seq2seq.model import Model, build_model
+from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import Recipe, parse_recipe
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import Tokenizers, train_tokenizers
+from seq2seq.storage.checkpoints import save_bundle
+from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 
 GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus"]
 ENGLISH = ["a dog runs", "a cat sleeps", "the dog sleeps", "the cat runs in the house"]

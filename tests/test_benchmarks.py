@@ -14,9 +14,9 @@ from benchmarks import cleaning, starting
 from benchmarks.__main__ import benchmark_recipe, main
 from benchmarks.measuring import Contestant, compete, peak_memory
 from seq2seq.errors import RecipeError
-from seq2seq.loss import smoothed_cross_entropy
+from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
-from seq2seq.trainer import train
+from seq2seq.training.trainer import train
 
 for package in ("transformers", "ctranslate2", "matplotlib"):
     pytest.importorskip(package)

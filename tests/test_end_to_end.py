@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from seq2seq.recipe import load_recipe
-from seq2seq.trainer import train
-from seq2seq.translator import Translator
+from seq2seq.training.trainer import train
+from seq2seq.translation.translator import Translator
 
 RECIPE = """
 name: {name}

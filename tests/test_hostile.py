@@ -16,11 +16,11 @@ import pytest
 from toy import RECIPE, write_corpus
 
 from seq2seq.cli import main
+from seq2seq.compression import bounded_lines
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
-from seq2seq.textio import Input, beside, blocks_of_pairs
-from seq2seq.tokenizer import Tokenizers
-from seq2seq.unpacking import bounded_lines
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.translation.text_io import Input, beside, blocks_of_pairs
 
 HARNESS = Path(hostile.__file__)
 BLOCK = 120

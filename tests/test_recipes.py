@@ -10,13 +10,13 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import CorpusError
-from seq2seq.loss import smoothed_cross_entropy
 from seq2seq.model import build_model
+from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import load_recipe
-from seq2seq.tokenizer import END_ID
-from seq2seq.trainer import Training
+from seq2seq.tokenizers.tokenizer import END_ID
+from seq2seq.training.trainer import Training
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*/*.yaml"))

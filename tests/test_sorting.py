@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from trainings import final_weights, interrupting, press_ctrl_c, same
 
-from seq2seq.checkpoint import load_bundle
 from seq2seq.cli import main
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import load_recipe
-from seq2seq.stopping import Stopped
-from seq2seq.trainer import train
-from seq2seq.translator import Translator
+from seq2seq.signals import Stopped
+from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.training.trainer import train
+from seq2seq.translation.translator import Translator
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,8 +6,8 @@ import signal
 
 import torch
 
-from seq2seq.checkpoint import newest_checkpoint
-from seq2seq.trainer import Training
+from seq2seq.storage.checkpoints import newest_checkpoint
+from seq2seq.training.trainer import Training
 
 
 class NoTensorBoard:

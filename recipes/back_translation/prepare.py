@@ -14,7 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from seq2seq.corpus import read_lines
+from seq2seq.data.corpus import read_lines
 from seq2seq.errors import CorpusError
 
 HERE = Path(__file__).parent

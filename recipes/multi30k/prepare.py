@@ -11,10 +11,10 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from seq2seq.corpus import Counts, read_corpus
+from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus
-from seq2seq.textio import writing
+from seq2seq.translation.text_io import writing
 
 HUB = "bentrevett/multi30k"
 LANGUAGES = ("de", "en")

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from seq2seq.errors import UserError
-from seq2seq.textio import writing
+from seq2seq.translation.text_io import writing
 
 HERE = Path(__file__).parent
 NAMES = ("train", "val", "test_2016_flickr")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from seq2seq.cli import main
-from seq2seq.translator import Translator
+from seq2seq.translation.translator import Translator
 
 HERE = Path(__file__).resolve().parent
 RUN = HERE.parents[1] / "runs" / "phrasebook"

@@ -12,10 +12,10 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
-from seq2seq.alignment import Reference, Rule, Step, alignment_error_rate, parse_reference
-from seq2seq.checkpoint import resolve_model_path, update_bundle_metadata
-from seq2seq.inspection import Aligner, SeenPair, see
-from seq2seq.translator import Translator
+from seq2seq.analysis.alignment import Reference, Rule, Step, alignment_error_rate, parse_reference
+from seq2seq.analysis.attention_maps import Aligner, SeenPair, see
+from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
+from seq2seq.translation.translator import Translator
 
 RUN = Path(__file__).resolve().parents[2] / "runs" / "phrasebook"
 DATA = RUN / "data"

@@ -19,9 +19,9 @@ from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 
-from seq2seq.corpus import read_lines
+from seq2seq.data.corpus import read_lines
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.textio import writing
+from seq2seq.translation.text_io import writing
 
 Pair = tuple[str, str]
 

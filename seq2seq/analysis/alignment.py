@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from seq2seq.segments import SPACELESS, main_language
+from seq2seq.data.line_splitting import SPACELESS, main_language
 
 Span = tuple[int, int]
 """Characters of a line, (begin, end)."""

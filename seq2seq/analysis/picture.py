@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from seq2seq.analysis.attention_maps import Choice, SeenPair
+from seq2seq.analysis.fonts import families_for
+from seq2seq.analysis.labels import COLUMNS, NAMES, ROWS, SPACE, Label, rows_and_columns
 from seq2seq.errors import UserError
-from seq2seq.inspection import Choice, SeenPair
-from seq2seq.views.fonts import families_for
-from seq2seq.views.labels import COLUMNS, NAMES, ROWS, SPACE, Label, rows_and_columns
 
 # Inches: a cell of a map that stands alone, of one among several, and the largest side of a picture.
 CELL, SMALL_CELL, LARGEST = 0.3, 0.12, 60.0

@@ -14,7 +14,7 @@ from seq2seq.check.show import show
 from seq2seq.check.survey import Sample
 from seq2seq.check.warnings import look_at, look_at_tokenization, look_at_words
 from seq2seq.recipe import Recipe
-from seq2seq.synthetic import without_synthetic_text
+from seq2seq.training.synthetic_text import without_synthetic_text
 
 __all__ = ["CorpusReport", "Report", "inspect", "percentiles", "show"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, draw_steps
 from seq2seq.check.report import Report
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, draw_steps
+from seq2seq.data.preparation import times_pairs_are_seen
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.preparation import times_pairs_are_seen
 from seq2seq.recipe import Recipe
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.tokenizers.tokenizer import Tokenizers
 
 # Even without memory, layers are built one by one: a number mistyped should not take hours to be refused.
 MOST_LAYERS = 1000
@@ -38,9 +38,9 @@ def size_model(recipe: Recipe, report: Report) -> None:
     """Parameters, memory and machine."""
     import torch
 
-    from seq2seq.machine import choose_device, choose_dtype, describe, settle_process
+    from seq2seq.devices import choose_device, choose_dtype, describe, settle_process
     from seq2seq.model import build_model
-    from seq2seq.restoring import Undrawn
+    from seq2seq.model.load_model import Undrawn
 
     layers = max(recipe.model.encoder_layers, recipe.model.decoder_layers)
     if layers > MOST_LAYERS:

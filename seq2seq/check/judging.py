@@ -9,11 +9,11 @@ import numpy as np
 
 from seq2seq.check.report import Finding, Judgement, Slip
 from seq2seq.check.survey import STRETCH, Stretch
-from seq2seq.corpus import Pair
+from seq2seq.data.corpus import Pair
+from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
+from seq2seq.data.misalignment import Dictionary
 from seq2seq.errors import UserError
-from seq2seq.parallelism import Dictionary
 from seq2seq.recipe import Languages
-from seq2seq.side_languages import LanguageDetector, SideLanguages, is_installed
 
 LEAST_STRETCHES = 8
 """Fewer do not show which words keep company."""

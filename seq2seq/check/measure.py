@@ -14,7 +14,7 @@ from seq2seq import console
 from seq2seq.check.report import Report
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.tokenizers.tokenizer import Tokenizers
 
 PAIRS = 50_000
 """Read from each corpus: enough for batches as the training will have them."""
@@ -32,8 +32,8 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
     """
     import torch
 
-    from seq2seq.machine import choose_device, free_memory, settle_process
-    from seq2seq.trainer import Training
+    from seq2seq.devices import choose_device, free_memory, settle_process
+    from seq2seq.training.trainer import Training
 
     free = free_memory(choose_device())
     if free is not None and report.model["bytes_in_training"] > free:

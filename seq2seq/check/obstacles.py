@@ -6,17 +6,17 @@ from pathlib import Path
 
 from seq2seq import console
 from seq2seq.check.report import Report
-from seq2seq.checkpoint import list_checkpoints
+from seq2seq.data.preparation import make_tokenizers
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
-from seq2seq.evaluation import require_metrics
-from seq2seq.locking import require_lockable
-from seq2seq.preparation import make_tokenizers
+from seq2seq.evaluation.scores import require_metrics
+from seq2seq.model.load_model import weights_to_start_from
 from seq2seq.recipe import Recipe
-from seq2seq.restoring import weights_to_start_from
-from seq2seq.run import may_go_on
-from seq2seq.tokenizer import Tokenizers
-from seq2seq.tokenizer_files import load_tokenizers
-from seq2seq.validation import Validation, require_text
+from seq2seq.storage.checkpoints import list_checkpoints
+from seq2seq.storage.locks import require_lockable
+from seq2seq.storage.run_directory import may_go_on
+from seq2seq.storage.tokenizer_files import load_tokenizers
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.validation import Validation, require_text
 
 
 def look_at_run(recipe: Recipe, run: Path, report: Report) -> tuple[Recipe, bool]:

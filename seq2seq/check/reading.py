@@ -10,16 +10,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from seq2seq import console
-from seq2seq.batching import derived_seed
 from seq2seq.check.judging import Judge
 from seq2seq.check.report import CorpusReport, SideReport, percentiles
 from seq2seq.check.survey import Sample, describe_files, survey
-from seq2seq.corpus import Pair, read_pairs
+from seq2seq.data.batching import derived_seed
+from seq2seq.data.corpus import Pair, read_pairs
+from seq2seq.data.line_splitting import SPACELESS, main_language
+from seq2seq.data.preparation import blocks, cleaned, sampled
 from seq2seq.errors import UserError
-from seq2seq.preparation import blocks, cleaned, sampled
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.segments import SPACELESS, main_language
-from seq2seq.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
+from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
 
 BLOCK_PAIRS = 8192
 PIECES = (64, 128, 256, 512)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from seq2seq.corpus import Counts
+from seq2seq.data.corpus import Counts
 
 PERCENTILES = (50, 95, 99, 100)
 EXAMPLES = 5

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.check.report import CorpusReport, Finding
-from seq2seq.cleaning import SHORT
-from seq2seq.corpus import Pair, byte_lines
+from seq2seq.data.cleaning import SHORT
+from seq2seq.data.corpus import Pair, byte_lines
+from seq2seq.data.line_splitting import main_language
+from seq2seq.data.numbers import number_agreement
+from seq2seq.data.pair_quality import has_entities, is_damaged, is_tokenized
 from seq2seq.errors import CorpusError
-from seq2seq.numerals import number_agreement
-from seq2seq.quality import has_entities, is_damaged, is_tokenized
 from seq2seq.recipe import Corpus, Languages
-from seq2seq.segments import main_language
 
 STRETCH = 64
 """Lines that are drawn and judged together: neighbours show whether one side has slipped."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seq2seq.check.report import CorpusReport
-from seq2seq.evaluation import TOKENIZED
-from seq2seq.numerals import READ
+from seq2seq.data.line_splitting import SPACELESS, main_language
+from seq2seq.data.numbers import READ
+from seq2seq.evaluation.scores import TOKENIZED
 from seq2seq.recipe import Languages, Recipe
-from seq2seq.segments import SPACELESS, main_language
 
 # A few sentences such as "Thank you." stand in train and test of every corpus; more than this share is worth a warning.
 TOLERATED_OVERLAP = 0.01

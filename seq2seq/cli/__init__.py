@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import __version__, console
-from seq2seq.commands import (
+from seq2seq.cli import (
     align,
     attention,
     average,
@@ -32,8 +32,8 @@ from seq2seq.commands import (
     verify_resume,
 )
 from seq2seq.errors import UserError
-from seq2seq.stopping import Stopped
-from seq2seq.textio import OutputClosed
+from seq2seq.signals import Stopped
+from seq2seq.translation.text_io import OutputClosed
 
 # What no program can help: a full disk, a file or directory that may not be written.
 OUTSIDE_OUR_POWER = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -51,7 +51,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def options(
+def global_options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     """Options before any command."""
@@ -108,6 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _lacks_memory(error: Exception) -> bool:
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
-    from seq2seq.machine import is_out_of_memory
+    from seq2seq.devices import is_out_of_memory
 
     return is_out_of_memory(error)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import bar, json_line, load_translator, measured_aligner, number_or, too_long
-from seq2seq.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
-from seq2seq.textio import blocks_of_pairs, reading, require_as_many_lines, writing
+from seq2seq.cli.common import bar, json_line, load_translator, measured_aligner, number_or, too_long
+from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
+from seq2seq.translation.text_io import blocks_of_pairs, reading, require_as_many_lines, writing
 
 if TYPE_CHECKING:
-    from seq2seq.inspection import Alignment
+    from seq2seq.analysis.attention_maps import Alignment
 
 # Pairs aligned together: enough to sort them by length.
 ALIGNED_TOGETHER = 4096
@@ -75,8 +75,8 @@ def align(
              "rule": rule and rule.value}
     with reading(source) as sources, reading(target) as targets, writing(None) as written:
         require_as_many_lines(sources, targets)
-        from seq2seq.alignment import format_links
-        from seq2seq.inspection import align as align_pairs
+        from seq2seq.analysis.alignment import format_links
+        from seq2seq.analysis.attention_maps import align as align_pairs
 
         translator = load_translator(model, device, precision, threads)
         chosen = {key: value for key, value in given.items() if value is not None}

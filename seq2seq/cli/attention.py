@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import load_translator, measured_aligner, number_or
+from seq2seq.cli.common import load_translator, measured_aligner, number_or
+from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, Threads, examples
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.options import FORMAT, Device, Model, Precision, PrecisionOption, Threads, examples
-from seq2seq.textio import writing
+from seq2seq.translation.text_io import writing
 
 EXAMPLES = examples("seq2seq attention runs/multi30k_de_en --source 'Ein Hund läuft.' --output attention.html",
                     "seq2seq attention model --source 'Ein Hund.' --target 'A dog.' --output dog.png --layer 3 "
@@ -61,13 +61,13 @@ def attention(
         raise UserError(f"--output {output}: the name must end in .html for a page or in .png for a picture.")
     given_layer, given_head = number_or(["all"], layer, "--layer"), number_or(["mean", "all"], head, "--head")
     source, given = _one_sentence(source, "--source"), None if target is None else _one_sentence(target, "--target")
-    from seq2seq.views.picture import picture, require_matplotlib
+    from seq2seq.analysis.picture import picture, require_matplotlib
 
     if output.suffix == ".png":
         require_matplotlib()
-    from seq2seq.inspection import Aligner, Choice, maps_of, see
-    from seq2seq.model.inspection import KINDS
-    from seq2seq.views.page import page
+    from seq2seq.analysis.attention_maps import Aligner, Choice, maps_of, see
+    from seq2seq.analysis.page import page
+    from seq2seq.model.attention_weights import KINDS
 
     translator = load_translator(model, device, precision, threads)
     alone = translator.languages.monolingual

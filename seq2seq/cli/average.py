@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.options import examples
+from seq2seq.cli.options import examples
 
 EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 5 --output model",
                     "seq2seq average runs/a/checkpoints/step-00002000 runs/a/checkpoints/step-00003000 "
@@ -25,7 +25,7 @@ def average(
         metavar="N", min=1, help="Of a run, only the newest N checkpoints.", show_default="all that it keeps")] = None,
 ) -> None:
     """Average the weights of checkpoints into one model."""
-    from seq2seq.averaging import average_checkpoints
+    from seq2seq.storage.averaging import average_checkpoints
 
     steps = average_checkpoints(models, output, last)
     console.say(f"averaged {len(steps)} checkpoints, of the steps {', '.join(f'{step:,}' for step in steps)}; "

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq.commands.common import default_run, load_recipe, print_json, require_run_directory
-from seq2seq.errors import UserError
-from seq2seq.options import (
+from seq2seq.cli.common import default_run, load_recipe, print_json, require_run_directory
+from seq2seq.cli.options import (
     FORMAT,
     Overrides,
     RecipeFile,
@@ -19,6 +18,7 @@ from seq2seq.options import (
     TrainingThreads,
     examples,
 )
+from seq2seq.errors import UserError
 
 EXAMPLES = examples("seq2seq check recipe.yaml",
                     "seq2seq check recipe.yaml --no-measure",

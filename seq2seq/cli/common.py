@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from seq2seq import console
+from seq2seq.cli.options import Precision
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.options import Precision
-from seq2seq.textio import Input, Line, Output
+from seq2seq.translation.text_io import Input, Line, Output
 
 if TYPE_CHECKING:
-    from seq2seq.evaluation import Score
-    from seq2seq.inspection import Aligner
+    from seq2seq.analysis.attention_maps import Aligner
+    from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import DecodingSection, Recipe
-    from seq2seq.translator import Translator
-    from seq2seq.workers import TranslatorPool
+    from seq2seq.translation.translator import Translator
+    from seq2seq.translation.worker_processes import TranslatorPool
 
 
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
@@ -59,7 +59,7 @@ def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
 
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:
     """The model that an option names, ready to translate."""
-    from seq2seq.translator import Translator
+    from seq2seq.translation.translator import Translator
 
     return Translator.load(model, device, precision.value, threads)
 
@@ -102,8 +102,8 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
 
 def measured_aligner(model: Path) -> Aligner:
     """How the words of a model are aligned best, as far as it was measured."""
-    from seq2seq.checkpoint import bundle_metadata, resolve_model_path
-    from seq2seq.inspection import Aligner
+    from seq2seq.analysis.attention_maps import Aligner
+    from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 
     bundle = resolve_model_path(model)
     return Aligner.measured(bundle_metadata(bundle), f"the metadata of {bundle}")
@@ -134,6 +134,6 @@ def print_json(values: Any) -> None:
 
 def scores_as_text(by_test: dict[str, dict[str, Score]]) -> str:
     """The scores of each test set as a table below its name."""
-    from seq2seq.evaluation import format_scores
+    from seq2seq.evaluation.scores import format_scores
 
     return "\n\n".join(f"{test}\n{format_scores(scores)}" for test, scores in by_test.items())

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import load_translator, print_json, scores_as_text
+from seq2seq.cli.common import load_translator, print_json, scores_as_text
+from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
-from seq2seq.textio import not_parallel
+from seq2seq.translation.text_io import not_parallel
 
 if TYPE_CHECKING:
-    from seq2seq.evaluation import Score
+    from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import Recipe
 
 class Paired(StrEnum):
@@ -83,18 +83,18 @@ def evaluate(
     if text is not None and metric:
         raise UserError(f"--metric {metric[0].value} is of translations; --text is measured by its perplexity. Leave "
                         "one of both out.")
-    from seq2seq import evaluation
-    from seq2seq.corpus import read_texts
+    from seq2seq.data.corpus import read_texts
+    from seq2seq.evaluation import scores as scoring
 
     chosen = tuple(dict.fromkeys(each.value for each in metric)) if metric else None
-    metrics = chosen or evaluation.METRICS
+    metrics = chosen or scoring.METRICS
     if baseline is not None:
         test = {"metrics": metrics, "test": (paired or Paired.bootstrap).value, "samples": samples or 0}
         loading = (device, precision, threads)
         _compare(hypothesis or model, baseline, source, references, language, test, loading, format)
         return
     if hypothesis is not None:
-        print_scores(evaluation.score_files(hypothesis, references, language or "en", metrics), format)
+        print_scores(scoring.score_files(hypothesis, references, language or "en", metrics), format)
         return
     assert model is not None, "otherwise there is a hypothesis"
     if text is not None:
@@ -102,7 +102,7 @@ def evaluate(
         translator = load_translator(model, device, precision, threads)
         if not translator.languages.monolingual:
             raise UserError(f"--text is for a language model; {model} translates. Give --source and --reference.")
-        print_scores(evaluation.perplexities(translator, [("", line) for line in lines]), format)
+        print_scores(scoring.perplexities(translator, [("", line) for line in lines]), format)
         return
     if source is not None:
         texts, *streams = [read_texts(path) for path in (source, *references)]
@@ -112,25 +112,25 @@ def evaluate(
         translator = load_translator(model, device, precision, threads)
         with console.progress("translating", len(texts)) as advance:
             hypotheses = [found[0].text for found in translator.translate(texts, progress=advance)]
-        scores = evaluation.corpus_scores(hypotheses, streams, translator.languages.target, metrics,
+        scores = scoring.corpus_scores(hypotheses, streams, translator.languages.target, metrics,
                                           names=[str(source), *map(str, references)],
                                           precision=translator.precision)
         print_scores(scores, format)
         return
-    from seq2seq.checkpoint import resolve_model_path, update_bundle_metadata
     from seq2seq.errors import CheckpointError
+    from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
 
     bundle = resolve_model_path(model)
     recipe = _recipe_with_tests(bundle)
-    by_test = evaluation.evaluate_tests(load_translator(model, device, precision, threads), recipe, chosen)
-    as_values = {test: evaluation.to_dict(scores) for test, scores in by_test.items()}
+    by_test = scoring.evaluate_tests(load_translator(model, device, precision, threads), recipe, chosen)
+    as_values = {test: scoring.to_dict(scores) for test, scores in by_test.items()}
     if format is TextOrJson.json:
         print_json(as_values)
     else:
         typer.echo(scores_as_text(by_test))
     if chosen:                                                                  # not what the recipe promises
         return
-    for warning in evaluation.check_expected(by_test, recipe.expected):
+    for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
     try:
         update_bundle_metadata(bundle, test=as_values)
@@ -143,9 +143,9 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
              format: TextOrJson) -> None:
     """Print what two systems, each a model or a file of translations, are worth on a text, or on the test sets of the
     first one's recipe."""
-    from seq2seq.checkpoint import resolve_model_path
-    from seq2seq.corpus import read_pairs, read_texts
-    from seq2seq.significance import compare, comparison_to_dict, format_comparison
+    from seq2seq.data.corpus import read_pairs, read_texts
+    from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
+    from seq2seq.storage.checkpoints import resolve_model_path
 
     assert system is not None, "otherwise there is nothing to compare"
     streams = [read_texts(path) for path in references]
@@ -200,8 +200,8 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
     Raises:
         UserError: it has none, or their files are elsewhere.
     """
-    from seq2seq.checkpoint import recipe_path
     from seq2seq.recipe import load_recipe
+    from seq2seq.storage.checkpoints import recipe_path
 
     bundle = bundle.absolute()
     recipe = load_recipe(recipe_path(bundle), check_files=False)
@@ -236,7 +236,7 @@ def _refuse_unless_one_way(model: Path | None, source: Path | None, hypothesis: 
 
 
 def print_scores(scores: dict[str, Score], format: TextOrJson) -> None:
-    from seq2seq.evaluation import format_scores, to_dict
+    from seq2seq.evaluation.scores import format_scores, to_dict
 
     if format is TextOrJson.json:
         print_json(to_dict(scores))

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
+from seq2seq.cli.options import Model, examples
 from seq2seq.errors import UserError
-from seq2seq.options import Model, examples
 
 
 class Format(StrEnum):

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import bar, decoding_with, json_line, load_translator
-from seq2seq.errors import UserError
-from seq2seq.options import (
+from seq2seq.cli.common import bar, decoding_with, json_line, load_translator
+from seq2seq.cli.options import (
     FORMAT,
     SAMPLING,
     Device,
@@ -26,7 +25,8 @@ from seq2seq.options import (
     TopP,
     examples,
 )
-from seq2seq.textio import Input, Line, file_or_standard, reading, through, writing
+from seq2seq.errors import UserError
+from seq2seq.translation.text_io import Input, Line, file_or_standard, reading, through, writing
 
 EXAMPLES = examples("seq2seq generate language_model --samples 5",
                     'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
@@ -82,8 +82,8 @@ def generate(
         raise UserError("beginnings come from --prompt or from a file, not both.")
     with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
         translator = load_translator(model, device, precision, threads)
-        from seq2seq import generation
         from seq2seq.recipe.decoding import DRAWN
+        from seq2seq.translation import generation
 
         drawn = {**DRAWN, **(GREEDY if greedy else decoding)}
         if max_length is not None:

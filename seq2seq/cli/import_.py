@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.options import examples
+from seq2seq.cli.options import examples
 
 
 class Format(StrEnum):

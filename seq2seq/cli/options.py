@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from seq2seq.sizes import model_sizes
+from seq2seq.recipe.sizes import model_sizes
 
 
 class Precision(StrEnum):

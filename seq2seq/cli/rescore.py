@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seq2seq.commands.common import bar, json_line, load_translator
+from seq2seq.cli.common import bar, json_line, load_translator
+from seq2seq.cli.options import FORMAT, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.json_reader import parse_json
-from seq2seq.options import FORMAT, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
-from seq2seq.textio import Input, file_or_standard, reading, writing
+from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
 
 if TYPE_CHECKING:
-    from seq2seq.rescoring import Rescored
-    from seq2seq.translator import Translation
+    from seq2seq.translation.rescoring import Rescored
+    from seq2seq.translation.translator import Translation
 
 # Lines rescored together: enough translations to sort them by length.
 LINES_TOGETHER = 1024
@@ -61,8 +61,8 @@ def rescore(
     with reading(file_or_standard(input)) as lines, writing(file_or_standard(output)) as written:
         weighted = [(load_translator(path, device, precision, threads), each)
                     for path, each in zip(models, weights, strict=True)]
-        from seq2seq.preparation import blocks
-        from seq2seq.rescoring import rescore as choose
+        from seq2seq.data.preparation import blocks
+        from seq2seq.translation.rescoring import rescore as choose
 
         with bar("rescoring", lines, written) as advance:
             for block in blocks(_records(lines), LINES_TOGETHER):
@@ -78,7 +78,7 @@ def rescore(
 
 def _records(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
     """Each line's JSON object with its translations. Raises CorpusError where it is none."""
-    from seq2seq.translator import Translation
+    from seq2seq.translation.translator import Translation
 
     for line in lines:
         where = f"{lines.name}:{line.number}"

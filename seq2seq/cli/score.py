@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seq2seq.commands.common import bar, json_line, load_translator, too_long
+from seq2seq.cli.common import bar, json_line, load_translator, too_long
+from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.errors import UserError
-from seq2seq.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
-from seq2seq.textio import Input, Line, blocks_of_pairs, reading, require_as_many_lines, writing
+from seq2seq.translation.text_io import Input, Line, blocks_of_pairs, reading, require_as_many_lines, writing
 
 if TYPE_CHECKING:
-    from seq2seq.translator import Translator
+    from seq2seq.translation.translator import Translator
 
 # Pairs scored together: enough to sort them by length, few enough to hold any corpus.
 SCORED_TOGETHER = 8192
@@ -73,7 +73,7 @@ def _blocks(inputs: Sequence[Input]) -> Iterator[Sequence[tuple[Line, ...]]]:
     if len(inputs) == 2:
         yield from blocks_of_pairs(inputs[0], inputs[1], SCORED_TOGETHER)
     else:
-        from seq2seq.preparation import blocks  # not earlier: it imports torch
+        from seq2seq.data.preparation import blocks  # not earlier: it imports torch
 
         yield from blocks(((line,) for line in inputs[0]), SCORED_TOGETHER)
 

@@ -9,8 +9,15 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import default_run, load_recipe, require_run_directory, scores_as_text
-from seq2seq.options import Overrides, RecipeFile, TrainingDevice, TrainingPrecisionOption, TrainingThreads, examples
+from seq2seq.cli.common import default_run, load_recipe, require_run_directory, scores_as_text
+from seq2seq.cli.options import (
+    Overrides,
+    RecipeFile,
+    TrainingDevice,
+    TrainingPrecisionOption,
+    TrainingThreads,
+    examples,
+)
 
 EXAMPLES = examples("seq2seq train recipe.yaml",
                     "seq2seq train recipe.yaml --set training.max_steps=500 --set seed=2 --run-dir runs/short",
@@ -31,7 +38,7 @@ def train(
     """Train the recipe's model, or go on with its training, and measure it on the recipe's test sets."""
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     run = require_run_directory(run_dir or default_run(loaded))
-    from seq2seq import trainer
+    from seq2seq.training import trainer
 
     scores = trainer.train(loaded, run, restart)
     if console.is_silent():                                                     # the main rank prints them

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import bar, decoding_with, json_line
-from seq2seq.errors import UserError
-from seq2seq.options import (
+from seq2seq.cli.common import bar, decoding_with, json_line
+from seq2seq.cli.options import (
     CONSTRAINTS,
     FORMAT,
     MACHINE,
@@ -36,9 +35,10 @@ from seq2seq.options import (
     Workers,
     examples,
 )
-from seq2seq.resuming import Journal, resumable
-from seq2seq.stopping import StopRequest, stopping_by_signal
-from seq2seq.textio import (
+from seq2seq.compression import LONGEST_LINE
+from seq2seq.errors import UserError
+from seq2seq.signals import StopRequest, stopping_by_signal
+from seq2seq.translation.text_io import (
     Input,
     Line,
     LineWarnings,
@@ -48,12 +48,12 @@ from seq2seq.textio import (
     reading,
     require_as_many_lines,
 )
-from seq2seq.unpacking import LONGEST_LINE
+from seq2seq.translation.unfinished_output import Journal, resumable
 
 if TYPE_CHECKING:
-    from seq2seq.decoding import Request
-    from seq2seq.translator import Translation, Translator
-    from seq2seq.workers import TranslatorPool
+    from seq2seq.translation.search_setup import Request
+    from seq2seq.translation.translator import Translation, Translator
+    from seq2seq.translation.worker_processes import TranslatorPool
 
 
 class Engine(StrEnum):
@@ -310,8 +310,8 @@ def _decisive(translator: Translator | TranslatorPool, models: Sequence[Path], d
 
 def _identity(model: Path) -> dict[str, Any]:
     """What tells a model from others: checksums, or, of one that was exported, sizes and times of its files."""
-    from seq2seq.checkpoint import resolve_model_path
-    from seq2seq.storage import kind_of, read_metadata
+    from seq2seq.storage.checkpoints import resolve_model_path
+    from seq2seq.storage.directories import kind_of, read_metadata
 
     if kind_of(model) is None and not (model / "best").is_dir():
         return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(model.iterdir())}
@@ -332,13 +332,13 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
         yield exported
         return
     if workers == 1:
-        from seq2seq.translator import Translator
+        from seq2seq.translation.translator import Translator
 
         translator = Translator.load(model, device, precision.value, threads, **models)
         console.say(f"translating in {translator.precision} on {translator.device}")
         yield translator
         return
-    from seq2seq.workers import TranslatorPool
+    from seq2seq.translation.worker_processes import TranslatorPool
 
     with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
         console.say(f"translating in {pool.precision}, {workers} workers")
@@ -347,7 +347,7 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
 
 def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> Iterator[tuple[Line, Request]]:
     """Each line with what is asked of it by those beside it in the other files."""
-    from seq2seq.decoding import Request
+    from seq2seq.translation.search_setup import Request
 
     for (line, prefix), required in beside(beside(iter(lines), lines.name, prefixes), lines.name, phrases):
         yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))

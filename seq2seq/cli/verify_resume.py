@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import default_run, load_recipe
+from seq2seq.cli.common import default_run, load_recipe
+from seq2seq.cli.options import Overrides, RecipeFile, examples
 from seq2seq.errors import UserError
-from seq2seq.options import Overrides, RecipeFile, examples
 
 EXAMPLES = examples("seq2seq verify-resume recipe.yaml",
                     "seq2seq verify-resume recipe.yaml --steps 60 --kills 5 --set training.batch_tokens=1024")
@@ -36,7 +36,7 @@ def verify_resume(
     place = directory or run.with_name(f"{run.name}.verify-resume")
     if place.exists():
         raise UserError(f"{place} exists. Look whether it is needed, then delete it, or choose another --directory.")
-    from seq2seq import verification
+    from seq2seq.training import verify_resume as proof
 
     with console.progress("training twice", 2 * steps, unit="steps") as show:
         shown = 0
@@ -48,7 +48,7 @@ def verify_resume(
                 shown = done
 
         try:
-            found = verification.verify_resume(loaded, place, steps, kills, advance)
+            found = proof.verify_resume(loaded, place, steps, kills, advance)
         except UserError:
             shutil.rmtree(place, ignore_errors=True)
             raise

@@ -1,7 +1,7 @@
 """Packed batches: which pairs make an optimizer step, and their tokens as flat arrays.
 
-Token ids lie in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `seq2seq.preparation`). An epoch is planned
-as index arrays, and a whole batch is gathered at once; there are no worker processes and no padding.
+Token ids lie in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `preparation`). An epoch is planned as
+index arrays, and a whole batch is gathered at once; there are no worker processes and no padding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 IGNORED = -100
 """Target of positions that only fill a fixed shape: they count nowhere."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from seq2seq.corpus import Counts, Pair
-from seq2seq.numerals import number_agreement
-from seq2seq.quality import LengthModel, is_damaged
-from seq2seq.side_languages import LanguageDetector, SideLanguages
+from seq2seq.data.corpus import Counts, Pair
+from seq2seq.data.language_identification import LanguageDetector, SideLanguages
+from seq2seq.data.numbers import number_agreement
+from seq2seq.data.pair_quality import LengthModel, is_damaged
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Cleaning, Languages

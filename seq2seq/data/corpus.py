@@ -15,11 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.compression import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
+from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.json_reader import NotJson, parse_json
-from seq2seq.tmx import read_units
-from seq2seq.unpacking import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
-from seq2seq.words import position_fault
+from seq2seq.tokenizers.whole_words import position_fault
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Corpus, Recipe

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.data.language_codes import subtags
 from seq2seq.errors import UserError
-from seq2seq.language_codes import subtags
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Languages

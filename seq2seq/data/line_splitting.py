@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from seq2seq.language_codes import subtags
+from seq2seq.data.language_codes import subtags
 
 # Languages written without spaces between words (and so between sentences).
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}

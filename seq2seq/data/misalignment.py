@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from seq2seq.quality import LengthModel
+from seq2seq.data.pair_quality import LengthModel
 
 Texts = tuple[str, str]
 

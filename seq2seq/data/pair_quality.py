@@ -1,4 +1,4 @@
-"""What the two texts of a pair say about it, without a model: their lengths, damage in them. Numbers: `numerals`.
+"""What the two texts of a pair say about it, without a model: their lengths, damage in them. Numbers: `numbers`.
 
 Cleaning drops by these signals, `check` counts by them.
 """

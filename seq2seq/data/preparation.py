@@ -18,17 +18,25 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from seq2seq import console
-from seq2seq.batching import EncodedCorpus, EncodedSide, derived_seed
-from seq2seq.checksums import Check, crc32_of, crc32_of_all, damaged_file, require_intact_text, seal_is_broken, sealed
-from seq2seq.cleaning import clean
-from seq2seq.corpus import Counts, Pair, read_pairs
+from seq2seq.compression import regular_bytes
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, derived_seed
+from seq2seq.data.cleaning import clean
+from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import REFUSING, Corpus, Recipe
-from seq2seq.storage import sync, write_json
-from seq2seq.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
-from seq2seq.tokenizer_files import load_tokenizers, tokenizers_of_run
-from seq2seq.unpacking import regular_bytes
+from seq2seq.storage.checksums import (
+    Check,
+    crc32_of,
+    crc32_of_all,
+    damaged_file,
+    require_intact_text,
+    seal_is_broken,
+    sealed,
+)
+from seq2seq.storage.directories import sync, write_json
+from seq2seq.storage.tokenizer_files import load_tokenizers, tokenizers_of_run
+from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192

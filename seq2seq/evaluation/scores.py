@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from seq2seq import console
-from seq2seq.corpus import read_pairs, read_texts
+from seq2seq.data.corpus import read_pairs, read_texts
+from seq2seq.data.line_splitting import main_language
+from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
-from seq2seq.quality import is_tokenized
-from seq2seq.segments import main_language
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
-    from seq2seq.translator import Translator
+    from seq2seq.translation.translator import Translator
 
 METRICS = ("bleu", "chrf", "ter")
 """What is measured of a translation unless something else is asked for; `exact` is the fourth."""
@@ -143,7 +143,7 @@ def perplexities(
     Raises:
         CorpusError: no line is left that the model can take.
     """
-    from seq2seq.loss import perplexity  # not earlier: it imports torch, which scores of finished text do without
+    from seq2seq.model.loss import perplexity  # not earlier: it imports torch, which scores of finished text do without
 
     tokenizer = translator.tokenizers.target
     kept = translator.within_reach(pairs)

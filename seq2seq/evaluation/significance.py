@@ -13,7 +13,7 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest
 
-from seq2seq.evaluation import METRICS, TITLES, require_parallel, sacrebleu_metric
+from seq2seq.evaluation.scores import METRICS, TITLES, require_parallel, sacrebleu_metric
 
 TESTS = {"bootstrap": "bs", "randomization": "ar"}
 SIGNIFICANT = 0.05

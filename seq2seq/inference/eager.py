@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.continuations import continuations
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import State
 from seq2seq.model.language_model import CausalLayer, LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
+from seq2seq.search.topk import continuations
 
 # What stands for 0 among the unsigned levels of inputs. Processors with VNNI but without AMX multiply unsigned by
 # signed bytes only; signed inputs took 400 times as long there (PyTorch 2.13).

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from seq2seq import console
+from seq2seq.devices import choose_precision
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.int8 import Int8Engine
 from seq2seq.inference.kernel_library import CompilationError, library
-from seq2seq.machine import choose_precision
 from seq2seq.model import Model
 from seq2seq.model.interface import Engine
 from seq2seq.model.transformer import Transformer

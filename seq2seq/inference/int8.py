@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.continuations import Continuations, continuations
+from seq2seq.devices import choose_precision
 from seq2seq.inference.eager import EagerEngine, quantised
 from seq2seq.inference.kernel_interface import (
     ACTIVATIONS,
@@ -33,10 +33,10 @@ from seq2seq.inference.kernel_interface import (
     Norm,
     Stack,
 )
-from seq2seq.machine import choose_precision
-from seq2seq.model.interface import Seq2Seq, State
+from seq2seq.model.interface import Continuations, Seq2Seq, State
 from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
+from seq2seq.search.topk import continuations
 
 # A new cache has room for so many steps more.
 STEPS_OF_ROOM = 16
@@ -210,7 +210,7 @@ class Int8Engine:
 
     def topk(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
              normalised: bool) -> Continuations:
-        """See `continuations.continuations`."""
+        """See `search.topk.continuations`."""
         if logits.device.type != "cpu" or logits.dtype != torch.float32 or totals.dtype != np.float32:
             return continuations(logits, totals, forbidden, must_end, count, normalised)
         (groups, beam), logits, totals = totals.shape, logits.contiguous(), np.ascontiguousarray(totals)

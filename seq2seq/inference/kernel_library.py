@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from seq2seq import console
+from seq2seq.devices import cpu_flags
 from seq2seq.inference import kernel_check
-from seq2seq.machine import cpu_flags
-from seq2seq.stopping import signal_name
+from seq2seq.signals import signal_name
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 # No -ffast-math: not-a-number and infinity keep their meaning. `sqrt` need not set errno.

@@ -12,8 +12,6 @@ import numpy as np
 from torch import Tensor, nn
 from torch import device as torch_device
 
-from seq2seq.checkpoint import RECIPE, load_bundle, resolve_model_path
-from seq2seq.decoding import Decoding, Found, Part
 from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
 from seq2seq.interop.parity import (
     REPORT,
@@ -30,13 +28,15 @@ from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import Engine
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
-from seq2seq.numbering import Numbered
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
 from seq2seq.recipe.document import read_yaml, write_yaml
-from seq2seq.search import Hypothesis
-from seq2seq.storage import read_file
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
-from seq2seq.translator import PairScore, Translator
+from seq2seq.search.beam import Hypothesis
+from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
+from seq2seq.storage.directories import read_file
+from seq2seq.tokenizers.marian_vocabulary import Numbered
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
+from seq2seq.translation.search_setup import Decoding, Found, Part
+from seq2seq.translation.translator import PairScore, Translator
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}

@@ -17,15 +17,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from seq2seq import console
-from seq2seq.checkpoint import RECIPE, save_bundle
 from seq2seq.errors import FormatError, RecipeError, TokenizerError
 from seq2seq.interop.marian import BIAS, section_from, weights_from
 from seq2seq.json_reader import NotJson, parse_json
-from seq2seq.numbering import LANGUAGE, Numbered
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.document import write_yaml
-from seq2seq.tokenizer import Tokenizer, Tokenizers
-from seq2seq.vocabulary import Vocabulary
+from seq2seq.storage.checkpoints import RECIPE, save_bundle
+from seq2seq.tokenizers.marian_vocabulary import LANGUAGE, Numbered
+from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
+from seq2seq.tokenizers.vocabulary import Vocabulary
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"

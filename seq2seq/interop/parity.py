@@ -14,18 +14,18 @@ from typing import Protocol, Unpack
 import numpy as np
 
 from seq2seq import console
-from seq2seq.checkpoint import recipe_path, resolve_model_path
-from seq2seq.corpus import read_pairs, read_texts
+from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.errors import FormatError, UserError
 from seq2seq.inference.eager import for_inference
 from seq2seq.model import Model
+from seq2seq.model.load_model import read_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding import SAMPLING_KEYS
-from seq2seq.restoring import read_model
-from seq2seq.storage import make_directories, recover, replacing
-from seq2seq.tokenizer import Tokenizers
-from seq2seq.translator import PairScore, Translation, Translator
+from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
+from seq2seq.storage.directories import make_directories, recover, replacing
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.translation.translator import PairScore, Translation, Translator
 
 REPORT = "parity.json"
 SHOWN = 5

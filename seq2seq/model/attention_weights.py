@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from seq2seq.batching import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.packing import Sentences

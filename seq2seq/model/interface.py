@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.batching import Batch
-from seq2seq.continuations import TopK
+from seq2seq.data.batching import Batch
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Seq2Seq(Stepwise, Protocol):
 
 
 class WholeSearch(Protocol):
-    """A search of an engine's own, with the results of `search.search` without hooks."""
+    """A search of an engine's own, with the results of `search.beam.search` without hooks."""
 
     def __call__(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
                  max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
@@ -174,8 +174,21 @@ class WholeSearch(Protocol):
         """The hypotheses of each sentence that have ended, in the order in which they did: words without `</s>`, and
         log p.
 
-        Args: as `search.search` takes them; enough: how many end a sentence's search. forbidden: ids without `</s>`.
+        Args: as `beam.search` takes them; enough: how many end a sentence's search. forbidden: ids without `</s>`.
         """
+
+
+Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""totals, beams, ids, each (groups, candidates), best first: log p of each continuation, which hypothesis of its group
+it continues, and with what word. Where fewer are possible than asked for, log p of the others is -inf."""
+
+
+class TopK(Protocol):
+    """Finds the best continuations: `search.topk.continuations`, or something faster that returns the same."""
+
+    def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
+                 normalised: bool) -> Continuations:
+        """See `search.topk.continuations`."""
 
 
 class Engine(Stepwise, Protocol):

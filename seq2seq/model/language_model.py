@@ -14,12 +14,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from seq2seq.batching import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.model.attention import SelfAttention
-from seq2seq.model.caches import LayerCache, TransformerState
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import Logits
+from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import FeedForward, Residual
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seq2seq.checkpoint import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.model import Model, build_model
 from seq2seq.recipe import ModelSection, Recipe, parse_recipe
-from seq2seq.tokenizer import END_ID, Tokenizers
+from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
+from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers
 
 FLOATING = ("F", "BF")
 """What the names of safetensors' types begin with that are floating point: F64, F32, F16, F8_E4M3, BF16."""

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.batching import IGNORED
+from seq2seq.data.batching import IGNORED
 from seq2seq.model.interface import Choices, Logits, LogProbabilities, Mixture, Output
-from seq2seq.tokenizer import END_ID
+from seq2seq.tokenizers.tokenizer import END_ID
 
 # Logits of so many rows are computed at a time, or fewer where they would take more bytes: (tokens, vocab_size) at once
 # would be fresh pages each step, and each chunk costs a pass over the weights' gradient. A GPU needs larger products to

@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.batching import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.model.attention import additive, linear
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup
 from seq2seq.model.interface import LogProbabilities
 from seq2seq.model.packing import Sentences, pack, unpack
 from seq2seq.model.rnn import Encoder
-from seq2seq.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 # Position p of a sentence, from 0, has the id FIRST_PLACE + p; its end, which is a token of the source too, has END_ID.
 FIRST_PLACE = END_ID + 1

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from seq2seq.batching import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.model.attention import Weighing, bias_of, by_row, choose, linear
 from seq2seq.model.copying import CopiedSource, CopyHead
 from seq2seq.model.dropout import Dropout

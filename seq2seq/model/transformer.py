@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.batching import Batch
+from seq2seq.data.batching import Batch
 from seq2seq.model.attention import LAYER_GAIN, CrossAttention, SelfAttention, linear
-from seq2seq.model.caches import LayerCache, TransformerState
 from seq2seq.model.copying import CopyHead
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import Choices, Logits, Mixture
+from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.packing import Sentences
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}

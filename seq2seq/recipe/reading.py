@@ -12,7 +12,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.recipe.document import Document, Key, Mistake, Place, read_yaml
 from seq2seq.recipe.messages import explain, show
 from seq2seq.recipe.schema import Recipe
-from seq2seq.sizes import PREFIX, model_sizes
+from seq2seq.recipe.sizes import PREFIX, model_sizes
 
 BASE_SECTIONS = ("model", "training")
 # Keys whose path is that of a directory, relative to the recipe; the others are of files in data.root.

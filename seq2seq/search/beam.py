@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.continuations import TopK, ban, continuations, log_sum_exp, on_host
-from seq2seq.model.interface import Stepwise, WholeSearch
-from seq2seq.tokenizer import END_ID, START_ID
+from seq2seq.model.interface import Stepwise, TopK, WholeSearch
+from seq2seq.search.topk import ban, continuations, log_sum_exp, on_host
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which continuations a step of search considers, where it is not the most probable ones: `search.Selection`."""
+"""Which continuations a step of search considers, where it is not the most probable ones: `beam.Selection`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.constraints import Phrase, begins_in_word, text_of
-from seq2seq.continuations import most_probable
-from seq2seq.sampling import draw, narrowed, uniforms
-from seq2seq.search import Hypotheses
-from seq2seq.tokenizer import END_ID
+from seq2seq.search.beam import Hypotheses
+from seq2seq.search.logits_processors import Phrase, begins_in_word, text_of
+from seq2seq.search.sampling import draw, narrowed, uniforms
+from seq2seq.search.topk import most_probable
+from seq2seq.tokenizers.tokenizer import END_ID
 
 
 @dataclass(frozen=True)

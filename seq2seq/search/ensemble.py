@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.model.interface import Stepwise
-from seq2seq.tokenizer import END_ID
+from seq2seq.tokenizers.tokenizer import END_ID
 
 
 @dataclass(frozen=True)

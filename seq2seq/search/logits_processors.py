@@ -1,6 +1,6 @@
 """What a target must not hold, must begin with, must be as long as: functions of scores for search.
 
-Each makes a `search.ScoreFunction`, which may overwrite the logits that it is given and sets those of impossible words
+Each makes a `beam.ScoreFunction`, which may overwrite the logits that it is given and sets those of impossible words
 to -inf. As `constraints` of a search they leave the others their probability.
 """
 
@@ -16,8 +16,8 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from seq2seq.search import Hypotheses, ScoreFunction
-from seq2seq.tokenizer import END_ID
+from seq2seq.search.beam import Hypotheses, ScoreFunction
+from seq2seq.tokenizers.tokenizer import END_ID
 
 
 def at_least(length: int) -> ScoreFunction:

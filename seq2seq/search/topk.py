@@ -7,31 +7,19 @@ CPU are NumPy's, whose operations start several times faster.
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.tokenizer import END_ID
+from seq2seq.model.interface import Continuations
+from seq2seq.tokenizers.tokenizer import END_ID
 
 # The vocabulary is searched in blocks of so many words.
 BLOCK = 64
 # Logits that are normalised together: 2 MB, which stay in a core's cache from one pass over them to the next.
 CACHED_ELEMENTS = 500_000
-
-Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""totals, beams, ids, each (groups, candidates), best first: log p of each continuation, which hypothesis of its group
-it continues, and with what word. Where fewer are possible than asked for, log p of the others is -inf."""
-
-
-class TopK(Protocol):
-    """What finds the best continuations: `continuations`, or something faster that gives the same."""
-
-    def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
-                 normalised: bool) -> Continuations:
-        """See `continuations`."""
 
 
 def continuations(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,

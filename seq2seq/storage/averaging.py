@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.checkpoint import (
+from seq2seq.compression import regular_bytes
+from seq2seq.errors import CheckpointError, UserError
+from seq2seq.storage.checkpoints import (
     BEST,
     RECIPE,
     list_checkpoints,
@@ -19,10 +21,8 @@ from seq2seq.checkpoint import (
     save_bundle,
     step_of,
 )
-from seq2seq.checksums import unsealed_text
-from seq2seq.errors import CheckpointError, UserError
-from seq2seq.tokenizer_files import load_tokenizers
-from seq2seq.unpacking import regular_bytes
+from seq2seq.storage.checksums import unsealed_text
+from seq2seq.storage.tokenizer_files import load_tokenizers
 
 # A training with a moving average keeps it in the state under this name; it is the model that is validated.
 MOVING_AVERAGE = "average."

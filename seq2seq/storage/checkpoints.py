@@ -1,7 +1,7 @@
 """What a run leaves on disk: checkpoints to resume from, and bundles to translate with.
 
 Everything here is a dict of tensors and a dict of JSON values; nothing is pickled, and no model code is known.
-How a directory comes to be on disk whole or not at all is storage.py's matter.
+How a directory comes to be on disk whole or not at all is directories.py's matter.
 """
 
 import logging
@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from seq2seq.checksums import SEAL, sealed
 from seq2seq.errors import CheckpointError
-from seq2seq.storage import (
+from seq2seq.storage.checksums import SEAL, sealed
+from seq2seq.storage.directories import (
     METADATA,
     RESERVED,
     Damaged,

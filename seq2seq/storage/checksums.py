@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from seq2seq.compression import regular_bytes
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import parse_json
-from seq2seq.unpacking import regular_bytes
 
 SEAL = "checksum"
 """The key of a JSON object that holds the checksum of all its other keys."""

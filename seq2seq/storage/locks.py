@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seq2seq.errors import CheckpointError
-from seq2seq.storage import cannot_save, make_directories
+from seq2seq.storage.directories import cannot_save, make_directories
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The directory of a run: whether a recipe may go on in it, its log and its learning curves."""
+"""The directory of a run: whether a recipe may go on in it, and its log."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.checkpoint import RECIPE, list_checkpoints, newest_checkpoint
-from seq2seq.checksums import sealed_text, unsealed_text
 from seq2seq.errors import RecipeError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
-from seq2seq.storage import read_file, sync
-from seq2seq.views.curves import learning_curves
+from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, newest_checkpoint
+from seq2seq.storage.checksums import sealed_text, unsealed_text
+from seq2seq.storage.directories import read_file, sync
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
-CURVES = "curves.svg"
 
 
 def admit(recipe: Recipe, run: Path) -> Recipe:
@@ -50,7 +48,7 @@ def admit(recipe: Recipe, run: Path) -> Recipe:
             console.say(f"changed since this run began: {change}")
         if not changes:
             return recipe
-    _replace(path, sealed_text(recipe.resolve().to_yaml().encode()))
+    replace(path, sealed_text(recipe.resolve().to_yaml().encode()))
     return recipe
 
 
@@ -182,32 +180,18 @@ class Log:
 
     def _keep(self, step: int, records: int | None, crc32: int | None) -> list[dict[str, Any]]:
         """Leave the first records up to `step` in the file, and return them."""
-        kept = _records(self.path, step)[:records] if self.path.exists() else []
+        kept = log_records(self.path, step)[:records] if self.path.exists() else []
         contents = b"".join(line for line, _ in kept)
         self.crc32 = zlib.crc32(contents)
         if crc32 not in (None, self.crc32):
             console.warn(f"{self.path} is damaged: its records up to step {step:,} are not what was logged. The "
                          "training goes on, it reads nothing from them; the curves may lack a point or have a wrong "
                          "one.")
-        _replace(self.path, contents)
+        replace(self.path, contents)
         return [record for _, record in kept]
 
 
-def draw_curves(run: Path, metric: str) -> None:
-    """Write the learning curves of a run's whole log into its curves.svg; a warning where that cannot be done.
-
-    metric: the validation score to draw.
-    """
-    path = run / CURVES
-    try:
-        records = [record for _, record in _records(run / LOG_FILE)]
-        _replace(path, learning_curves(records, run.absolute().name, metric).encode())
-    except OSError as error:
-        console.warn(f"{path} cannot be written: {error.strerror}. The training goes on; its figures are in "
-                     f"{LOG_FILE}, and the next validation draws the curves again.")
-
-
-def _records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
+def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
     """The records of a log up to step `last`, each with its line."""
     found = []
     for line in read_file(path).split(b"\n")[:-1]:
@@ -220,7 +204,7 @@ def _records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, 
     return found
 
 
-def _replace(path: Path, contents: bytes) -> None:
+def replace(path: Path, contents: bytes) -> None:
     """Write a file anew; a power cut leaves the old one or the new one."""
     aside = path.with_name(f"{path.name}.writing")
     aside.write_bytes(contents)

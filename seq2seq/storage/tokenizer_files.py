@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.checkpoint import BEST, list_checkpoints, load_bundle, newest_checkpoint
-from seq2seq.checksums import sealed
 from seq2seq.errors import CheckpointError
-from seq2seq.storage import (
+from seq2seq.storage.checkpoints import BEST, list_checkpoints, load_bundle, newest_checkpoint
+from seq2seq.storage.checksums import sealed
+from seq2seq.storage.directories import (
     METADATA,
     Damaged,
     cannot_save,
@@ -25,7 +25,7 @@ from seq2seq.storage import (
     where,
     write_json,
 )
-from seq2seq.tokenizer import Tokenizers
+from seq2seq.tokenizers.tokenizer import Tokenizers
 
 KIND = "tokenizer"
 

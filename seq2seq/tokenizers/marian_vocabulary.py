@@ -16,8 +16,8 @@ import numpy as np
 
 from seq2seq.errors import TokenizerError
 from seq2seq.json_reader import parse_json
-from seq2seq.subword_sampling import SPACE, SubwordSampler
-from seq2seq.vocabulary import (
+from seq2seq.tokenizers.subword_sampling import SPACE, SubwordSampler
+from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
     END_ID,

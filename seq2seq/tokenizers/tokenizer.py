@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import sentencepiece
 
+from seq2seq.compression import regular_bytes
 from seq2seq.errors import TokenizerError
-from seq2seq.numbering import NUMBERING_FILE, Numbered, numbering_of, read_numbering
-from seq2seq.sizes import MOST_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
-from seq2seq.subword_sampling import SubwordSampler
-from seq2seq.unpacking import regular_bytes
-from seq2seq.vocabulary import (
+from seq2seq.tokenizers.marian_vocabulary import NUMBERING_FILE, Numbered, numbering_of, read_numbering
+from seq2seq.tokenizers.subword_sampling import SubwordSampler
+from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
     END_ID,
@@ -31,7 +30,8 @@ from seq2seq.vocabulary import (
     processor_of,
     refuse_surrogates,
 )
-from seq2seq.words import HEADER, Words, positions, train_words
+from seq2seq.tokenizers.vocabulary_size import MOST_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
+from seq2seq.tokenizers.whole_words import HEADER, Words, positions, train_words
 
 if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection

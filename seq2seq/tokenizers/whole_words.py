@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 
 from seq2seq.errors import TokenizerError
-from seq2seq.vocabulary import CONTROL_CHARACTERS, END_ID, UNKNOWN_ID, Vocabulary
+from seq2seq.tokenizers.vocabulary import CONTROL_CHARACTERS, END_ID, UNKNOWN_ID, Vocabulary
 
 SYMBOLS = ("<unk>", "<s>", "</s>")
 HEADER = b"seq2seq words "

@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from seq2seq import console
+from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.machine import is_out_of_memory
 from seq2seq.recipe import DecodingOptions
-from seq2seq.translator import Progress, Translation, Translator, numbered
+from seq2seq.translation.translator import Progress, Translation, Translator, numbered
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

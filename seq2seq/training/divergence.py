@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from seq2seq.checkpoint import list_checkpoints, load_checkpoint, prune_checkpoints, save_checkpoint, step_of
 from seq2seq.errors import UserError
-from seq2seq.progress import Progress
+from seq2seq.storage.checkpoints import list_checkpoints, load_checkpoint, prune_checkpoints, save_checkpoint, step_of
+from seq2seq.training.train_state import Progress
 
 RATE_AFTER_RETREAT = 0.5
 MOST_RETREATS = 5

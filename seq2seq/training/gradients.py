@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.batching import EncodedCorpus, Shape, derived_seed, fitting, gather, of_like_length
+from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, fitting, gather, of_like_length
+from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.loss import LossSum, training_loss
-from seq2seq.machine import is_out_of_memory
+from seq2seq.model.loss import LossSum, training_loss
 
 
 class StepSums:

@@ -8,12 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from seq2seq import console
 from seq2seq.console import printable
+from seq2seq.storage.run_directory import LOG_FILE, log_records, replace
 
 Point = tuple[int, float]
+
+CURVES = "curves.svg"
 
 # Pixels: of the picture, of one panel's plot, and around it.
 WIDTH, PLOT_HEIGHT = 800, 180
@@ -92,6 +97,20 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
     else:
         parts.append(f'<text x="{LEFT}" y="52">Nothing has been logged yet.</text>')
     return "\n".join([*parts, "</svg>\n"])
+
+
+def draw_curves(run: Path, metric: str) -> None:
+    """Write the learning curves of a run's whole log into its curves.svg; warn where that cannot be done.
+
+    metric: the validation score to draw.
+    """
+    path = run / CURVES
+    try:
+        records = [record for _, record in log_records(run / LOG_FILE)]
+        replace(path, learning_curves(records, run.absolute().name, metric).encode())
+    except OSError as error:
+        console.warn(f"{path} cannot be written: {error.strerror}. The training goes on; its figures are in "
+                     f"{LOG_FILE}, and the next validation draws the curves again.")
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -18,9 +18,19 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.averaging import MOVING_AVERAGE, average_weights, validated_weights
-from seq2seq.batching import Shape, derived_seed, plan_epoch
-from seq2seq.checkpoint import (
+from seq2seq.data.batching import Shape, derived_seed, plan_epoch
+from seq2seq.data.preparation import SYNTHETIC, SampledEpochs, prepare, train_or_load_tokenizers
+from seq2seq.devices import choose_device, choose_dtype, describe, settle_process
+from seq2seq.errors import CheckpointError
+from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
+from seq2seq.model import build_model
+from seq2seq.model.attention import runs_packed
+from seq2seq.model.load_model import stored_weights, weights_to_start_from
+from seq2seq.model.loss import perplexity
+from seq2seq.recipe import Recipe
+from seq2seq.signals import Stopped, stopping_by_signal
+from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, validated_weights
+from seq2seq.storage.checkpoints import (
     BEST,
     clear_leftovers,
     list_checkpoints,
@@ -32,27 +42,18 @@ from seq2seq.checkpoint import (
     step_of,
     update_bundle_metadata,
 )
-from seq2seq.divergence import Diverged, can_go_back, diverged, go_back, require_sane
-from seq2seq.errors import CheckpointError
-from seq2seq.evaluation import Score, check_expected, evaluate_tests, to_dict
-from seq2seq.gradients import StepGradients, gradient_of
-from seq2seq.locking import lock_run
-from seq2seq.loss import perplexity
-from seq2seq.machine import choose_device, choose_dtype, describe, settle_process
-from seq2seq.model import build_model
-from seq2seq.model.attention import runs_packed
-from seq2seq.optim import build_optimizer, learning_rate, scale_gradients, update_moving_average
-from seq2seq.preparation import SYNTHETIC, SampledEpochs, prepare, train_or_load_tokenizers
-from seq2seq.processes import ALONE, Group, SharedTranslator, joined
-from seq2seq.progress import Progress
-from seq2seq.recipe import Recipe
-from seq2seq.restoring import stored_weights, weights_to_start_from
-from seq2seq.run import CURVES, TENSORBOARD, Log, NoLog, admit, draw_curves, move_aside, recipe_checksum
-from seq2seq.stopping import Stopped, stopping_by_signal
-from seq2seq.synthetic import with_synthetic_text
-from seq2seq.tokenizer_files import checksums_of
-from seq2seq.translator import Translator
-from seq2seq.validation import Measured, Validation, require_held_out
+from seq2seq.storage.locks import lock_run
+from seq2seq.storage.run_directory import TENSORBOARD, Log, NoLog, admit, move_aside, recipe_checksum
+from seq2seq.storage.tokenizer_files import checksums_of
+from seq2seq.training.distributed import ALONE, Group, SharedTranslator, joined
+from seq2seq.training.divergence import Diverged, can_go_back, diverged, go_back, require_sane
+from seq2seq.training.gradients import StepGradients, gradient_of
+from seq2seq.training.learning_curves import CURVES, draw_curves
+from seq2seq.training.optimizers import build_optimizer, learning_rate, scale_gradients, update_moving_average
+from seq2seq.training.synthetic_text import with_synthetic_text
+from seq2seq.training.train_state import Progress
+from seq2seq.training.validation import Measured, Validation, require_held_out
+from seq2seq.translation.translator import Translator
 
 
 def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, dict[str, Score]]:

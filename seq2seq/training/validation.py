@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from seq2seq import console
-from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
-from seq2seq.corpus import read_pairs
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
+from seq2seq.data.corpus import read_pairs
 from seq2seq.errors import CorpusError, RecipeError
-from seq2seq.evaluation import Score, require_metrics, score_pairs
-from seq2seq.loss import negative_log_likelihood
+from seq2seq.evaluation.scores import Score, require_metrics, score_pairs
 from seq2seq.model.interface import Seq2Seq
-from seq2seq.processes import Group, SharedTranslator
+from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.tokenizer import Tokenizers
-from seq2seq.translator import Translator
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.distributed import Group, SharedTranslator
+from seq2seq.translation.translator import Translator
 
 # Of the metrics of a model those that are measured at each validation: TER is slow, and perplexity comes with the loss.
 VALIDATED = ("bleu", "chrf", "exact")

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seq2seq.checkpoint import BEST, MODEL, RECIPE, STATE, list_checkpoints, step_of
 from seq2seq.errors import UserError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Recipe, save_recipe
-from seq2seq.run import LOG_FILE
-from seq2seq.storage import METADATA
+from seq2seq.storage.checkpoints import BEST, MODEL, RECIPE, STATE, list_checkpoints, step_of
+from seq2seq.storage.directories import METADATA
+from seq2seq.storage.run_directory import LOG_FILE
 
 OF_THE_CLOCK = ("seconds", "tokens_per_second", "candidate_step", "good_step")
 """What tells time, or which steps have a checkpoint, and so depends on when signals came: no two trainings share it."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from seq2seq.segments import main_language
+from seq2seq.data.line_splitting import main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
 """All that are known, in the order in which `faults` names them."""

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from seq2seq.confidence import Word
-from seq2seq.decoding import Decoding, Part, Request
+from seq2seq.data.preparation import blocks
 from seq2seq.errors import OptionError, UserError, require_several, require_text
-from seq2seq.preparation import blocks
 from seq2seq.recipe import DecodingOptions, decoding_with
-from seq2seq.translator import Translator, growing_blocks
+from seq2seq.translation.search_setup import Decoding, Part, Request
+from seq2seq.translation.translator import Translator, growing_blocks
+from seq2seq.translation.word_confidence import Word
 
 # Beginnings that are read before the first text comes.
 BLOCK_PROMPTS = 256

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from seq2seq.errors import CorpusError, require_texts
 from seq2seq.recipe import DecodingSection, decoding_with
-from seq2seq.translator import Translation, Translator
+from seq2seq.translation.translator import Translation, Translator
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from seq2seq.decoding import Decoding, Found, Part
 from seq2seq.errors import RequestError
-from seq2seq.faults import faults, lost_numbers, lost_urls
 from seq2seq.recipe import DecodingSection, Languages
+from seq2seq.translation.faults import faults, lost_numbers, lost_urls
+from seq2seq.translation.search_setup import Decoding, Found, Part
 
 Search = Callable[[Sequence[Part], Decoding], list[list[Found]]]
 

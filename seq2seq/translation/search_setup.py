@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases, Sampling
-from seq2seq.confidence import Word
-from seq2seq.constraints import Phrase, at_least, beginning_with, no_repeat_ngram, text_of, without
-from seq2seq.coverage import Covering
+from seq2seq.data.line_splitting import SPACELESS, main_language
 from seq2seq.errors import RequestError, require_text, require_texts
-from seq2seq.minimum_bayes_risk import expected_utilities
 from seq2seq.model.interface import Stepwise
-from seq2seq.model.joined import Ensemble, Fusion
 from seq2seq.recipe import DecodingSection
-from seq2seq.search import Hypothesis, LengthNormaliser, ScoreFunction, power_normaliser, wu_normaliser
-from seq2seq.segments import SPACELESS, main_language
-from seq2seq.tokenizer import UNKNOWN_ID, Vocabulary
+from seq2seq.search.beam import Hypothesis, LengthNormaliser, ScoreFunction, power_normaliser, wu_normaliser
+from seq2seq.search.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases, Sampling
+from seq2seq.search.coverage import Covering
+from seq2seq.search.ensemble import Ensemble, Fusion
+from seq2seq.search.logits_processors import Phrase, at_least, beginning_with, no_repeat_ngram, text_of, without
+from seq2seq.search.minimum_bayes_risk import expected_utilities
+from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Vocabulary
+from seq2seq.translation.word_confidence import Word
 
 # A character that stands in no text: what is encoded after it does not begin a word.
 NO_WORD = "\ue000"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from seq2seq import console
+from seq2seq.compression import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.unpacking import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")

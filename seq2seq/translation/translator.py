@@ -11,9 +11,9 @@ from typing import TypeVar, Unpack
 import numpy as np
 import torch
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
-from seq2seq.confidence import Word, log_probabilities, words_of
-from seq2seq.decoding import Decoding, Found, Part, Request
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
+from seq2seq.data.line_splitting import DividedLine, divide
+from seq2seq.devices import choose_device, settle_process
 from seq2seq.errors import (
     CheckpointError,
     CorpusError,
@@ -23,19 +23,19 @@ from seq2seq.errors import (
     require_several,
     require_text,
 )
-from seq2seq.faults import FAULTS
 from seq2seq.inference.engines import load_engine
-from seq2seq.loss import negative_log_likelihood
-from seq2seq.machine import choose_device, settle_process
 from seq2seq.model import Model
 from seq2seq.model.interface import Engine, Seq2Seq
+from seq2seq.model.load_model import read_model
+from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, decoding_with
-from seq2seq.restoring import read_model
-from seq2seq.safety_net import mended
-from seq2seq.search import NoHypothesis, search
-from seq2seq.segments import DividedLine, divide
-from seq2seq.tokenizer import Tokenizers, Vocabulary
-from seq2seq.words import position_fault
+from seq2seq.search.beam import NoHypothesis, search
+from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
+from seq2seq.tokenizers.whole_words import position_fault
+from seq2seq.translation.faults import FAULTS
+from seq2seq.translation.retry import mended
+from seq2seq.translation.search_setup import Decoding, Found, Part, Request
+from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
 
 Progress = Callable[[int], None]
 Line = TypeVar("Line")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seq2seq import console
+from seq2seq.compression import regular_bytes
 from seq2seq.errors import UserError
 from seq2seq.json_reader import parse_json
-from seq2seq.textio import Output, writing
-from seq2seq.unpacking import regular_bytes
+from seq2seq.translation.text_io import Output, writing
 
 Item = TypeVar("Item")
 
@@ -117,7 +117,7 @@ def journal_of(part: Path) -> Path:
 
 @contextmanager
 def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
-    """`textio.writing` with a journal, which goes when the output has got its name.
+    """`text_io.writing` with a journal, which goes when the output has got its name.
 
     Raises:
         UserError: as `writing`; or there is no way to resume it.

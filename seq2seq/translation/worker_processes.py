@@ -17,11 +17,11 @@ from typing import Any, Unpack, cast
 
 import torch
 
-from seq2seq.decoding import Request
 from seq2seq.errors import OptionError, UserError, require_several
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
-from seq2seq.stopping import signal_name
-from seq2seq.translator import Progress, Translation, Translator, growing_blocks, numbered, refuse_compile
+from seq2seq.signals import signal_name
+from seq2seq.translation.search_setup import Request
+from seq2seq.translation.translator import Progress, Translation, Translator, growing_blocks, numbered, refuse_compile
 
 
 class TranslatorPool:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seq2seq.alignment import (
+from seq2seq.analysis.alignment import (
     Reference,
     alignment_error_rate,
     format_links,

@@ -18,18 +18,18 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq.checkpoint import save_bundle, update_bundle_metadata
+from seq2seq.analysis.attention_maps import Choice, SeenPair, Sentence
+from seq2seq.analysis.fonts import families_for
+from seq2seq.analysis.labels import labels, rows_and_columns
+from seq2seq.analysis.page import page
+from seq2seq.analysis.picture import picture
 from seq2seq.cli import main
-from seq2seq.inspection import Choice, SeenPair, Sentence
 from seq2seq.model import build_model
-from seq2seq.model.inspection import AttentionMaps
+from seq2seq.model.attention_weights import AttentionMaps
+from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import parse_recipe
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import Tokenizers
-from seq2seq.views.fonts import families_for
-from seq2seq.views.labels import labels, rows_and_columns
-from seq2seq.views.page import page
-from seq2seq.views.picture import picture
+from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
+from seq2seq.tokenizers.tokenizer import Tokenizers
 
 RECIPE = recipe_text(
     290, "d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 3, feed_forward: 7, max_positions: 61",
@@ -324,7 +324,7 @@ def test_a_language_model_attends_to_its_text_alone(run, model):
 
 def test_a_model_without_attention_is_refused(run, monkeypatch):
     nothing = AttentionMaps([], [], [])
-    monkeypatch.setattr("seq2seq.inspection.attention_maps", lambda model, batch, kinds: nothing)
+    monkeypatch.setattr("seq2seq.analysis.attention_maps.attention_maps", lambda model, batch, kinds: nothing)
     code, _, err = run("attention", "model", "--source", "ein Hund", "--output", "page.html")
     assert code == 2 and err == "this model has no cross attention.\n"
 

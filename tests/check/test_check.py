@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from seq2seq.batching import plan_epoch
 from seq2seq.check import Report, inspect, percentiles, show
 from seq2seq.check.survey import likely_encoding
 from seq2seq.cli import main
-from seq2seq.locking import lock_run
+from seq2seq.data.batching import plan_epoch
+from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.model import build_model
-from seq2seq.preparation import prepare, train_or_load_tokenizers
 from seq2seq.recipe import load_recipe
-from seq2seq.run import admit
-from seq2seq.tokenizer import train_tokenizers
+from seq2seq.storage.locks import lock_run
+from seq2seq.storage.run_directory import admit
+from seq2seq.tokenizers.tokenizer import train_tokenizers
 
 RECIPE = """\
 name: tiny
@@ -192,7 +192,7 @@ def test_a_tokenizer_of_sacrebleu_that_is_not_installed_is_an_error(directory, m
         raise RuntimeError("MeCab is not there")
 
     assert not errors()
-    monkeypatch.setattr("seq2seq.evaluation.BLEU", lacking)
+    monkeypatch.setattr("seq2seq.evaluation.scores.BLEU", lacking)
     assert errors("languages.target=ja") == (
         "BLEU for 'ja' needs the ja-mecab tokeniser: pip install 'sacrebleu[ja]'")
     assert not errors("languages.target=ja", "metrics=[chrf]", "training.best_metric=chrf")
@@ -247,7 +247,7 @@ def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(director
     assert re.search(r"minutes without validation: .* s a step \(median of 10\)", capsys.readouterr().out)
     assert main(["check", "recipe.yaml", "--no-measure"]) == 0
     assert "no step was tried" in capsys.readouterr().out
-    monkeypatch.setattr("seq2seq.machine.free_memory", lambda device: 7)
+    monkeypatch.setattr("seq2seq.devices.free_memory", lambda device: 7)
     assert main(["check", "recipe.yaml"]) == 0
     assert "GB of memory are free: no step was tried" in " ".join(capsys.readouterr().out.split())
 
@@ -304,7 +304,7 @@ def test_no_pair_left_is_an_error(directory):
 
 def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("seq2seq.machine.cpu_flags", set)
+    monkeypatch.setattr("seq2seq.devices.cpu_flags", set)
     report = checked("training.precision=bf16")
     assert any("training.precision: precision bf16" in error for error in report.errors)
     assert checked("training.precision=auto").machine["precision"] == "fp32"

@@ -14,9 +14,9 @@ from seq2seq.check import inspect, show
 from seq2seq.check.judging import LEAST_STRETCHES, Judge
 from seq2seq.check.survey import STRETCH, Sample
 from seq2seq.cli import main
-from seq2seq.parallelism import Dictionary
+from seq2seq.data.language_identification import is_installed
+from seq2seq.data.misalignment import Dictionary
 from seq2seq.recipe import Languages, load_recipe
-from seq2seq.side_languages import is_installed
 
 RECIPE = """\
 name: tiny

@@ -19,17 +19,17 @@ import pytest
 import torch
 import zstandard
 
-from seq2seq import trainer
 from seq2seq.check import Report
-from seq2seq.checkpoint import load_bundle, save_bundle, save_checkpoint
 from seq2seq.cli import COMMANDS, main
 from seq2seq.errors import CorpusError
 from seq2seq.model import build_model
+from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import Recipe, parse_recipe, save_recipe
-from seq2seq.restoring import stored_weights
-from seq2seq.stopping import Stopped
-from seq2seq.tokenizer import Tokenizers, train_tokenizers
-from seq2seq.translator import Translator
+from seq2seq.signals import Stopped
+from seq2seq.storage.checkpoints import load_bundle, save_bundle, save_checkpoint
+from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
+from seq2seq.training import trainer
+from seq2seq.translation.translator import Translator
 
 # The model is random: it says nothing, but says it reproducibly, and never ends before its longest translation. (Its
 # faults are the matter of test_safety_net.py.)

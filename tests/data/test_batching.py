@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq.batching import (
+from seq2seq.data.batching import (
     IGNORED,
     EncodedCorpus,
     EncodedSide,
@@ -19,7 +19,7 @@ from seq2seq.batching import (
     of_like_length,
     plan_epoch,
 )
-from seq2seq.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 PAIRS = 997
 
@@ -243,7 +243,7 @@ def places_of(corpus, groups):
 
 @pytest.mark.parametrize("cost", [0, 3_000, 40_000, 10**9])
 def test_no_other_cut_at_eighths_costs_less_than_the_groups_of_like_length(make_corpus, monkeypatch, cost):
-    monkeypatch.setattr("seq2seq.batching.GROUP_PLACES", cost)
+    monkeypatch.setattr("seq2seq.data.batching.GROUP_PLACES", cost)
     random = np.random.default_rng(1)
     targets = np.sort(random.geometric(0.04, 61) + 1)
     corpus = make_corpus((targets + random.integers(0, 9, 61)).tolist(), targets.tolist())

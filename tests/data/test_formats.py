@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq.checkpoint import newest_checkpoint
 from seq2seq.recipe import load_recipe
-from seq2seq.storage import FORMAT_VERSION
-from seq2seq.trainer import train
-from seq2seq.translator import Translator
+from seq2seq.storage.checkpoints import newest_checkpoint
+from seq2seq.storage.directories import FORMAT_VERSION
+from seq2seq.training.trainer import train
+from seq2seq.translation.translator import Translator
 
-FORMATS = Path(__file__).parent / "formats"
+FORMATS = Path(__file__).parents[1] / "formats"
 
 
 def test_each_released_format_is_stored():

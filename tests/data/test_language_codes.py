@@ -2,8 +2,8 @@
 
 import pytest
 
-from seq2seq.language_codes import _ISO_639, _TWO_LETTERS, same_code, subtags
-from seq2seq.side_languages import is_installed
+from seq2seq.data.language_codes import _ISO_639, _TWO_LETTERS, same_code, subtags
+from seq2seq.data.language_identification import is_installed
 
 
 @pytest.mark.parametrize(("code", "parts"), [

@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from seq2seq.segments import divide, join_translations, split_long, split_margins
+from seq2seq.data.line_splitting import divide, join_translations, split_long, split_margins
 
 
 def at_most(characters):

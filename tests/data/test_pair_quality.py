@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from seq2seq.cleaning import clean
-from seq2seq.corpus import Counts
+from seq2seq.data.cleaning import clean
+from seq2seq.data.corpus import Counts
+from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
+from seq2seq.data.pair_quality import LengthModel, has_entities, is_damaged
 from seq2seq.errors import UserError
-from seq2seq.quality import LengthModel, has_entities, is_damaged
 from seq2seq.recipe import Cleaning
-from seq2seq.side_languages import LanguageDetector, SideLanguages, is_installed
 
 
 @pytest.mark.parametrize("text", ["schÃ¶n", "GroÃŸ", "â€œquoted", "lost \ufffd", "a\x00b", "bell \x07"])

@@ -4,9 +4,8 @@ import os
 import numpy as np
 import pytest
 
-from seq2seq.corpus import Counts
-from seq2seq.errors import CorpusError
-from seq2seq.preparation import (
+from seq2seq.data.corpus import Counts
+from seq2seq.data.preparation import (
     SampledEpochs,
     blocks,
     cleaned,
@@ -16,8 +15,9 @@ from seq2seq.preparation import (
     train_or_load_tokenizers,
     training_pairs,
 )
+from seq2seq.errors import CorpusError
 from seq2seq.recipe import Languages, Recipe, TokenizerSection
-from seq2seq.tokenizer import END_ID, Tokenizers, train_tokenizers
+from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, train_tokenizers
 
 WORDS = ["Hund", "Katze", "läuft", "schläft", "groß", "klein", "dog", "cat", "runs", "sleeps", "big", "small"]
 PAIRS = 53
@@ -194,7 +194,7 @@ def test_a_preparation_that_was_cut_off_is_done_again(recipe, tokenizers, tmp_pa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("seq2seq.preparation.os.replace", stop)
+        patch.setattr("seq2seq.data.preparation.os.replace", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(recipe, tokenizers, tmp_path / "prepared", threads=1)
     assert len(prepare(recipe, tokenizers, tmp_path / "prepared", threads=1).corpus) == PAIRS
@@ -214,7 +214,7 @@ def test_tokenizers_are_trained_once(recipe, tmp_path):
 
 @pytest.fixture
 def sampled(tokenizers, recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("seq2seq.preparation.BLOCK_PAIRS", 11)                  # five blocks
+    monkeypatch.setattr("seq2seq.data.preparation.BLOCK_PAIRS", 11)                  # five blocks
     made = []
 
     def make(max_pieces=256):

@@ -4,9 +4,9 @@ import tracemalloc
 
 import pytest
 
-from seq2seq import tmx
+from seq2seq.data import tmx
+from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
-from seq2seq.tmx import read_units
 
 HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">

@@ -8,7 +8,7 @@ import pytest
 import sacrebleu
 
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.evaluation import (
+from seq2seq.evaluation.scores import (
     Score,
     bleu_tokenizer,
     check_expected,
@@ -19,8 +19,8 @@ from seq2seq.evaluation import (
     score_pairs,
     to_dict,
 )
+from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
 from seq2seq.recipe import Corpus
-from seq2seq.significance import compare, comparison_to_dict, format_comparison
 
 ENGLISH = [
     "The cat sat on the mat.",

@@ -10,7 +10,7 @@ import pytest
 
 from seq2seq.cli import main
 from seq2seq.errors import CorpusError
-from seq2seq.significance import compare, format_comparison
+from seq2seq.evaluation.significance import compare, format_comparison
 
 WORDS = ["the", "a", "man", "woman", "dog", "runs", "sits", "in", "on", "park", "snow", "red", "blue", "house"]
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_compared_is_refused(files, capsys, options, told):
 
 
 def test_a_model_as_baseline_takes_its_text_and_files_are_looked_at_before_the_work(files, capsys, monkeypatch):
-    from seq2seq.commands import evaluate
+    from seq2seq.cli import evaluate
 
     model = files / "model"
     model.mkdir()

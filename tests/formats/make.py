@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from seq2seq.recipe import load_recipe
-from seq2seq.storage import FORMAT_VERSION
-from seq2seq.trainer import train
-from seq2seq.translator import Translator
+from seq2seq.storage.directories import FORMAT_VERSION
+from seq2seq.training.trainer import train
+from seq2seq.translation.translator import Translator
 
 RECIPE = """\
 name: stored

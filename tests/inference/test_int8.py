@@ -11,7 +11,6 @@ import torch
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 from torch import nn
 
-from seq2seq.continuations import continuations
 from seq2seq.errors import RequestError
 from seq2seq.inference import engines, int8
 from seq2seq.inference.eager import Int8Linear, operators_work
@@ -19,9 +18,10 @@ from seq2seq.inference.engines import load_engine
 from seq2seq.inference.int8 import STEPS_OF_ROOM, TOKENS_TOGETHER, Int8Engine, Int8State
 from seq2seq.inference.kernel_library import CompilationError, library
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.search import power_normaliser, search
-from seq2seq.translator import Translator
-from seq2seq.workers import TranslatorPool
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.topk import continuations
+from seq2seq.translation.translator import Translator
+from seq2seq.translation.worker_processes import TranslatorPool
 
 CPU = torch.device("cpu")
 WIDE = {"d_model": 64, "feed_forward": 128}

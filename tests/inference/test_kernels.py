@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from seq2seq.devices import cpu_flags
 from seq2seq.inference import kernel_library
 from seq2seq.inference.kernel_library import FLAGS, SOURCE, CompilationError, library, self_check
-from seq2seq.machine import cpu_flags
 
 # Targets of builds, and what a processor needs to run them, by the names that Linux has for it. One has a further flag.
-EMULATED = f"native -DEMULATE_TILES -I{Path(__file__).parent}"
+EMULATED = f"native -DEMULATE_TILES -I{Path(__file__).parents[1]}"
 TARGETS = {
     "native": set(),
     EMULATED: set(),

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.checkpoint import load_bundle, save_bundle
 from seq2seq.cli import main
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import CheckpointError, FormatError, UserError
 from seq2seq.interop import ctranslate2, transformers
 from seq2seq.interop.ctranslate2 import CTranslate2Translator
 from seq2seq.interop.huggingface import import_model
 from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.model import build_model
+from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.recipe.document import write_yaml
-from seq2seq.restoring import stored_weights
-from seq2seq.tokenizer import train_tokenizers
-from seq2seq.translator import PairScore, Translator
+from seq2seq.storage.checkpoints import load_bundle, save_bundle
+from seq2seq.tokenizers.tokenizer import train_tokenizers
+from seq2seq.translation.translator import PairScore, Translator
 from tests.marian_models import ENGLISH, GERMAN, make
 
 for package in ("transformers", "ctranslate2"):

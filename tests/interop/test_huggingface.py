@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.checkpoint import load_bundle
 from seq2seq.cli import main
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import FormatError
 from seq2seq.interop.huggingface import import_model, local_folder
-from seq2seq.numbering import Numbered
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
-from seq2seq.translator import Translator
+from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.tokenizers.marian_vocabulary import Numbered
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.translation.translator import Translator
 from tests.marian_models import ENGLISH, GERMAN, LINES, make, tokenizer_of
 
 pytest.importorskip("transformers")

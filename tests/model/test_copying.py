@@ -10,23 +10,23 @@ import pytest
 import torch
 from trainings import final_weights, interrupting, press_ctrl_c, same
 
-from seq2seq import loss as losses
-from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.cli import main
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.inference.eager import for_inference
-from seq2seq.loss import log_probabilities, negative_log_likelihood, training_loss
+from seq2seq.model import loss as losses
 from seq2seq.model.copying import CopyHead
 from seq2seq.model.interface import Logits, Mixture
+from seq2seq.model.loss import log_probabilities, negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import load_recipe
-from seq2seq.search import power_normaliser, search
-from seq2seq.stopping import Stopped
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
-from seq2seq.trainer import train
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.signals import Stopped
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.training.trainer import train
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 ROUNDING = {"rtol": 0, "atol": 1e-11}
 CHOICES = [(Transformer, {}), (Transformer, {"hard": True, "pre_norm": True}), (Transformer, {"normalize": "relu"}),

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.loss import training_loss
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model import build_model
+from seq2seq.model.loss import training_loss
 from seq2seq.recipe import ModelSection
-from seq2seq.search import power_normaliser, search
+from seq2seq.search.beam import power_normaliser, search
 from tests.test_end_to_end import PAIRS, RNN, TRANSFORMER, VARIANTS
 
 

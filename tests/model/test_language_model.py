@@ -7,14 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
 from seq2seq.model.embedding import sinusoids
-from seq2seq.model.joined import Fusion
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.recipe import ModelSection
-from seq2seq.search import power_normaliser, search
-from seq2seq.tokenizer import END_ID, START_ID
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.ensemble import Fusion
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}
 VOCAB_SIZE = 23

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
-from seq2seq import storage
-from seq2seq.checkpoint import save_bundle, update_bundle_metadata
-from seq2seq.checksums import sealed
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model import build_model
+from seq2seq.model.load_model import Undrawn, read_model, stored_weights
 from seq2seq.recipe import ModelSection, parse_recipe
-from seq2seq.restoring import Undrawn, read_model, stored_weights
-from seq2seq.tokenizer import train_tokenizers
-from seq2seq.translator import Translator
+from seq2seq.storage import directories as storage
+from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
+from seq2seq.storage.checksums import sealed
+from seq2seq.tokenizers.tokenizer import train_tokenizers
+from seq2seq.translation.translator import Translator
 
 RECIPE = """\
 name: tiny
@@ -271,7 +271,7 @@ def test_the_outline_of_any_model_is_drawn_without_the_compiler():
 import sys, torch
 from seq2seq.model import build_model
 from seq2seq.recipe import ModelSection
-from seq2seq.restoring import Undrawn
+from seq2seq.model.load_model import Undrawn
 for options in {list(MODELS.values())}:
     with torch.device("meta"), Undrawn():
         build_model(ModelSection(d_model=12, num_heads=2, **options), 11, 11)

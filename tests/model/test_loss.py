@@ -5,10 +5,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seq2seq import loss as loss_module
-from seq2seq.batching import IGNORED, gather
-from seq2seq.loss import negative_log_likelihood, perplexity, score_function_loss, smoothed_cross_entropy, training_loss
+from seq2seq.data.batching import IGNORED, gather
+from seq2seq.model import loss as loss_module
 from seq2seq.model.interface import Choices, Logits
+from seq2seq.model.loss import (
+    negative_log_likelihood,
+    perplexity,
+    score_function_loss,
+    smoothed_cross_entropy,
+    training_loss,
+)
 
 TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.loss import negative_log_likelihood, training_loss
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
+from seq2seq.model.loss import negative_log_likelihood, training_loss
 from seq2seq.model.pointer import FIRST_PLACE, PointerNetwork
 from seq2seq.recipe import ModelSection
-from seq2seq.search import power_normaliser, search
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}
 CHOICES = [{"cell": "gru"}, {"cell": "lstm"}, {"encoder_layers": 2, "decoder_layers": 3, "cell": "gru"},

@@ -5,17 +5,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.loss import smoothed_cross_entropy
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, sinusoids
 from seq2seq.model.interface import Logits
+from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
-from seq2seq.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}
 

@@ -9,8 +9,8 @@ import torch
 from seq2seq.model.attention import SelfAttention
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import EncoderLayer
-from seq2seq.search import power_normaliser, search
-from seq2seq.tokenizer import END_ID
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.tokenizers.tokenizer import END_ID
 
 
 def one_sentence(length):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model.transformer import Transformer
-from seq2seq.search import power_normaliser, search
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 transformers = pytest.importorskip("transformers")
 

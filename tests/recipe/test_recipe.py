@@ -25,9 +25,9 @@ from seq2seq.recipe import (
     save_recipe,
 )
 from seq2seq.recipe.messages import section_at, walk_fields
-from seq2seq.sizes import model_sizes
+from seq2seq.recipe.sizes import model_sizes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 RECIPE = """\
 name: small

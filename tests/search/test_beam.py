@@ -6,10 +6,10 @@ import pytest
 import torch
 from lookup import VOCAB_SIZE, WORDS, Table, every_translation, translate
 
-import seq2seq.search
-from seq2seq.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.search import power_normaliser, search, wu_normaliser
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
+import seq2seq.search.beam
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.search.beam import power_normaliser, search, wu_normaliser
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 # Length normalisers
 
@@ -259,8 +259,8 @@ def test_with_patience_what_ends_early_does_not_end_the_search():
 @pytest.mark.parametrize("patience", [1.0, 1.7, 3.0])
 def test_patience_decides_how_many_are_to_end_and_nothing_else(patience, monkeypatch):
     finished = []
-    step = seq2seq.search._go_on
-    monkeypatch.setattr("seq2seq.search._go_on", lambda frontier, candidates, size, enough, found, *rest:
+    step = seq2seq.search.beam._go_on
+    monkeypatch.setattr("seq2seq.search.beam._go_on", lambda frontier, candidates, size, enough, found, *rest:
                         finished.append((enough, list(map(len, found)))) or step(frontier, candidates, size, enough,
                                                                                  found, *rest))
     translate(Table(), [2, 3, 5], beam_size=5, max_length=40, patience=patience)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases, Sampling
-from seq2seq.constraints import Phrase, at_least, beginning_with, text_of
-from seq2seq.tokenizer import END_ID
+from seq2seq.search.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases, Sampling
+from seq2seq.search.logits_processors import Phrase, at_least, beginning_with, text_of
+from seq2seq.tokenizers.tokenizer import END_ID
 
 
 def holds(tokens, phrase):

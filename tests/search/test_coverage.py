@@ -5,10 +5,10 @@ import pytest
 import torch
 from lookup import VOCAB_SIZE, Table, TableState, every_translation, translate
 
-from seq2seq.batching import EncodedSide
-from seq2seq.coverage import Covering, coverage_penalty
-from seq2seq.search import power_normaliser, search
-from seq2seq.tokenizer import START_ID, UNKNOWN_ID
+from seq2seq.data.batching import EncodedSide
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.coverage import Covering, coverage_penalty
+from seq2seq.tokenizers.tokenizer import START_ID, UNKNOWN_ID
 
 SOURCE_LENGTH = 3
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from lookup import Table, every_translation, translate
 
-from seq2seq.batching import EncodedSide
-from seq2seq.model.joined import Ensemble, Fusion
-from seq2seq.search import power_normaliser, search
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.data.batching import EncodedSide
+from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.ensemble import Ensemble, Fusion
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 
 class Another(Table):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.constraints import Phrase, at_least, beginning_with, no_repeat_ngram, without
-from seq2seq.search import Hypotheses, NoHypothesis
+from seq2seq.search.beam import Hypotheses, NoHypothesis
+from seq2seq.search.logits_processors import Phrase, at_least, beginning_with, no_repeat_ngram, without
 
 # The text of each id; 3, 4 and 6 are the words of the table.
 PIECES = [b"", b"", b"", b" a", b"r", b"-", b"t"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import CHRF
 
-from seq2seq.minimum_bayes_risk import _matching_ngrams, expected_utilities, pairwise_utilities
+from seq2seq.search.minimum_bayes_risk import _matching_ngrams, expected_utilities, pairwise_utilities
 
 TEXTS = [
     "A dog runs through the grass.", "The dog is running in the grass", "a cat sleeps", "A dog runs through the", "",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.sampling import draw, min_p, mixed, narrowed, top_k, top_p, uniforms, with_temperature
+from seq2seq.search.sampling import draw, min_p, mixed, narrowed, top_k, top_p, uniforms, with_temperature
 
 # FOUNDATIONS.md, "Temperature and banning".
 GOLDEN = [0.10014858, 0.22968848, 0.17318473, 0.03110688, 0.46587133]

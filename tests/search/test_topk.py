@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq import continuations as module
-from seq2seq.continuations import _best_on_host, best, continuations, log_sum_exp, on_host
-from seq2seq.tokenizer import END_ID
+from seq2seq.search import topk as module
+from seq2seq.search.topk import _best_on_host, best, continuations, log_sum_exp, on_host
+from seq2seq.tokenizers.tokenizer import END_ID
 
 FORBIDDEN = torch.tensor([0, 1, 7])
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from bits import assert_same_bits
 
-from seq2seq.averaging import average_weights
 from seq2seq.errors import CheckpointError
+from seq2seq.storage.averaging import average_weights
 
 
 def test_an_average_is_the_mean_in_the_original_type():

@@ -15,8 +15,9 @@ import torch
 from bits import assert_same_bits
 from dying import die_at_operation, in_child, killed_at_operation
 
-from seq2seq import storage
-from seq2seq.checkpoint import (
+from seq2seq.errors import CheckpointError
+from seq2seq.storage import directories as storage
+from seq2seq.storage.checkpoints import (
     clear_leftovers,
     list_checkpoints,
     load_bundle,
@@ -29,7 +30,6 @@ from seq2seq.checkpoint import (
     step_of,
     update_bundle_metadata,
 )
-from seq2seq.errors import CheckpointError
 
 TENSORS = {
     "weight": torch.arange(15, dtype=torch.float32).reshape(3, 5).T,  # not contiguous

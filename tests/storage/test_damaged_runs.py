@@ -11,14 +11,15 @@ import pytest
 from toy import RECIPE, write_corpus
 from trainings import WRITER, NoTensorBoard, die, final_weights, interrupting, same
 
-from seq2seq import checksums, preparation
-from seq2seq.averaging import average_checkpoints
-from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.cli import main
+from seq2seq.data import preparation
 from seq2seq.errors import CheckpointError
 from seq2seq.recipe import load_recipe
-from seq2seq.tokenizer_files import load_tokenizers
-from seq2seq.trainer import train
+from seq2seq.storage import checksums
+from seq2seq.storage.averaging import average_checkpoints
+from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
+from seq2seq.storage.tokenizer_files import load_tokenizers
+from seq2seq.training.trainer import train
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from seq2seq.errors import CheckpointError
-from seq2seq.locking import lock_run
+from seq2seq.storage.locks import lock_run
 
 
 def hold_lock(run, then):

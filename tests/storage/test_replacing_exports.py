@@ -3,10 +3,10 @@
 import pytest
 from dying import killed_at_operation
 
-from seq2seq import storage
 from seq2seq.errors import FormatError, UserError
 from seq2seq.interop import parity
 from seq2seq.interop.parity import Parity, Tolerance, write_gated
+from seq2seq.storage import directories as storage
 
 
 @pytest.fixture(params=[True, False], ids=["exchanging", "renaming"])

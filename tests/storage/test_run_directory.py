@@ -5,7 +5,7 @@ import json
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq.run import Log
+from seq2seq.storage.run_directory import Log
 
 
 def write(run, steps, resumed_at=0, records=0, seconds=0.0):

@@ -12,7 +12,7 @@ from math import exp, isclose
 import pytest
 import sentencepiece
 
-from seq2seq.subword_sampling import SubwordSampler
+from seq2seq.tokenizers.subword_sampling import SubwordSampler
 
 TEXT = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus",
         "die Kinder laufen im Garten und lachen laut"]
@@ -111,7 +111,7 @@ def test_what_was_drawn_before_changes_nothing(processor):
 
 def test_a_full_cache_changes_nothing(processor, monkeypatch):
     expected = SubwordSampler(processor).sample(TEXT * 3, 0.3, 7)
-    monkeypatch.setattr("seq2seq.subword_sampling.CACHED_WORDS", 2)
+    monkeypatch.setattr("seq2seq.tokenizers.subword_sampling.CACHED_WORDS", 2)
     assert SubwordSampler(processor).sample(TEXT * 3, 0.3, 7) == expected
 
 
@@ -119,7 +119,7 @@ def test_another_process_draws_the_same(processor, tmp_path):
     (tmp_path / "model").write_bytes(processor.serialized_model_proto())
     program = textwrap.dedent(f"""
         import sentencepiece
-        from seq2seq.subword_sampling import SubwordSampler
+        from seq2seq.tokenizers.subword_sampling import SubwordSampler
         processor = sentencepiece.SentencePieceProcessor(model_file={str(tmp_path / "model")!r})
         print(SubwordSampler(processor).sample({TEXT!r}, 0.3, 7))
     """)

@@ -19,8 +19,7 @@ from hypothesis import strategies
 
 from seq2seq.errors import TokenizerError
 from seq2seq.recipe.schema import TokenizerSection
-from seq2seq.sizes import vocabulary_size
-from seq2seq.tokenizer import (
+from seq2seq.tokenizers.tokenizer import (
     CONTROL_BYTES,
     END_ID,
     START_ID,
@@ -30,6 +29,7 @@ from seq2seq.tokenizer import (
     _draw,
     train_tokenizers,
 )
+from seq2seq.tokenizers.vocabulary_size import vocabulary_size
 
 GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus",
           "die Kinder laufen im Garten und lachen laut"]
@@ -235,7 +235,7 @@ def in_a_fresh_process(program: str) -> str:
 def test_another_process_makes_the_same_model(trained, tmp_path, kind, joint):
     in_a_fresh_process(f"""
         from seq2seq.recipe.schema import TokenizerSection
-        from seq2seq.tokenizer import train_tokenizers
+        from seq2seq.tokenizers.tokenizer import train_tokenizers
         section = TokenizerSection(type={kind!r}, joint={joint!r}, vocab_size={SIZES[joint]})
         train_tokenizers({PAIRS!r}, section, 1).save({str(tmp_path)!r})
     """)
@@ -247,7 +247,7 @@ def test_another_process_draws_the_same_samples(trained, tmp_path, kind):
     tokenizer = trained[kind, True].source
     tokenizer.save(tmp_path / "model")
     printed = in_a_fresh_process(f"""
-        from seq2seq.tokenizer import Tokenizer
+        from seq2seq.tokenizers.tokenizer import Tokenizer
         print(Tokenizer.load({str(tmp_path / "model")!r}).sample({LINES!r}, 0.3, 7))
     """)
     assert printed.strip() == str(tokenizer.sample(LINES, 0.3, 7))

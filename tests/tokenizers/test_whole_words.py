@@ -7,8 +7,8 @@ from hypothesis import strategies
 
 from seq2seq.errors import TokenizerError
 from seq2seq.recipe import TokenizerSection
-from seq2seq.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Words, train_tokenizers
-from seq2seq.words import position_fault, positions, train_words
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Words, train_tokenizers
+from seq2seq.tokenizers.whole_words import position_fault, positions, train_words
 
 WORD = strategies.text(min_size=1, max_size=7).filter(lambda text: text.split() == [text]).filter(
     lambda text: text.isprintable())

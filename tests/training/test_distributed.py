@@ -13,18 +13,18 @@ import pytest
 import torch
 from toy import RECIPE, write_corpus
 
-from seq2seq.checkpoint import newest_checkpoint
 from seq2seq.errors import UserError
-from seq2seq.processes import Group, joined
 from seq2seq.recipe import load_recipe
-from seq2seq.run import LOG_FILE
-from seq2seq.trainer import train
+from seq2seq.storage.checkpoints import newest_checkpoint
+from seq2seq.storage.run_directory import LOG_FILE
+from seq2seq.training.distributed import Group, joined
+from seq2seq.training.trainer import train
 
 # `torchrun` starts this; DOUBLE lets it compute in float64, where nothing is lost to rounding.
 WORKER = """
 import os, sys
 from pathlib import Path
-from seq2seq import trainer
+from seq2seq.training import trainer
 from seq2seq.cli import main
 if "DOUBLE" in os.environ:
     build = trainer.build_model
@@ -38,7 +38,7 @@ if os.environ.get("DIES") == os.environ.get("RANK", "0") and not Path(sys.argv[-
         step(self, parts)
     trainer.Training._step = dying
 if "EXPLODES" in os.environ:
-    from seq2seq import progress
+    from seq2seq.training import train_state as progress
     progress.SMOOTHING_STEPS = 2
     update = trainer.Training._update
     trainer.Training._update = lambda self, rate, step: update(

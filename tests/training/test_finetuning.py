@@ -4,12 +4,12 @@ import pytest
 from toy import RECIPE, write_corpus
 from trainings import same
 
-from seq2seq.checkpoint import load_bundle
+from seq2seq.data.preparation import train_or_load_tokenizers
 from seq2seq.errors import RecipeError
 from seq2seq.interop.huggingface import import_model
-from seq2seq.preparation import train_or_load_tokenizers
 from seq2seq.recipe import differences, load_recipe, parse_recipe
-from seq2seq.trainer import Training, train
+from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.training.trainer import Training, train
 from tests.marian_models import make
 
 FINE_TUNING = """

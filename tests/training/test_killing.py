@@ -10,7 +10,7 @@ import pytest
 from killing import PHASES
 from toy import RECIPE, write_corpus
 
-HARNESS = Path(__file__).parent / "killing.py"
+HARNESS = Path(__file__).parents[1] / "killing.py"
 
 
 def kill(folder: Path, seed: int, kills: int) -> dict:

@@ -15,7 +15,7 @@ from benchmarks.reference import PlainTransformer, plain_model, train_steps
 from seq2seq.errors import UserError
 from seq2seq.model.rnn import Cell
 from seq2seq.recipe import load_recipe
-from seq2seq.trainer import Training
+from seq2seq.training.trainer import Training
 
 RECIPE = """
 name: learning
@@ -120,7 +120,7 @@ def test_gates_are_drawn_as_the_one_matrix_they_are_stored_in():
 
 
 def test_steps_run_on_from_one_epoch_into_the_next(make_corpus):
-    recipe = load_recipe(Path(__file__).parents[1] / "recipes" / "multi30k" / "de_en.yaml",
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes" / "multi30k" / "de_en.yaml",
                          ["training.batch_tokens=11"], check_files=False)
     corpus = make_corpus()
     steps = list(steps_of(corpus, recipe, 7))

@@ -12,18 +12,18 @@ import torch
 from trainings import WRITER, NoTensorBoard, die, final_weights, interrupting, logged, same
 
 from seq2seq.check import inspect
-from seq2seq.checkpoint import load_bundle, newest_checkpoint
-from seq2seq.cleaning import clean
 from seq2seq.cli import main
-from seq2seq.corpus import Counts, read_corpus
+from seq2seq.data.cleaning import clean
+from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.preparation import taken_tokenizers
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
-from seq2seq.evaluation import format_scores, perplexities
-from seq2seq.generation import generate
-from seq2seq.preparation import taken_tokenizers
+from seq2seq.evaluation.scores import format_scores, perplexities
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
-from seq2seq.tokenizer import Tokenizers
-from seq2seq.trainer import train
-from seq2seq.translator import Translator
+from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.trainer import train
+from seq2seq.translation.generation import generate
+from seq2seq.translation.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from seq2seq.optim import build_optimizer, learning_rate, scale_gradients, update_moving_average
 from seq2seq.recipe import TrainingSection
+from seq2seq.training.optimizers import build_optimizer, learning_rate, scale_gradients, update_moving_average
 
 
 def rates(steps, **section):

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from toy import RECIPE, write_corpus
 
-from seq2seq import synthetic
 from seq2seq.check import inspect
-from seq2seq.checkpoint import update_bundle_metadata
-from seq2seq.checksums import journal_of
+from seq2seq.data.preparation import taken_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
-from seq2seq.preparation import taken_tokenizers
 from seq2seq.recipe import DecodingSection, load_recipe
-from seq2seq.synthetic import with_synthetic_text
-from seq2seq.trainer import Training, train
-from seq2seq.translator import Translator
+from seq2seq.storage.checkpoints import update_bundle_metadata
+from seq2seq.storage.checksums import journal_of
+from seq2seq.training import synthetic_text as synthetic
+from seq2seq.training.synthetic_text import with_synthetic_text
+from seq2seq.training.trainer import Training, train
+from seq2seq.translation.translator import Translator
 
 LINES = ["zwei Katze", "rot", "", "Hund und Katze und Hund", "nicht blau drei"]
 

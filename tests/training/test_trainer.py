@@ -11,14 +11,14 @@ import torch
 from toy import RECIPE, write_corpus
 from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same
 
-from seq2seq import gradients, trainer
-from seq2seq.checkpoint import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.errors import CheckpointError, RecipeError, UserError
-from seq2seq.progress import Progress
 from seq2seq.recipe import load_recipe
-from seq2seq.stopping import Stopped
-from seq2seq.tokenizer import Tokenizers
-from seq2seq.trainer import Training, train
+from seq2seq.signals import Stopped
+from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training import gradients, trainer
+from seq2seq.training.train_state import Progress
+from seq2seq.training.trainer import Training, train
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
@@ -232,7 +232,7 @@ def test_parts_of_a_step_change_nothing(recipe, tmp_path):
 
 
 def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device: True)   # else it is emulated, more slowly
+    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)   # else it is emulated, more slowly
     losses = {}
     for precision in ("fp32", "bf16"):
         run = tmp_path / precision
@@ -243,7 +243,7 @@ def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path, monkey
 
 
 def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device: True)
+    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)
     for precision, chosen in (("fp32", "fp32"), ("bf16", "bf16"), ("auto", "bf16")):
         training = Training(recipe(f"training.precision={precision}"), tmp_path / precision)
         assert training._translator().precision == chosen
@@ -267,7 +267,7 @@ def test_a_lack_of_memory_cuts_the_steps_and_changes_nothing_else(recipe, tmp_pa
 
 
 def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, tmp_path, monkeypatch, capsys):
-    from seq2seq import trainer
+    from seq2seq.training import trainer
 
     real = trainer.scale_gradients
     calls = iter(range(100))
@@ -280,7 +280,7 @@ def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, t
 
 
 def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, monkeypatch):
-    from seq2seq import trainer
+    from seq2seq.training import trainer
 
     real = trainer.scale_gradients
     calls = iter(range(100))
@@ -296,7 +296,7 @@ def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, 
 def exploding(monkeypatch):
     """Updates a thousand times too large from step 8 on, unless the training has gone back and lowered its rate."""
     done = Training._update
-    monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)                  # so that a short training shows it
+    monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)      # so that a short training shows it
     monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
         self, rate * (1000 if step >= 8 and self.progress.rate_factor == 1 else 1), step))
 
@@ -322,7 +322,7 @@ def test_a_loss_that_blows_up_stops_the_training_and_names_the_good_checkpoint(r
 
 def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkeypatch, capsys):
     done = Training._update
-    monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)
+    monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     monkeypatch.setattr(Training, "_update",
                         lambda self, rate, step: done(self, rate * (1e5 if step >= 8 else 1), step))
     with pytest.raises(UserError, match="diverged. It has gone back 5 times, with half the learning rate each time: "):
@@ -333,7 +333,7 @@ def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkey
 
 def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recipe, tmp_path, monkeypatch, capsys):
     done = Training._update
-    monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)
+    monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     begins = {1: 11, 0.5: 7}                                                    # by rate: 6 is good, 9 not known to be
     monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
         self, rate * (1e5 if step >= begins.get(self.progress.rate_factor, 99) else 1), step))
@@ -346,7 +346,7 @@ def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recip
 
 def test_weights_that_are_no_numbers_at_a_validation_are_a_divergence_too(recipe, tmp_path, monkeypatch, capsys):
     done = Training._update
-    monkeypatch.setattr("seq2seq.progress.SMOOTHING_STEPS", 2)
+    monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
         self, rate * (1e38 if step == 11 and self.progress.rate_factor == 1 else 1), step))
     settings = "training.max_steps=20", "training.validate_every=3"

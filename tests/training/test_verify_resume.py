@@ -6,11 +6,11 @@ import sys
 import pytest
 from toy import RECIPE, write_corpus
 
-from seq2seq import verification
 from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
-from seq2seq.verification import differences, remains, shortened
+from seq2seq.training import verify_resume as verification
+from seq2seq.training.verify_resume import differences, remains, shortened
 
 
 @pytest.fixture

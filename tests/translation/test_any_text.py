@@ -13,7 +13,7 @@ from hypothesis import strategies
 from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq import cli
-from seq2seq.translator import Translator
+from seq2seq.translation.translator import Translator
 
 # The model is random. Its translations are short, so that many can be made.
 RECIPE = recipe_text(

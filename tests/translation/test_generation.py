@@ -10,9 +10,9 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 
 from seq2seq.cli import main
 from seq2seq.errors import CheckpointError, CorpusError, UserError
-from seq2seq.generation import generate
-from seq2seq.rescoring import rescore
-from seq2seq.translator import Translation, Translator
+from seq2seq.translation.generation import generate
+from seq2seq.translation.rescoring import rescore
+from seq2seq.translation.translator import Translation, Translator
 
 TRANSLATES = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",

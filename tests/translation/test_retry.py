@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq.decoding import Decoding, Found, Part
 from seq2seq.errors import RequestError
-from seq2seq.faults import faults
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.safety_net import MOST_LOST, mended
-from seq2seq.search import Hypothesis
-from seq2seq.translator import Translator
-from seq2seq.workers import TranslatorPool
+from seq2seq.search.beam import Hypothesis
+from seq2seq.translation.faults import faults
+from seq2seq.translation.retry import MOST_LOST, mended
+from seq2seq.translation.search_setup import Decoding, Found, Part
+from seq2seq.translation.translator import Translator
+from seq2seq.translation.worker_processes import TranslatorPool
 
 RECIPE = recipe_text(
     293, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 61",

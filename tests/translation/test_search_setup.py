@@ -16,18 +16,18 @@ import sentencepiece
 import torch
 from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq.batching import EncodedSide
-from seq2seq.confidence import log_probabilities, words_of
-from seq2seq.decoding import Decoding, Request
+from seq2seq.data.batching import EncodedSide
 from seq2seq.errors import CheckpointError, RequestError, UserError
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.minimum_bayes_risk import expected_utilities
 from seq2seq.recipe import DecodingSection
-from seq2seq.search import Hypotheses
-from seq2seq.tokenizer import END_ID, Tokenizer, Tokenizers
-from seq2seq.translator import Translator
-from seq2seq.words import Words
-from seq2seq.workers import TranslatorPool
+from seq2seq.search.beam import Hypotheses
+from seq2seq.search.minimum_bayes_risk import expected_utilities
+from seq2seq.tokenizers.tokenizer import END_ID, Tokenizer, Tokenizers
+from seq2seq.tokenizers.whole_words import Words
+from seq2seq.translation.search_setup import Decoding, Request
+from seq2seq.translation.translator import Translator
+from seq2seq.translation.word_confidence import log_probabilities, words_of
+from seq2seq.translation.worker_processes import TranslatorPool
 
 RECIPE = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 7, max_positions: 31",

@@ -14,22 +14,22 @@ import pytest
 import torch
 from random_models import ENGLISH, GERMAN, parsed, random_model, recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq import translator as module
-from seq2seq.batching import EncodedSide
-from seq2seq.checkpoint import MODEL, RECIPE, load_bundle, save_bundle
-from seq2seq.decoding import Request
+from seq2seq.data.batching import EncodedSide
+from seq2seq.devices import has_fast_bf16
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
-from seq2seq.generation import generate
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.machine import has_fast_bf16
-from seq2seq.processes import SharedTranslator
+from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
-from seq2seq.restoring import stored_weights
-from seq2seq.search import search, wu_normaliser
-from seq2seq.storage import read_tensors
-from seq2seq.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
-from seq2seq.translator import Translation, Translator
-from seq2seq.workers import TranslatorPool
+from seq2seq.search.beam import search, wu_normaliser
+from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
+from seq2seq.storage.directories import read_tensors
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
+from seq2seq.training.distributed import SharedTranslator
+from seq2seq.translation import translator as module
+from seq2seq.translation.generation import generate
+from seq2seq.translation.search_setup import Request
+from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.worker_processes import TranslatorPool
 
 # The model is random: it says nothing, but says it reproducibly. (Its faults are the matter of test_safety_net.py.)
 RECIPE_TEXT = recipe_text(
@@ -530,7 +530,7 @@ def test_devices_and_precisions_that_are_not_there_are_refused(bundle):
 
 
 def test_bf16_translates_too(bundle, translator, monkeypatch):
-    monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device: True)   # else it is emulated, more slowly
+    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)   # else it is emulated, more slowly
     rough = Translator.load(bundle, device="cpu", precision="bf16")
     assert next(rough.model.parameters()).dtype == torch.bfloat16
     assert len(rough.translate(MIXED)) == len(MIXED)
@@ -541,7 +541,7 @@ def test_bf16_translates_too(bundle, translator, monkeypatch):
 
 def test_auto_is_bf16_where_the_processor_has_it_and_else_fp32(bundle, monkeypatch):
     for fast, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device, fast=fast: fast)
+        monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device, fast=fast: fast)
         found = Translator.load(bundle, device="cpu")
         assert found.model.target_embedding.dtype == expected
         assert found.precision == {torch.bfloat16: "bf16", torch.float32: "fp32"}[expected]
@@ -549,7 +549,7 @@ def test_auto_is_bf16_where_the_processor_has_it_and_else_fp32(bundle, monkeypat
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_lower_precisions_translate_nearly_alike(bundle, translator, precision, monkeypatch):
-    monkeypatch.setattr("seq2seq.machine.has_fast_bf16", lambda device: True)
+    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)
     rough = Translator.load(bundle, device="cpu", precision=precision)
     assert len(rough.translate(GERMAN)) == len(GERMAN)
     ids, offsets, _ = EncodedSide.from_lists(translator.tokenizers.source.encode(GERMAN)).gather(np.arange(4))

@@ -15,10 +15,10 @@ import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.cli import main
-from seq2seq.commands import translate as command
+from seq2seq.cli import translate as command
 from seq2seq.errors import CorpusError
-from seq2seq.translator import Translator, growing_blocks
-from seq2seq.workers import TranslatorPool
+from seq2seq.translation.translator import Translator, growing_blocks
+from seq2seq.translation.worker_processes import TranslatorPool
 
 RECIPE = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
@@ -194,9 +194,9 @@ def test_blocks_end_at_the_same_places_wherever_the_lines_begin(largest):
 DRIVER = """\
 import os, signal, sys
 from seq2seq.cli import main
-from seq2seq.commands import translate as command
-from seq2seq.textio import Output
-from seq2seq.translator import Translator
+from seq2seq.cli import translate as command
+from seq2seq.translation.text_io import Output
+from seq2seq.translation.translator import Translator
 command.BLOCK_LINES = 7
 translate, write, blocks, lines = Translator.translate, Output.write, 0, 0
 sent = [getattr(signal, name) for name in os.environ["SENT"].split()]
@@ -222,7 +222,7 @@ sys.exit(main())
 
 
 def start(directory: Path, sent: str, *arguments: str, **options) -> subprocess.Popen:
-    environment = os.environ | {"SENT": sent, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {"SENT": sent, "PYTHONPATH": str(Path(__file__).parents[2])}
     (directory / "driver.py").write_text(textwrap.dedent(DRIVER))
     return subprocess.Popen([sys.executable, "driver.py", "translate", "model", *arguments, "--device", "cpu"],
                             env=environment, stderr=subprocess.PIPE, **options)
@@ -265,7 +265,7 @@ def test_a_process_that_waits_for_lines_stops_at_once(directory):
 
 
 def test_a_damaged_gz_is_named(tmp_path):
-    from seq2seq.textio import reading
+    from seq2seq.translation.text_io import reading
 
     path = tmp_path / "text.gz"
     path.write_bytes(gzip.compress(b"")[:10] + b"\xff" * 9)                     # a header, and blocks of no known kind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seq2seq.sizes import RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
+from seq2seq.tokenizers.vocabulary_size import RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
 
 
 @pytest.mark.parametrize(("pairs", "size"), [

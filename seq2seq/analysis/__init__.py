@@ -1,0 +1,1 @@
+"""Alignments, and attention as text, web page and picture."""

@@ -1,0 +1,1 @@
+"""Corpora: readers, cleaning, language identification, preparation and packed batches."""

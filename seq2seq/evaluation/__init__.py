@@ -1,0 +1,1 @@
+"""BLEU, chrF and TER with signatures; significance tests."""

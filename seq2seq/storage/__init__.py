@@ -1,0 +1,1 @@
+"""Files that survive a crash: atomic directories, locks, checksums, checkpoints, averaging, run directories."""

@@ -1,0 +1,1 @@
+"""Text to ids and back: sentencepiece, whole words, Marian vocabularies, subword sampling."""

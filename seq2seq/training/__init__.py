@@ -1,0 +1,1 @@
+"""The training loop: gradients, optimizers, validation, divergence, synthetic text, distributed training."""

@@ -1,0 +1,1 @@
+"""Lines in, translations out: Translator, long lines, retries, generation, rescoring, worker processes."""

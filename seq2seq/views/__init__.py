@@ -1,1 +1,0 @@
-"""Pictures: attention as a page for the browser and as PNG, learning curves as SVG."""
