@@ -25,6 +25,7 @@ from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import REFUSING, Corpus, Recipe
+from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checksums import (
     Check,
     crc32_of,
@@ -34,7 +35,7 @@ from seq2seq.storage.checksums import (
     seal_is_broken,
     sealed,
 )
-from seq2seq.storage.directories import sync, write_json
+from seq2seq.storage.directories import as_json, write_json
 from seq2seq.storage.tokenizer_files import load_tokenizers, tokenizers_of_run
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 
@@ -200,10 +201,7 @@ def _check(directory: Path, described: dict[str, Any]) -> Check:
         if (damage := _impossible(directory, described)) is not None:
             return damage
         crc32 = {name: crc32_of(directory / name) for name in described["bytes"]}
-        aside = directory / f"{DESCRIPTION}.writing"
-        write_json(aside, sealed({**described, "crc32": crc32}))
-        sync(aside)
-        os.replace(aside, directory / DESCRIPTION)
+        replace_file(directory / DESCRIPTION, as_json(sealed({**described, "crc32": crc32})))
         return None
 
     return Check(sum(described["bytes"].values()), find_damage)

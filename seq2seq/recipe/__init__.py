@@ -5,7 +5,7 @@ from seq2seq.recipe.data import Cleaning, Corpus, Data
 from seq2seq.recipe.decoding import DecodingOptions, DecodingSection
 from seq2seq.recipe.messages import decoding_with
 from seq2seq.recipe.model import Metric, ModelSection
-from seq2seq.recipe.reading import load_recipe, parse_recipe, save_recipe
+from seq2seq.recipe.reading import load_recipe, parse_recipe
 from seq2seq.recipe.reference import recipe_reference, recipe_schema
 from seq2seq.recipe.schema import Languages, Recipe, TokenizerSection
 from seq2seq.recipe.section import Section
@@ -34,5 +34,4 @@ __all__ = [
     "parse_recipe",
     "recipe_reference",
     "recipe_schema",
-    "save_recipe",
 ]

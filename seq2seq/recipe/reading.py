@@ -74,13 +74,6 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
     return recipe.located(directory)
 
 
-def save_recipe(recipe: Recipe, path: str | Path) -> None:
-    """Write the recipe to a file, whole or not at all."""
-    unfinished = Path(f"{path}.unfinished")
-    unfinished.write_text(recipe.to_yaml(), encoding="utf-8", newline="\n")
-    os.replace(unfinished, path)
-
-
 def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:

@@ -18,6 +18,7 @@ from typing import Any
 from seq2seq.compression import regular_bytes
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import parse_json
+from seq2seq.storage.atomic import replace_file
 
 SEAL = "checksum"
 """The key of a JSON object that holds the checksum of all its other keys."""
@@ -105,10 +106,7 @@ def note_text(text: Path, crc32: int) -> None:
     Args:
         crc32: zlib.crc32 of its bytes.
     """
-    journal = journal_of(text)
-    aside = journal.with_name(f"{journal.name}.writing")
-    aside.write_text(json.dumps({"bytes": text.stat().st_size, "crc32": crc32}))
-    os.replace(aside, journal)
+    replace_file(journal_of(text), json.dumps({"bytes": text.stat().st_size, "crc32": crc32}).encode())
 
 
 def noted_text(text: Path) -> tuple[int, int] | None:

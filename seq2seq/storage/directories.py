@@ -23,6 +23,7 @@ from torch import Tensor
 from seq2seq.compression import regular_bytes
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.storage.atomic import sync
 from seq2seq.storage.checksums import SEAL, seal_is_broken
 
 Read = TypeVar("Read")
@@ -154,15 +155,6 @@ def make_directories(path: Path) -> None:
         sync(path.parent)
 
 
-def sync(path: Path) -> None:
-    """Return when the file's contents, or the directory's names, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file. Tensors that share memory are refused by safetensors: name each once.
 
@@ -180,8 +172,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write JSON that people can read too."""
-    path.write_bytes(_json(values))
+    """Write values as `as_json` puts them."""
+    path.write_bytes(as_json(values))
 
 
 def replace_json(directory: int, name: str, values: Mapping[str, Any]) -> None:
@@ -194,7 +186,7 @@ def replace_json(directory: int, name: str, values: Mapping[str, Any]) -> None:
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=directory)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_json(values))
+            file.write(as_json(values))
             file.flush()
             os.fsync(descriptor)
         os.replace(aside, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -205,7 +197,8 @@ def replace_json(directory: int, name: str, values: Mapping[str, Any]) -> None:
         raise
 
 
-def _json(values: Mapping[str, Any]) -> bytes:
+def as_json(values: Mapping[str, Any]) -> bytes:
+    """JSON that people can read too, closed by a newline."""
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 

@@ -16,9 +16,10 @@ from seq2seq import console
 from seq2seq.errors import RecipeError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
+from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, newest_checkpoint
 from seq2seq.storage.checksums import sealed_text, unsealed_text
-from seq2seq.storage.directories import read_file, sync
+from seq2seq.storage.directories import read_file
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -48,7 +49,7 @@ def admit(recipe: Recipe, run: Path) -> Recipe:
             console.say(f"changed since this run began: {change}")
         if not changes:
             return recipe
-    replace(path, sealed_text(recipe.resolve().to_yaml().encode()))
+    replace_file(path, sealed_text(recipe.resolve().to_yaml().encode()))
     return recipe
 
 
@@ -187,7 +188,7 @@ class Log:
             console.warn(f"{self.path} is damaged: its records up to step {step:,} are not what was logged. The "
                          "training goes on, it reads nothing from them; the curves may lack a point or have a wrong "
                          "one.")
-        replace(self.path, contents)
+        replace_file(self.path, contents)
         return [record for _, record in kept]
 
 
@@ -202,14 +203,6 @@ def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[st
         except (ValueError, KeyError, TypeError):
             continue                                                            # the end of a killed process
     return found
-
-
-def replace(path: Path, contents: bytes) -> None:
-    """Write a file anew; a power cut leaves the old one or the new one."""
-    aside = path.with_name(f"{path.name}.writing")
-    aside.write_bytes(contents)
-    sync(aside)
-    os.replace(aside, path)
 
 
 class NoLog(Log):

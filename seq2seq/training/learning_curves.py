@@ -14,7 +14,8 @@ from xml.sax.saxutils import escape
 
 from seq2seq import console
 from seq2seq.console import printable
-from seq2seq.storage.run_directory import LOG_FILE, log_records, replace
+from seq2seq.storage.atomic import replace_file
+from seq2seq.storage.run_directory import LOG_FILE, log_records
 
 Point = tuple[int, float]
 
@@ -107,7 +108,7 @@ def draw_curves(run: Path, metric: str) -> None:
     path = run / CURVES
     try:
         records = [record for _, record in log_records(run / LOG_FILE)]
-        replace(path, learning_curves(records, run.absolute().name, metric).encode())
+        replace_file(path, learning_curves(records, run.absolute().name, metric).encode())
     except OSError as error:
         console.warn(f"{path} cannot be written: {error.strerror}. The training goes on; its figures are in "
                      f"{LOG_FILE}, and the next validation draws the curves again.")

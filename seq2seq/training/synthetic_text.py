@@ -22,9 +22,10 @@ from seq2seq.data.language_codes import same_code
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.recipe.decoding import DRAWN, SAMPLING_KEYS
+from seq2seq.storage.atomic import sync
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.checksums import journal_of, note_text, noted_text
-from seq2seq.storage.directories import read_metadata, sync
+from seq2seq.storage.directories import read_metadata
 from seq2seq.translation.search_setup import Request
 from seq2seq.translation.translator import Translator
 

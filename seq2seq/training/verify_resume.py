@@ -16,7 +16,8 @@ from typing import Any
 
 from seq2seq.errors import UserError
 from seq2seq.json_reader import parse_json
-from seq2seq.recipe import Recipe, save_recipe
+from seq2seq.recipe import Recipe
+from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import BEST, MODEL, RECIPE, STATE, list_checkpoints, step_of
 from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
@@ -75,7 +76,7 @@ def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: 
         place.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"{place} cannot be made: {error.strerror}. Name another --directory.") from error
-    save_recipe(shortened(recipe, steps), place / RECIPE)
+    replace_file(place / RECIPE, shortened(recipe, steps).to_yaml().encode())
     whole, parted = place / "whole", place / "parted"
     _watch(place, whole, steps, advance, 0)
     parted.mkdir()

@@ -15,6 +15,7 @@ from seq2seq import console
 from seq2seq.compression import regular_bytes
 from seq2seq.errors import UserError
 from seq2seq.json_reader import parse_json
+from seq2seq.storage.atomic import replace_file
 from seq2seq.translation.text_io import Output, writing
 
 Item = TypeVar("Item")
@@ -82,13 +83,7 @@ class Journal:
         os.fsync(self.output.file.fileno())
         record = {"format_version": FORMAT, "made_from": self._made_from, "lines": self.lines,
                   "bytes": self.output.part.stat().st_size, "seen": self._seen.hexdigest()}
-        path = journal_of(self.output.part)
-        aside = path.with_name(f"{path.name}.writing")
-        with aside.open("w", encoding="utf-8") as file:
-            json.dump(record, file, indent=2, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        replace_file(journal_of(self.output.part), json.dumps(record, indent=2, ensure_ascii=False).encode())
 
     def _note(self, item: Item) -> Item:
         self._seen.update(f"{item!r}\n".encode(errors="surrogatepass"))

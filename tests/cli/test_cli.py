@@ -24,7 +24,7 @@ from seq2seq.cli import COMMANDS, main
 from seq2seq.errors import CorpusError
 from seq2seq.model import build_model
 from seq2seq.model.load_model import stored_weights
-from seq2seq.recipe import Recipe, parse_recipe, save_recipe
+from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, save_checkpoint
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
@@ -678,7 +678,7 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokeniz
     write_tests(directory / "elsewhere")
     place = directory / "runs" / "tiny"
     save_bundle(place / "best", random_weights(recipe, 1), RECIPE, tokenizers.files(), {})
-    save_recipe(recipe.located(directory / "elsewhere").resolve(), place / "recipe.yaml")
+    (place / "recipe.yaml").write_text(recipe.located(directory / "elsewhere").resolve().to_yaml(), encoding="utf-8")
     for model in (place, place / "best"):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
@@ -737,7 +737,7 @@ def make_run(place: Path, recipe: Recipe, tokenizers: Tokenizers, steps: list[in
     for step in steps:
         state = {"average.x": torch.ones(1)} if step == 0 else {}
         save_checkpoint(place, step, random_weights(recipe, step), state, {})
-    save_recipe(recipe, place / "recipe.yaml")
+    (place / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     (place / "tokenizer").mkdir()
     tokenizers.save(place / "tokenizer")
 
