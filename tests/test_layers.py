@@ -16,9 +16,10 @@ CHAPTERS = ["recipe", "tokenizers", "storage", "data", "model", "search", "infer
             "training", "analysis", "check", "interop", "cli"]
 BESIDE_CHAPTERS = {"errors", "console", "signals", "devices", "compression", "json_reader"}
 WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "compression", "json_reader"]
-ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("data", "corpus"), ("data", "tmx"), ("data", "cleaning"), ("data", "numbers"),
-                      ("data", "pair_quality"), ("data", "language_codes"), ("data", "language_identification"),
-                      ("translation", "text_io"), ("translation", "unfinished_output")]
+ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("data", "corpus"), ("data", "tmx"), ("data", "cleaning"),
+                      ("data", "numbers"), ("data", "pair_quality"), ("data", "language_codes"),
+                      ("data", "language_identification"), ("translation", "text_io"),
+                      ("translation", "unfinished_output")]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",
                     "matplotlib", "lingua"}
@@ -103,7 +104,7 @@ def test_the_readme_lists_the_chapters_in_reading_order():
 
 
 def test_kernels_are_checked_without_torch():
-    for name in ("kernel_interface", "kernel_check"):
+    for name in ("kernel_interface", "kernel_reference", "kernel_check"):
         assert not any(imported.split(".")[0] == "torch" for imported in imports(MODULES["inference", name]))
 
 

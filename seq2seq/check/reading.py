@@ -16,7 +16,8 @@ from seq2seq.check.survey import Sample, describe_files, survey
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import Pair, read_pairs
 from seq2seq.data.line_splitting import SPACELESS, main_language
-from seq2seq.data.preparation import blocks, cleaned, sampled
+from seq2seq.data.preparation import blocks, cleaned
+from seq2seq.data.sampled_epochs import sampled
 from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary

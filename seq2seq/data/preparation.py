@@ -7,9 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +17,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.compression import regular_bytes
-from seq2seq.data.batching import EncodedCorpus, EncodedSide, derived_seed
+from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
@@ -210,7 +208,7 @@ def _check(directory: Path, described: dict[str, Any]) -> Check:
 def _impossible(directory: Path, described: dict[str, Any]) -> Path | None:
     """A file of offsets that do not rise from 0 to the number of ids; without checksums all that can be told."""
     for name, dtype in zip(SIDES, described["types"], strict=True):
-        side = _side(directory, name, dtype)
+        side = open_side(directory, name, dtype)
         if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
             return directory / f"{name}.offsets"
     return None
@@ -245,7 +243,7 @@ def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield block
 
 
-class _SideWriter:
+class SideWriter:
     """Appends tokenised sentences of one language to a file of ids and a file of offsets."""
 
     def __init__(self, directory: Path, name: str, tokenizer: Vocabulary) -> None:
@@ -280,7 +278,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     aside = directory.with_name(directory.name + ".writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    writers = [_SideWriter(aside, "source", tokenizers.source), _SideWriter(aside, "target", tokenizers.target)]
+    writers = [SideWriter(aside, "source", tokenizers.source), SideWriter(aside, "target", tokenizers.target)]
     keep_text = bool(recipe.tokenizer.subword_sampling)
     every_counts: dict[str, dict[str, Any]] = {}
     total = 0
@@ -339,7 +337,7 @@ def _short_enough(sides: list[tuple[np.ndarray, np.ndarray]], numbers: np.ndarra
 
 
 def _open(recipe: Recipe, directory: Path, described: dict[str, Any]) -> Prepared:
-    sides = [_side(directory, name, dtype) for name, dtype in zip(SIDES, described["types"], strict=True)]
+    sides = [open_side(directory, name, dtype) for name, dtype in zip(SIDES, described["types"], strict=True)]
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
     seen = times_pairs_are_seen(recipe, np.memmap(directory / "corpora", dtype=np.int64, mode="r"))
     return Prepared(directory, EncodedCorpus(sides[0], sides[1], seen, lines), described["counts"],
@@ -376,77 +374,7 @@ def times_seen(sizes: np.ndarray, weights: Sequence[float], temperature: float) 
     return chosen / chosen.sum() * seen.sum() / np.maximum(sizes, 1)
 
 
-class SampledEpochs:
-    """The corpus cut anew for each epoch (Kudo 2018, Provilkov et al. 2020), one epoch ahead of the training.
-
-    Seeded per block from (seed, epoch, block), so that an epoch is the same whenever and wherever it is made.
-    """
-
-    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, makes: bool = True) -> None:
-        """makes: whether this process makes the epochs, or finds them made by another."""
-        self.makes = makes
-        self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
-        self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="subword-sampling")
-        self._coming: dict[int, Future[EncodedCorpus]] = {}
-        self._closing = threading.Event()
-
-    def corpus(self, epoch: int) -> EncodedCorpus:
-        """The corpus as `epoch` sees it; begins to make the next."""
-        if not self.makes:
-            return self._open(epoch)
-        for number in (epoch, epoch + 1):
-            if number not in self._coming:
-                self._coming[number] = self._worker.submit(self._make, number)
-        for past in [number for number in self._coming if number < epoch]:
-            del self._coming[past]
-            shutil.rmtree(self._directory(past), ignore_errors=True)
-        return self._coming[epoch].result()
-
-    def close(self) -> None:
-        """Stop making epochs and delete those that were made."""
-        self._closing.set()
-        self._worker.shutdown(wait=True, cancel_futures=True)
-        for epoch in self._coming:
-            shutil.rmtree(self._directory(epoch), ignore_errors=True)
-
-    def _directory(self, epoch: int) -> Path:
-        return self.prepared.directory / f"epoch-{epoch:05d}"
-
-    def _make(self, epoch: int) -> EncodedCorpus:
-        directory = self._directory(epoch)
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir()
-        for name, tokenizer in (("source", self.tokenizers.source), ("target", self.tokenizers.target)):
-            writer = _SideWriter(directory, name, tokenizer)
-            with open(self.prepared.directory / f"{name}.txt", encoding="utf-8", newline="\n") as text:
-                lines = (line.removesuffix("\n") for line in text)
-                for number, block in enumerate(blocks(lines, BLOCK_PAIRS)):
-                    if self._closing.is_set():
-                        raise CancelledError
-                    seed = derived_seed(self.seed, "subwords", name, epoch, number)
-                    side = EncodedSide.from_lists(sampled(tokenizer, block, self.alpha, seed, self.max_pieces))
-                    writer.append(side.ids, side.lengths)
-            writer.close()
-        return self._open(epoch)
-
-    def _open(self, epoch: int) -> EncodedCorpus:
-        source, target = (
-            _side(self._directory(epoch), name, id_type(tokenizer.vocab_size))
-            for name, tokenizer in (("source", self.tokenizers.source), ("target", self.tokenizers.target)))
-        return replace(self.prepared.corpus, source=source, target=target)
-
-
-def sampled(tokenizer: Vocabulary, lines: list[str], alpha: float, seed: int, max_pieces: int) -> list[list[int]]:
-    """The lines cut at random. One that is cut into more pieces than the model has positions is cut as usual."""
-    found = tokenizer.sample(lines, alpha, seed)
-    long = [place for place, ids in enumerate(found) if len(ids) > max_pieces]
-    for place, shortest in zip(long, tokenizer.encode([lines[place] for place in long]), strict=True):
-        found[place] = shortest
-    return found
-
-
-def _side(directory: Path, name: str, dtype: Any) -> EncodedSide:
+def open_side(directory: Path, name: str, dtype: Any) -> EncodedSide:
     """One language of a corpus on disk, mapped into memory."""
     ids = np.memmap(directory / f"{name}.ids", dtype=dtype, mode="r")
     return EncodedSide(ids, np.memmap(directory / f"{name}.offsets", dtype=np.int64, mode="r"))

@@ -32,8 +32,8 @@ from seq2seq.inference.kernel_interface import (
     Norm,
     Stack,
 )
+from seq2seq.inference.kernel_reference import Array, activated, attended, brief, laid_out, numbers, read_back
 
-Array = np.ndarray
 END, START = 2, 1
 """As in the source."""
 GUARD = 256
@@ -390,53 +390,6 @@ class Checker:
         if self.random.random() < 0.4:
             return int(self.random.integers(1, min(largest, 24) + 1))
         return int(self.random.integers(1, largest + 1))
-
-
-def attended(query: Array, seen: Sequence[Array], heads: int) -> Array:
-    """softmax(Q K^T / sqrt(D)) V in float64; seen: of each row the keys and values, (keys, 2 * features)."""
-    features = query.shape[1]
-    size = features // heads
-    result = np.empty(query.shape)
-    for row, keys_values in enumerate(seen):
-        keys, values = np.split(keys_values.astype(np.float64).reshape(len(keys_values), 2, heads, size), 2, 1)
-        scores = np.einsum("hd,nhd->hn", query[row].astype(np.float64).reshape(heads, size), keys[:, 0]) / size**0.5
-        weights = np.exp(scores - scores.max(1, keepdims=True))
-        result[row] = np.einsum("hn,nhd->hd", weights / weights.sum(1, keepdims=True), values[:, 0]).ravel()
-    return result
-
-
-def brief(values: Array) -> Array:
-    """The bits of numbers in bfloat16, rounded to the nearest, ties to even."""
-    bits = values.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def numbers(bits: Array) -> Array:
-    """What bits in bfloat16 stand for."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def laid_out(keys_values: Array) -> Array:
-    """Keys and values of a sentence, (tokens, 2 * features), in the order in which attention reads them."""
-    keys, values = np.split(keys_values, 2, 1)
-    return np.concatenate([keys.T.ravel(), values.ravel()])
-
-
-def read_back(block: Array, features: int) -> Array:
-    """The inverse of `laid_out`."""
-    keys, values = np.split(block, 2)
-    return np.concatenate([keys.reshape(features, -1).T, values.reshape(-1, features)], 1)
-
-
-def activated(numbers: Array, activation: str) -> Array:
-    """ReLU, GELU or SiLU."""
-    if activation == "relu":
-        return np.maximum(numbers, 0)
-    if activation == "silu":
-        return numbers / (1 + np.exp(-numbers))
-    from math import erf
-
-    return 0.5 * numbers * (1 + np.vectorize(erf)(numbers / 2**0.5))
 
 
 def where(array: Array | None) -> int | None:

@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 
 from seq2seq import console
 from seq2seq.devices import cpu_flags
-from seq2seq.inference import kernel_check
+from seq2seq.inference import kernel_check, kernel_reference
 from seq2seq.signals import signal_name
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
@@ -49,8 +49,9 @@ def library(directory: Path | None = None) -> Path:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
     version = _run(compiler, "--version")
     # A library depends on the source, its check, the compiler and its flags, and the processor.
-    made_of = (SOURCE.read_text(encoding="utf-8"), Path(kernel_check.__file__).read_text(encoding="utf-8"), *FLAGS,
-               *WIDE, version, platform.machine(), *sorted(cpu_flags()))
+    texts = (SOURCE, Path(kernel_check.__file__), Path(kernel_reference.__file__))
+    made_of = (*(path.read_text(encoding="utf-8") for path in texts), *FLAGS, *WIDE, version, platform.machine(),
+               *sorted(cpu_flags()))
     cache = directory or _cache()
     compiled = cache / f"kernels-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}.so"
     if _loads(compiled):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,14 +17,14 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed, plan_epoch
-from seq2seq.data.preparation import SYNTHETIC, SampledEpochs, prepare, train_or_load_tokenizers
-from seq2seq.devices import choose_device, choose_dtype, describe, settle_process
+from seq2seq.data.preparation import SYNTHETIC, prepare, train_or_load_tokenizers
+from seq2seq.data.sampled_epochs import SampledEpochs
+from seq2seq.devices import choose_device, choose_dtype, describe, make_deterministic, settle_process
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
 from seq2seq.model import build_model
 from seq2seq.model.attention import runs_packed
 from seq2seq.model.load_model import stored_weights, weights_to_start_from
-from seq2seq.model.loss import perplexity
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, validated_weights
@@ -43,13 +41,14 @@ from seq2seq.storage.checkpoints import (
     update_bundle_metadata,
 )
 from seq2seq.storage.locks import lock_run
-from seq2seq.storage.run_directory import TENSORBOARD, Log, NoLog, admit, move_aside, recipe_checksum
+from seq2seq.storage.run_directory import Log, NoLog, admit, move_aside, recipe_checksum
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training.distributed import ALONE, Group, SharedTranslator, joined
 from seq2seq.training.divergence import Diverged, can_go_back, diverged, go_back, require_sane
 from seq2seq.training.gradients import StepGradients, gradient_of
-from seq2seq.training.learning_curves import CURVES, draw_curves
+from seq2seq.training.learning_curves import draw_curves
 from seq2seq.training.optimizers import build_optimizer, learning_rate, scale_gradients, update_moving_average
+from seq2seq.training.reporting import announce, figure, progress_figures, take_window
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.train_state import Progress
 from seq2seq.training.validation import Measured, Validation, require_held_out
@@ -115,7 +114,7 @@ class Training:
         self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
         self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
-        _make_deterministic(self.device)
+        make_deterministic(self.device)
         text = group.first_of_all(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
         self.tokenizers = group.first_of_all(lambda: train_or_load_tokenizers(text, run / "tokenizer"))
         self.tokenizer_checksums = checksums_of(self.tokenizers)
@@ -266,37 +265,17 @@ class Training:
 
     def _announce(self) -> None:
         dropped = sum(sum(counts["dropped"].values()) for counts in self.prepared.counts.values())
-        console.say(f"{_parameters(self.weights):,} parameters, {len(self.prepared.corpus):,} training pairs "
-                    f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
-                    f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}")
-        console.say(f"learning curves: {self.run / CURVES} in a browser, drawn anew at every validation; or "
-                    f"tensorboard --logdir {shlex.quote(str(self.run / TENSORBOARD))}")
-        console.say("loss is the mean of -log p (natural logarithm) of a target token, in training with label "
-                    "smoothing; perplexity is exp of it without: among so many equally probable tokens the model would "
-                    "hesitate as much")
-        if self.progress.step:
-            console.say(f"going on after step {self.progress.step:,}")
+        announce(self.run, f"{_parameters(self.weights):,} parameters, {len(self.prepared.corpus):,} training pairs "
+                 f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
+                 f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.progress.step)
 
     def _log_window(self, log: Log) -> list[str]:
-        """Write the means since the last line; the same as figures for the console, the most important first."""
-        window, self.progress.window = self.progress.window, {}
-        self.progress.seconds += window["seconds"]
-        if "steps" not in window:                                               # all of them were skipped
+        """Write the means since the last line of the log; return them as figures for the progress bar."""
+        means = take_window(self.progress, self._rate(self.progress.step))
+        if not means:
             return []
-        tokens = window["target_tokens"]
-        values = {
-            "epoch": self.progress.epoch,
-            "loss": window["loss"] / tokens,
-            "perplexity": perplexity(window["likelihood"], int(tokens)),
-            "learning_rate": self._rate(self.progress.step),
-            "gradient_norm": window["gradient_norm"] / window["steps"],
-            "tokens_per_second": (window["source_tokens"] + tokens) / window["seconds"],
-            "seconds": self.progress.seconds,
-        }
-        log.write("training", self.progress.step, values)
-        return [f"loss {values['loss']:.3f}", f"perplexity {_figure(values['perplexity'])}",
-                f"epoch {self.progress.epoch + 1}", f"{values['tokens_per_second']:,.0f} tokens/s",
-                f"learning rate {values['learning_rate']:.2e}", f"gradient {values['gradient_norm']:.2f}"]
+        log.write("training", self.progress.step, means)
+        return progress_figures(means)
 
     def _draw_curves(self) -> None:
         if self.group.first:
@@ -338,7 +317,7 @@ class Training:
             # the validation, where the other order would remember a score that no bundle has.
             self.progress.best_score, self.progress.best_step = score, self.progress.step
             self._save_best(measured)
-        shown = "  ".join(f"{name} {_figure(value)}" for name, value in values.items())
+        shown = "  ".join(f"{name} {figure(value)}" for name, value in values.items())
         translated = f"  (translated in {measured.precision})" if measured.scores else ""
         console.say(f"{title}  {shown}{translated}{'  (best)' if better else ''}")
         return measured, better
@@ -453,21 +432,9 @@ class Training:
         return scores
 
 
-def _make_deterministic(device: torch.device) -> None:
-    """The same seed gives the same weights: on a CPU to the bit for one number of threads."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    # It would also fill all fresh memory, a seventh of the time on a CPU, in case that somebody reads it unwritten.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
 @torch.no_grad()
 def _copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     torch._foreach_copy_(list(targets), list(sources))
-
-
-def _figure(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
 def _parameters(weights: Sequence[Tensor]) -> int:
