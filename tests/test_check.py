@@ -374,6 +374,16 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
     assert [(side, "a word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
 
 
+def test_pieces_a_word_are_those_of_the_pairs_that_training_keeps(directory):
+    recipe = load_recipe("recipe.yaml", ["data.cleaning.max_pieces=31"])
+    train_or_load_tokenizers(recipe, Path("run/tokenizer"))
+    short = inspect(recipe, Path("run")).corpora[0]
+    write(directory, "train", [*TEXTS["train"], "z" * 49 + "|" + "z" * 50])
+    with_long = inspect(recipe, Path("run")).corpora[0]
+    assert with_long.counts.dropped["too_many_pieces"] == 1
+    assert with_long.sides == short.sides
+
+
 def test_the_report_as_json_has_all_numbers(directory, capsys):
     assert main(["check", "recipe.yaml", "--format", "json"]) == 0
     values = json.loads(capsys.readouterr().out)
