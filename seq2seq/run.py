@@ -15,7 +15,7 @@ from typing import Any
 from seq2seq import console
 from seq2seq.checkpoint import RECIPE, list_checkpoints, newest_checkpoint
 from seq2seq.checksums import sealed_text, unsealed_text
-from seq2seq.errors import RecipeError
+from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
 from seq2seq.storage import read_file, sync
@@ -193,18 +193,20 @@ class Log:
         return [record for _, record in kept]
 
 
-def draw_curves(run: Path, metric: str) -> None:
+def draw_curves(run: Path, metric: str, smoothed: bool) -> None:
     """Write the learning curves of a run's whole log into its curves.svg; a warning where that cannot be done.
 
-    metric: the validation score to draw.
+    Arguments: as `learning_curves`.
     """
     path = run / CURVES
     try:
         records = [record for _, record in _records(run / LOG_FILE)]
-        _replace(path, learning_curves(records, run.absolute().name, metric).encode())
+        _replace(path, learning_curves(records, run.absolute().name, metric, smoothed).encode())
     except OSError as error:
         console.warn(f"{path} cannot be written: {error.strerror}. The training goes on; its figures are in "
                      f"{LOG_FILE}, and the next validation draws the curves again.")
+    except CheckpointError as error:
+        console.warn(f"{path} cannot be drawn: {error} The training goes on; it reads nothing from that file.")
 
 
 def _records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:

@@ -270,9 +270,10 @@ class Training:
                     f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}")
         console.say(f"learning curves: {self.run / CURVES} in a browser, drawn anew at every validation; or "
                     f"tensorboard --logdir {shlex.quote(str(self.run / TENSORBOARD))}")
-        console.say("loss is the mean of -log p (natural logarithm) of a target token, in training with label "
-                    "smoothing; perplexity is exp of it without: among so many equally probable tokens the model would "
-                    "hesitate as much")
+        smoothed = self.section.label_smoothing > 0
+        console.say("loss is the mean of -log p (natural logarithm) of a target token"
+                    f"{', in training with label smoothing' * smoothed}; perplexity is exp of it"
+                    f"{' without' * smoothed}: among so many equally probable tokens the model would hesitate as much")
         if self.progress.step:
             console.say(f"going on after step {self.progress.step:,}")
 
@@ -299,7 +300,7 @@ class Training:
 
     def _draw_curves(self) -> None:
         if self.group.first:
-            draw_curves(self.run, self.section.best_metric)
+            draw_curves(self.run, self.section.best_metric, self.section.label_smoothing > 0)
 
     # Validation
 
