@@ -221,7 +221,7 @@ def bounds(draw: random.Random) -> Command:
 
 
 def _number_keys() -> list[str]:
-    from seq2seq.recipe import Recipe
+    from seq2seq.recipe import load_recipe
 
     found = []
 
@@ -232,9 +232,6 @@ def _number_keys() -> list[str]:
         elif path and not path.startswith(("data.t", "data.valid", "languages", "name", "expected")):
             found.append(path)
 
-    from seq2seq.recipe import load_recipe
-
-    assert Recipe
     walk(load_recipe("recipe.yaml").model_dump(), "")
     return [*found, "data.train.0.limit", "data.train.0.weight", "data.train.0.max_line_bytes", "data.temperature"]
 

@@ -20,7 +20,7 @@ from seq2seq.compression import bounded_lines
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.translation.text_io import Input, beside, blocks_of_pairs
+from seq2seq.translation.text_io import Input, beside, blocks_of_pairs, require_as_many_lines
 
 HARNESS = Path(hostile.__file__)
 BLOCK = 120
@@ -97,6 +97,11 @@ def test_a_text_that_never_ends_beside_a_short_one_is_not_counted_to_its_end():
     few, endless = Input(io.BytesIO(b"dog\n" * 3), "few"), Input(Endless(), "endless")
     with pytest.raises(CorpusError, match="^endless has at least 100,004 lines, few has 3"):
         list(blocks_of_pairs(endless, few, 2))
+
+
+def test_lines_that_were_counted_to_their_end_are_exact():
+    with pytest.raises(CorpusError, match="^long has 200,003 lines, short has 3"):
+        require_as_many_lines(Input(io.BytesIO(), "long", 200_003), Input(io.BytesIO(), "short", 3))
 
 
 @pytest.mark.parametrize("kind", hostile.KINDS)

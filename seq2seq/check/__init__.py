@@ -13,6 +13,7 @@ from seq2seq.check.report import CorpusReport, Report, percentiles
 from seq2seq.check.show import show
 from seq2seq.check.survey import Sample
 from seq2seq.check.warnings import look_at, look_at_tokenization, look_at_words
+from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
 from seq2seq.training.synthetic_text import without_synthetic_text
 
@@ -72,13 +73,17 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     size_vocabulary(recipe, tokenizers, characters, report)
     size_model(recipe, report)
     if training and not any(reader.report.error for reader in training):
+        faults = report.warnings if lacking else report.errors                  # more text may mend them
         if not any(reader.report.pairs for reader in training):
-            report.errors.append("train: no pair is left after cleaning. Check that data.train names the right files, "
-                                 "and the limits in data.cleaning.")
-        elif fault is not None:                                                 # more text may mend it
-            (report.warnings if lacking else report.errors).append(fault)
+            faults.append("train: no pair is left after cleaning. Check that data.train names the right files, and the "
+                          "limits in data.cleaning.")
+        elif fault is not None:
+            faults.append(fault)
         elif tokenizers is not None:
-            size_training(recipe, [reader.lengths for reader in training], report)
+            try:
+                size_training(recipe, [reader.lengths for reader in training], report)
+            except CorpusError as error:
+                faults.append(str(error))
     if tokenizers is not None:
         look_at_model(recipe, tokenizers, run, report)
     size_disk(recipe, run, report)

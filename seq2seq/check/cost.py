@@ -83,17 +83,14 @@ def size_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np.nda
 
     Args:
         lengths: of each corpus of `data.train`, by side, the pieces of its pairs in any number of arrays.
+    Raises:
+        CorpusError: no pair is left, or the weights allow no epoch.
     """
     section, sides = recipe.training, recipe.data.valid.sides
     pairs = [sum(map(len, corpus[sides[-1]])) for corpus in lengths]
     if not sum(pairs):
-        report.errors.append("train: no pair is left: all have more pieces than data.cleaning.max_pieces allows.")
-        return
-    try:
-        seen = times_pairs_are_seen(recipe, np.repeat(np.arange(len(pairs)), pairs))
-    except CorpusError as error:
-        report.errors.append(str(error))
-        return
+        raise CorpusError("train: no pair is left: all have more pieces than data.cleaning.max_pieces allows.")
+    seen = times_pairs_are_seen(recipe, np.repeat(np.arange(len(pairs)), pairs))
     of_sides = [np.concatenate([block for corpus in lengths for block in corpus[side]]) for side in sides]
     tokens = {side: round(float(found.sum() if seen is None else found @ seen))
               for side, found in zip(sides, of_sides, strict=True)}

@@ -6,6 +6,7 @@ import resource
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -35,7 +36,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
     from seq2seq.devices import choose_device, free_memory, settle_process
     from seq2seq.training.trainer import Training
 
-    free = free_memory(choose_device())
+    free = free_memory(choose_device(recipe.training.device))
     if free is not None and report.model["bytes_in_training"] > free:
         report.warnings.append(f"weights, gradients and optimizer take {report.model['bytes_in_training'] / 1e9:,.1f} "
                                f"GB, and {free / 1e9:,.1f} GB of memory are free: no step was tried. Free some, or "
@@ -45,11 +46,13 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
     seconds: list[float] = []
     tokens: list[float] = []
     try:
-        with tempfile.TemporaryDirectory(prefix="seq2seq-check-") as name:
-            run = Path(name)
+        with ExitStack() as stack:
+            run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-")))
             (run / "tokenizer").mkdir()
             tokenizers.save(run / "tokenizer")
             training = Training(_shortened(recipe), run)
+            if training.sampled:                                                # before the directory goes
+                stack.callback(training.sampled.close)
             cuda = training.device.type == "cuda"
             console.say(f"measuring {STEPS} steps")
             for parts in islice(training._steps(), STEPS):
@@ -63,8 +66,6 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
                                   for key in ("source_tokens", "target_tokens")))
                 if sum(seconds) > SECONDS:
                     break
-            if training.sampled:
-                training.sampled.close()
             peak = torch.cuda.max_memory_allocated(training.device) if cuda else _peak_of_process()
     except UserError as error:
         report.errors.append(str(error))

@@ -107,15 +107,16 @@ class Reader:
             ids_of = {side: self._tokenizer(side).encode(texts) for side, texts in self._sides(block)}
             pieces = {side: [len(ids) for ids in lines] for side, lines in ids_of.items()}
             self._count_limits(pieces)
-            for side, lines in ids_of.items():
-                for ids in lines:
-                    self.pieces[side].update(ids)
             limit = self.recipe.data.cleaning.max_pieces
             long = {place for place, lengths in enumerate(zip(*pieces.values(), strict=True))
                     if clean_them and max(lengths) > limit}
             for place in sorted(long):
                 self.report.counts.drop("too_many_pieces", block[place][0])
             block = [pair for place, pair in enumerate(block) if place not in long]
+            for side, lines in ids_of.items():
+                for place, ids in enumerate(lines):
+                    if place not in long:
+                        self.pieces[side].update(ids)
             if clean_them and (alpha := self.recipe.tokenizer.subword_sampling):
                 seed = derived_seed(self.recipe.seed, "subwords", len(self.lengths[self.spec.sides[0]]))
                 pieces = {side: [len(ids) for ids in sampled(self._tokenizer(side), texts, alpha, seed, limit)]

@@ -23,11 +23,16 @@ STRETCH = 64
 MOST_STRETCHES = 320
 MOST_DECODED = 100
 """Lines, of those that are no UTF-8, by which the encoding of a file is guessed."""
-# Shift-JIS, named by its usual extension, hardly ever decodes as EUC-JP; the other way round it often does.
+# CP932 is Shift-JIS with its usual extension.
 ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949",), "el": ("CP1253",),
+             "tr": ("CP1254",), "he": ("CP1255",), "th": ("CP874",),
+             **dict.fromkeys(("ar", "fa", "ur"), ("CP1256",)), **dict.fromkeys(("et", "lt", "lv"), ("CP1257",)),
              **dict.fromkeys(("ru", "uk", "be", "bg", "mk", "sr"), ("CP1251",)),
              **dict.fromkeys(("cs", "hr", "hu", "pl", "ro", "sk", "sl"), ("CP1250",))}
 """Encodings that text in a language was mostly kept in before UTF-8, likely ones first."""
+FREQUENT = frozenset("的是不了在有我他一人大这這个個们們中来來上国國和说說时時，。、のにはをたがで")
+"""Characters of nearly all Chinese or Japanese text. Most of it can be decoded in several encodings (nearly all Big5 as
+GB18030), but these appear in one."""
 RATIOS = (1.5, 2.0, 3.0, 4.0)
 CHARACTERS = (250, 500, 1000, 5000)
 AGREEMENTS = (0.5, 0.7, 1.0)
@@ -138,8 +143,10 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
 def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
     """Name of the encoding that text in these languages, which is no UTF-8, is most likely in, as iconv knows it."""
     for encodings in filter(None, (ENCODINGS.get(main_language(language)) for language in languages)):
+        decoded = {}
         for encoding in encodings:
             with contextlib.suppress(UnicodeDecodeError):
-                data.decode(encoding)
-                return encoding
+                decoded[encoding] = data.decode(encoding)
+        if decoded:                                                             # of equally good ones the first
+            return max(decoded, key=lambda encoding: sum(map(FREQUENT.__contains__, decoded[encoding])))
     return "Latin-1 or Windows-1252"

@@ -121,7 +121,7 @@ def _look_at_judgement(corpus: CorpusReport, warnings: list[str]) -> None:
             (judgement.recognised, judgement.wrong_language, WRONG_LANGUAGE, "is in another language, says lingua; "
              "data.cleaning.language: lingua drops such pairs")):
         for side, finding in findings.items():
-            if findings is judgement.wrong_side and finding.count > SWAPPED * judged:
+            if findings is judgement.wrong_side and finding.count > max(SWAPPED * judged, 2):
                 warnings.append(f"{where}: the {side} of {finding} of {judged:,} pairs looks like the other side of "
                                 "train: source and target may be swapped, here or in data.train, or a file or column "
                                 "there may be a wrong one.")

@@ -47,8 +47,9 @@ def _lacking(left: Counter[str], here: _Reading, there: _Reading) -> int:
     """Numbers of `left`, from the text `here`, that the text `there` cannot be read to name. A zero never lacks:
     7:00 is 7 o'clock, and 99.00 is 99."""
     named = there.named.union(*there.also.values())
+    written = named | there.digits
     return sum(count for number, count in left.items() if number and number not in named
-               and here.also.get(number, set()).isdisjoint(named | there.digits))
+               and written.isdisjoint(here.also.get(number, ())))
 
 
 class _Reading:

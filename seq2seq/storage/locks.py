@@ -70,7 +70,7 @@ def require_lockable(run: Path) -> None:
     if not os.access(place, os.W_OK | os.X_OK):
         raise CheckpointError(f"{run}: {place} cannot be written to. Make it writable, or choose another --run-dir.")
     try:
-        descriptor = os.open(run / ".lock", os.O_RDONLY)
+        descriptor = os.open(run / ".lock", os.O_RDWR)                          # as `lock_run` opens it
     except FileNotFoundError:
         return
     except OSError as error:

@@ -343,6 +343,6 @@ def _cannot_train(size: int, message: str) -> TokenizerError:
         return _WrongSize(f"{asked} do not even hold all characters, bytes and symbols: {int(smallest[1]):,} are "
                           "needed. Raise it, set auto, or lower tokenizer.character_coverage.",
                           smallest=int(smallest[1]))
-    if "sentences_.empty()" in message:
+    if "sentences_.empty()" in message or "(all_chars_count) > (0)" in message:     # nothing, or white space alone
         return TokenizerError("there is no text to train the tokenizer on; see what data.cleaning drops.")
     return TokenizerError(f"sentencepiece cannot train a tokenizer: {message}")

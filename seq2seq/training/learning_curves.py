@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 from seq2seq import console
 from seq2seq.console import printable
+from seq2seq.errors import CheckpointError
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.run_directory import LOG_FILE, log_records
 
@@ -30,6 +31,8 @@ MOST_POINTS = 700
 """A line of more points than the plot has pixels is thinned."""
 LARGEST = 1e300
 """Numbers beyond it, infinity and NaN are left out."""
+SMALLEST = 1e-300
+"""A smaller difference is none: fractions of it are 0, which has no logarithm."""
 TICKS = 6
 """Ticks of an axis, about."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact matches, %", "perplexity": "perplexity"}
@@ -68,7 +71,7 @@ class Panel:
     curves: Sequence[Curve]
 
 
-def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: str) -> str:
+def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: str, smoothed: bool) -> str:
     """Draw loss, score and learning rate over the steps.
 
     Values that are not finite numbers are left out, and so is a panel without any.
@@ -77,10 +80,11 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
         records: of metrics.jsonl.
         metric: the score to draw; where the records lack it, and for `loss`, which is drawn anyway, the first that
             they have.
+        smoothed: the training loss is of smoothed labels, so its curve is not comparable with that of the validation.
     Returns:
         The picture, an XML document.
     """
-    panels = [panel for panel in _panels(list(records), metric) if panel.curves]
+    panels = [panel for panel in _panels(list(records), metric, smoothed) if panel.curves]
     last = max((step for panel in panels for curve in panel.curves for step, _ in curve.points), default=0)
     height = TITLE + len(panels) * (ABOVE + PLOT_HEIGHT + BELOW) + FOOT
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
@@ -100,25 +104,28 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
     return "\n".join([*parts, "</svg>\n"])
 
 
-def draw_curves(run: Path, metric: str) -> None:
+def draw_curves(run: Path, metric: str, smoothed: bool) -> None:
     """Write the learning curves of a run's whole log into its curves.svg; warn where that cannot be done.
 
-    metric: the validation score to draw.
+    Arguments: as `learning_curves`.
     """
     path = run / CURVES
     try:
         records = [record for _, record in log_records(run / LOG_FILE)]
-        replace_file(path, learning_curves(records, run.absolute().name, metric).encode())
+        replace_file(path, learning_curves(records, run.absolute().name, metric, smoothed).encode())
     except OSError as error:
         console.warn(f"{path} cannot be written: {error.strerror}. The training goes on; its figures are in "
                      f"{LOG_FILE}, and the next validation draws the curves again.")
+    except CheckpointError as error:
+        console.warn(f"{path} cannot be drawn: {error} The training goes on; it reads nothing from that file.")
 
 
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers (1, 2 or 5 times a power of ten) at equal distances, the first at most `low`, the last at least
-    `high`. Around equal numbers there is a tenth of them, at 0 one, on both sides; below 0 only for negative ones."""
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
-        room = max(abs(low), abs(high)) / 10 or 1.0
+    `high`. Where both are equal, a tenth of them is left free on both sides; where both are 0, they are 0 to 1."""
+    largest = max(abs(low), abs(high))
+    if high - low <= max(1e-9 * largest, SMALLEST):
+        room = largest / 10 if largest > SMALLEST else 1.0
         low, high = (low - room if low < 0 or low > room else 0.0), high + room
     rough = (high - low) / TICKS
     power = 10.0 ** math.floor(math.log10(rough))
@@ -127,13 +134,14 @@ def ticks(low: float, high: float) -> list[float]:
     return [float(f"{number * distance:.12g}") for number in range(first, last + 1)]
 
 
-def _panels(records: list[Mapping[str, Any]], metric: str) -> list[Panel]:
+def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> list[Panel]:
     scores = [metric, "bleu", "chrf", "exact", "perplexity"] if metric != "loss" else ["bleu", "chrf", "exact"]
     validations = [record for record in records if record.get("kind") == "validation"]
     shown = next((score for score in scores if any(_finite(record.get(score)) for record in validations)), scores[0])
     return [
-        Panel("loss: mean −log p of a target token", _curves(records, "loss", training="training (smoothed labels)",
-                              validation="validation", average="average of checkpoints")),
+        Panel("loss: mean −log p of a target token",
+              _curves(records, "loss", training="training (smoothed labels)" if smoothed else "training",
+                      validation="validation", average="average of checkpoints")),
         Panel(SCORE_NAMES.get(shown, shown),
               _curves(records, shown, validation="validation", average="average of checkpoints")),
         Panel("learning rate", _curves(records, "learning_rate", training="training")),

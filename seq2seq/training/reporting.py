@@ -13,19 +13,20 @@ from seq2seq.training.learning_curves import CURVES
 from seq2seq.training.train_state import Progress
 
 
-def announce(run: Path, sizes: str, step: int) -> None:
+def announce(run: Path, sizes: str, step: int, smoothed: bool) -> None:
     """Say what is trained on what, where to look at it, and what the figures mean.
 
     Args:
         sizes: of model and data, and the device, in words.
         step: optimizer steps done before.
+        smoothed: the training loss is of smoothed labels.
     """
     console.say(sizes)
     console.say(f"learning curves: {run / CURVES} in a browser, drawn anew at every validation; or "
                 f"tensorboard --logdir {shlex.quote(str(run / TENSORBOARD))}")
-    console.say("loss is the mean of -log p (natural logarithm) of a target token, in training with label "
-                "smoothing; perplexity is exp of it without: among so many equally probable tokens the model would "
-                "hesitate as much")
+    console.say("loss is the mean of -log p (natural logarithm) of a target token"
+                f"{', in training with label smoothing' * smoothed}; perplexity is exp of it"
+                f"{' without' * smoothed}: among so many equally probable tokens the model would hesitate as much")
     if step:
         console.say(f"going on after step {step:,}")
 

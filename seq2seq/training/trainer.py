@@ -267,7 +267,8 @@ class Training:
         dropped = sum(sum(counts["dropped"].values()) for counts in self.prepared.counts.values())
         announce(self.run, f"{_parameters(self.weights):,} parameters, {len(self.prepared.corpus):,} training pairs "
                  f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
-                 f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.progress.step)
+                 f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.progress.step,
+                 self.section.label_smoothing > 0)
 
     def _log_window(self, log: Log) -> list[str]:
         """Write the means since the last line of the log; return them as figures for the progress bar."""
@@ -279,7 +280,7 @@ class Training:
 
     def _draw_curves(self) -> None:
         if self.group.first:
-            draw_curves(self.run, self.section.best_metric)
+            draw_curves(self.run, self.section.best_metric, self.section.label_smoothing > 0)
 
     # Validation
 

@@ -269,11 +269,12 @@ def beside(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tu
     for item in items:
         line = next(lines, None)
         if line is None:
-            raise not_parallel(name, count + 1 + _count_rest(items), other.name, count)
+            rest = 1 + _count_rest(items)
+            raise not_parallel(name, count + rest, other.name, count, at_least=rest > MOST_COUNTED)
         yield item, line.text
         count += 1
     if rest := _count_rest(lines):
-        raise not_parallel(name, count, other.name, count + rest)
+        raise not_parallel(name, count, other.name, count + rest, at_least=rest == MOST_COUNTED)
 
 
 def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[tuple[Line, Line]]]:
@@ -289,14 +290,15 @@ def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[
     for source in others:
         target = next(remaining, None)
         if target is None:
-            raise not_parallel(sources.name, count + 1 + _count_rest(others), targets.name, count)
+            rest = 1 + _count_rest(others)
+            raise not_parallel(sources.name, count + rest, targets.name, count, at_least=rest > MOST_COUNTED)
         block.append((source, target))
         count += 1
         if len(block) == size:
             yield block
             block = []
     if rest := _count_rest(remaining):
-        raise not_parallel(sources.name, count, targets.name, count + rest)
+        raise not_parallel(sources.name, count, targets.name, count + rest, at_least=rest == MOST_COUNTED)
     if block:
         yield block
 
@@ -312,11 +314,11 @@ def _count_rest(lines: Iterator[object]) -> int:
     return sum(1 for _ in islice(lines, MOST_COUNTED))
 
 
-def not_parallel(source: str, source_lines: int, target: str, target_lines: int) -> CorpusError:
-    """The error about two texts, by name, whose numbers of lines differ."""
-    at_least = ["at least " if more >= MOST_COUNTED else "" for more in (source_lines - target_lines,
-                                                                         target_lines - source_lines)]
-    return CorpusError(f"{source} has {at_least[0]}{source_lines:,} lines, {target} has {at_least[1]}{target_lines:,}. "
+def not_parallel(source: str, source_lines: int, target: str, target_lines: int, at_least: bool = False) -> CorpusError:
+    """The error about two texts, by name, whose numbers of lines differ. at_least: the longer one may have more."""
+    of_source, of_target = ("at least " * (at_least and lines == max(source_lines, target_lines))
+                            for lines in (source_lines, target_lines))
+    return CorpusError(f"{source} has {of_source}{source_lines:,} lines, {target} has {of_target}{target_lines:,}. "
                        "They must match line by line; run again the step that wrote them.")
 
 

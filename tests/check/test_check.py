@@ -217,6 +217,11 @@ def test_a_run_that_another_process_has_is_an_error(directory):
     assert not errors()
 
 
+def test_a_lock_that_cannot_be_opened_for_writing_is_an_error(directory):
+    Path("run/.lock").mkdir(parents=True)                                       # as one of another user
+    assert "run/.lock cannot be written: Is a directory" in errors()
+
+
 def test_a_run_directory_that_cannot_be_written_to_is_an_error(directory, monkeypatch):
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) != directory)
     assert errors() == f"run: {directory} cannot be written to. Make it writable, or choose another --run-dir."
@@ -250,6 +255,14 @@ def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(director
     monkeypatch.setattr("seq2seq.devices.free_memory", lambda device: 7)
     assert main(["check", "recipe.yaml"]) == 0
     assert "GB of memory are free: no step was tried" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_memory_is_that_of_the_device_that_trains(directory, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr("seq2seq.devices.free_memory", asked.append)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert main(["check", "recipe.yaml", "--device", "cpu"]) == 0
+    assert asked == [torch.device("cpu")]
 
 
 def test_cleaning_that_drops_most_pairs_is_warned_of(directory):
@@ -319,6 +332,13 @@ def test_a_corpus_with_swapped_sides_is_named(directory):
                               "other side of train: source and target may be swapped")
 
 
+def test_one_pair_that_looks_swapped_does_not_make_a_corpus_swapped(directory):
+    write(directory, "train", [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly"
+                               for number in range(499)])
+    write(directory, "valid", ["the dog runs home quickly|der Hund läuft schnell nach Hause"])
+    assert not any("swapped" in warning for warning in checked().warnings)
+
+
 def test_whole_words_of_a_language_without_spaces_are_warned_of(directory):
     for language, warned in (("de", False), ("ja", True)):
         told = checked("tokenizer.type=words", f"languages.source={language}").warnings
@@ -335,7 +355,11 @@ def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
 
 @pytest.mark.parametrize("language, text, encoding", [
     ("ja", "犬が走っています。", "CP932"), ("ja", "犬が走っています。", "EUC-JP"), ("zh-TW", "狗在跑。", "GB18030"),
-    ("ru", "Собака бежит.", "CP1251"), ("de", "Kätzchen", "Latin-1 or Windows-1252")])
+    ("zh-TW", "狗在跑。", "BIG5"), ("zh", "我們今天下午去圖書館看書", "BIG5"),
+    ("zh", "我们今天下午去图书馆看书", "GB18030"),
+    ("ru", "Собака бежит.", "CP1251"), ("ar", "كلب يركض", "CP1256"), ("he", "כלב רץ", "CP1255"),
+    ("th", "สุนัขวิ่ง", "CP874"), ("tr", "köpek koşuyor", "CP1254"), ("lv", "suns skrien ātri", "CP1257"),
+    ("de", "Kätzchen", "Latin-1 or Windows-1252")])
 def test_an_encoding_is_guessed_by_the_language(language, text, encoding):
     assert likely_encoding(text.encode(encoding.split()[0]), [language]) == encoding
 
@@ -348,6 +372,16 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
     show(checked("languages.target=ja"))
     told = re.findall(r"train train\.(?:de|en), (\w+): (.*?) characters", capsys.readouterr().out)
     assert [(side, "a word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
+
+
+def test_pieces_a_word_are_those_of_the_pairs_that_training_keeps(directory):
+    recipe = load_recipe("recipe.yaml", ["data.cleaning.max_pieces=31"])
+    train_or_load_tokenizers(recipe, Path("run/tokenizer"))
+    short = inspect(recipe, Path("run")).corpora[0]
+    write(directory, "train", [*TEXTS["train"], "z" * 49 + "|" + "z" * 50])
+    with_long = inspect(recipe, Path("run")).corpora[0]
+    assert with_long.counts.dropped["too_many_pieces"] == 1
+    assert with_long.sides == short.sides
 
 
 def test_the_report_as_json_has_all_numbers(directory, capsys):

@@ -101,3 +101,13 @@ def test_the_time_for_a_long_line_is_linear(unit):
     began = time.process_time()
     number_agreement((unit * 30_000)[:30_000], "7")
     assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize("form", ["{}", "{}万", "{} million"])
+def test_the_time_for_many_numbers_on_both_sides_is_linear(form):
+    """30,000 numbers took minutes where each built a set of all numbers of the other side."""
+    one, other = (" ".join(form.format(number) for number in range(begin, begin + 20_000))
+                  for begin in (100_000, 200_000))
+    began = time.process_time()
+    assert number_agreement(one, other) == 0
+    assert time.process_time() - began < 3

@@ -331,10 +331,10 @@ def test_rare_characters_that_are_written_as_bytes_take_no_room_in_auto():
         "bpe", pairs=drawn_pairs(1000), vocab_size="auto").source.vocab_size
 
 
-@pytest.mark.parametrize("pairs", [[], [("", "")]], ids=["none", "empty"])
+@pytest.mark.parametrize("pairs", [[], [("", "")], [(" ", "\u3000")]], ids=["none", "empty", "blank"])
 def test_nothing_to_train_on_is_an_error(pairs):
     with pytest.raises(TokenizerError, match="no text to train the tokenizer on"):
-        train(pairs=pairs)
+        train(pairs=pairs, normalization="nmt_nfkc")
 
 
 def test_what_looks_like_a_line_end_is_never_a_piece():

@@ -20,8 +20,8 @@ RECORDS = [
 ]
 
 
-def drawn(records=RECORDS, metric="bleu", title="run"):
-    return ElementTree.fromstring(learning_curves(records, title, metric))
+def drawn(records=RECORDS, metric="bleu", title="run", smoothed=True):
+    return ElementTree.fromstring(learning_curves(records, title, metric, smoothed))
 
 
 def panels(picture):
@@ -73,6 +73,10 @@ def test_a_legend_names_the_curves_of_a_panel():
     text = "".join(drawn().itertext())
     for name in ("training (smoothed labels)", "validation", "average of checkpoints", "optimizer steps"):
         assert name in text
+
+
+def test_the_training_loss_is_called_smoothed_only_where_labels_are():
+    assert "smoothed" not in "".join(drawn(smoothed=False).itertext())
 
 
 @pytest.mark.parametrize(("metric", "panel"), [
@@ -127,7 +131,7 @@ def test_a_long_training_is_thinned_and_keeps_its_peaks():
 @pytest.mark.parametrize(("low", "high", "expected"), [
     (0, 7200, [0, 2000, 4000, 6000, 8000]), (32.9, 43.1, [32, 34, 36, 38, 40, 42, 44]),
     (0, 0, [0, 0.2, 0.4, 0.6, 0.8, 1]), (3.0, 3.0, [2.7, 2.8, 2.9, 3.0, 3.1, 3.2, 3.3]), (-1, 1, [-1, -0.5, 0, 0.5, 1]),
-    (1e-7, 3e-7, [1e-7, 1.5e-7, 2e-7, 2.5e-7, 3e-7])])
+    (1e-7, 3e-7, [1e-7, 1.5e-7, 2e-7, 2.5e-7, 3e-7]), (0, 5e-324, [0, 0.2, 0.4, 0.6, 0.8, 1])])
 def test_ticks_are_round_and_enclose_the_values(low, high, expected):
     assert ticks(low, high) == pytest.approx(expected)
 
@@ -143,7 +147,7 @@ def test_the_curve_of_a_resumed_run_is_whole_and_has_no_step_twice(tmp_path):
     log = Log(tmp_path, 60, 2)                                                  # the checkpoint is of step 60
     log.write("training", 80, {"loss": 3.0})
     log.close()
-    draw_curves(tmp_path, "bleu")
+    draw_curves(tmp_path, "bleu", True)
     (loss,) = panels(ElementTree.parse(tmp_path / "curves.svg")).values()
     assert loss["training"] == near([(20, 8), (60, 8 / 3), (80, 3)])
     assert not list(tmp_path.glob("curves.svg.*"))
@@ -152,6 +156,15 @@ def test_the_curve_of_a_resumed_run_is_whole_and_has_no_step_twice(tmp_path):
 def test_curves_that_cannot_be_written_are_told_and_stop_nothing(tmp_path, capsys):
     Log(tmp_path, 0, 0).close()
     (tmp_path / "curves.svg" / "in the way").mkdir(parents=True)
-    draw_curves(tmp_path, "bleu")
+    draw_curves(tmp_path, "bleu", True)
     told = capsys.readouterr().err
     assert told.startswith(f"warning: {tmp_path}/curves.svg cannot be written: Is a directory. The training goes on")
+
+
+def test_a_log_that_was_deleted_during_the_training_stops_nothing(tmp_path, capsys):
+    Log(tmp_path, 0, 0).close()
+    (tmp_path / "metrics.jsonl").unlink()
+    draw_curves(tmp_path, "bleu", True)
+    assert capsys.readouterr().err == (
+        f"warning: {tmp_path}/curves.svg cannot be drawn: {tmp_path}/metrics.jsonl is missing. The training goes on; "
+        "it reads nothing from that file.\n")

@@ -74,6 +74,13 @@ def test_the_first_lines_explain_loss_and_perplexity(recipe, tmp_path, capsys):
     assert 0 < told.index("perplexity is exp of it") < told.index("perplexity ", told.index("training  1/1"))
 
 
+@pytest.mark.parametrize("smoothing", [0, 0.1])
+def test_smoothing_is_spoken_of_only_where_labels_are_smoothed(recipe, tmp_path, capsys, smoothing):
+    train(recipe("training.max_steps=1", f"training.label_smoothing={smoothing}"), tmp_path / "run")
+    assert ("label smoothing" in capsys.readouterr().err) == bool(smoothing)
+    assert ("smoothed labels" in (tmp_path / "run" / "curves.svg").read_text()) == bool(smoothing)
+
+
 def test_a_training_computes_on_the_device_of_the_recipe(recipe, tmp_path, monkeypatch):
     wanted = []
     choose = trainer.choose_device
