@@ -185,10 +185,13 @@ def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
 
 
 def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
-    return CorpusError(
-        f"{paths[0]} has {lines[0]:,} lines, {paths[1]} has {lines[1]:,}. Parallel files must match line by line; "
-        f"run again the step that wrote them, or cut both to {min(lines):,} lines."
-    )
+    # Lines may lack anywhere, so that the first lines of both files need not be pairs.
+    told = (f"{paths[0]} has {lines[0]:,} lines, {paths[1]} has {lines[1]:,}. Parallel files must match line by line. "
+            "Run again the step that wrote them")
+    if min(lines):
+        told += (f"; to find where they part, write `limit: {min(lines)}` in this corpus and run seq2seq check, which "
+                 "names the line from which one side has slipped, if the text shows it")
+    return CorpusError(f"{told}.")
 
 
 def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:

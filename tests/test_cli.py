@@ -696,6 +696,8 @@ def test_test_sets_that_are_elsewhere_are_said(run, model):
     (["model", "--source", "s"], "--source and --reference go together"),
     (["model", "--reference", "r"], "--source and --reference go together"),
     (["model", "--language", "zh"], "a model knows its own"),
+    (["--hypothesis", "h", "--reference", "r", "--language", "japanese"],
+     "--language japanese: this is no code of a language, such as ja. Write the code."),
     (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),
     (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is of translations; --text is measured by"),
 ])

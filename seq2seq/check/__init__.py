@@ -12,7 +12,7 @@ from seq2seq.check.reading import Reader
 from seq2seq.check.report import CorpusReport, Report, percentiles
 from seq2seq.check.show import show
 from seq2seq.check.survey import Sample
-from seq2seq.check.warnings import look_at, look_at_tokenization, look_at_words
+from seq2seq.check.warnings import look_at, look_at_epochs, look_at_languages, look_at_tokenization, look_at_words
 from seq2seq.recipe import Recipe
 from seq2seq.synthetic import without_synthetic_text
 
@@ -67,6 +67,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         look_at(corpus, sources.get(corpus.role), found, recipe.languages, report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         look_at_tokenization(report.corpora, report.warnings)
+    look_at_languages(recipe.languages, report.warnings)
     look_at_words(recipe, report.warnings)
     look_at_held_out(recipe, tokenizers, report)
     size_vocabulary(recipe, tokenizers, characters, report)
@@ -79,6 +80,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
             (report.warnings if lacking else report.errors).append(fault)
         elif tokenizers is not None:
             size_training(recipe, [reader.lengths for reader in training], report)
+            look_at_epochs(recipe.training, report.training, report.warnings)
     if tokenizers is not None:
         look_at_model(recipe, tokenizers, run, report)
     size_disk(recipe, run, report)

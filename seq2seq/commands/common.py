@@ -12,6 +12,7 @@ import typer
 
 from seq2seq import console
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.language_codes import code_for
 from seq2seq.options import Precision
 from seq2seq.textio import Input, Line, Output
 
@@ -55,6 +56,12 @@ def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
         if place.exists() and not place.is_dir():
             raise UserError(f"{option} {run}: {place} is a file. Name a directory, or a new one; a run is kept in it.")
     return run
+
+
+def require_code(option: str, language: str | None) -> None:
+    """Raises UserError if an option names a language otherwise than by its code; None: the option was not given."""
+    if language is not None and (code := code_for(language)):
+        raise UserError(f"{option} {language}: this is no code of a language, such as {code}. Write the code.")
 
 
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:

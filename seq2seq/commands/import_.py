@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
+from seq2seq.commands.common import require_code
 from seq2seq.options import examples
 
 
@@ -42,6 +43,8 @@ def import_(
     from seq2seq.interop.huggingface import import_model
 
     assert format is Format.huggingface
+    require_code("--source-language", source_language)
+    require_code("--target-language", target_language)
     imported = import_model(model, output, source_language, target_language)
     console.say(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
     if imported.languages and imported.token is None:

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
+from seq2seq.language_codes import code_for
 from seq2seq.recipe.decoding import DecodingSection
 from seq2seq.recipe.document import Document, Key, Mistake
 from seq2seq.recipe.schema import Recipe
@@ -99,7 +100,8 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
         return f"expected a list of 2 numbers, found {len(given) if isinstance(given, list) else given}"
     if kind == "string_pattern_mismatch":
         expected = _PATTERNS.get(str(key[-1]), "letters a-z, digits, '_' and '-'")
-        return f"expected {expected}; found {show(found)}"
+        code = code_for(found) if key[:1] == ("languages",) else None
+        return f"expected {expected}; found {show(found)}" + (f". Its code is {code}." if code else "")
     bounds = {name: _bound(value) for name, value in context.items()}
     expected = _EXPECTED[kind].format(**bounds) if kind in _EXPECTED else detail["msg"]
     if kind in ("int_type", "float_type", "finite_number"):
