@@ -344,6 +344,14 @@ def test_many_epochs_without_early_stopping_are_warned_of(directory):
     assert not told(f"training.max_steps={833 * steps}", "training.early_stopping=3")
 
 
+def test_a_table_with_more_columns_and_a_header_is_warned_of(directory):
+    (directory / "train.tsv").write_text("id\tde\ten\n1\tein Hund\ta dog\n2\teine Katze\ta cat\n")
+    columns, header = (warning for warning in checked("data.train=[{file: train.tsv}]").warnings if "train.tsv" in
+                       warning and "line" in warning)
+    assert "has 3 columns; columns 1 and 2 are read as source and target" in columns
+    assert "reads like names of columns (id, de)" in header
+
+
 def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
     write(directory, "train", [f"|{number} dogs" for number in range(7)] + ["5 Hunde|5 dogs", "3 Hunde|4 dogs"])
     train = checked().corpora[0]

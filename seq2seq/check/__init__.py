@@ -13,6 +13,7 @@ from seq2seq.check.report import CorpusReport, Report, percentiles
 from seq2seq.check.show import show
 from seq2seq.check.survey import Sample
 from seq2seq.check.warnings import look_at, look_at_epochs, look_at_languages, look_at_tokenization, look_at_words
+from seq2seq.corpus import look_at_first_lines
 from seq2seq.recipe import Recipe
 from seq2seq.synthetic import without_synthetic_text
 
@@ -28,7 +29,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     Raises:
         UserError: text that a model is to make cannot be made.
     """
-    report = Report(recipe.name, [])
+    report = Report(recipe.name, [], warnings=list(look_at_first_lines(recipe)))
     recipe, uses_tokenizer = look_at_run(recipe, run, report)
     recipe, lacking = without_synthetic_text(recipe, run / "synthetic")
     held_out = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
