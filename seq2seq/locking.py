@@ -58,7 +58,8 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
             # Some network file systems know no locks; that is no reason not to train there.
             logger.warning("%s cannot be locked (%s): do not train in it twice at once.", run, error.strerror)
         if not _is_still(path, descriptor):
-            raise CheckpointError(f"{run} was moved or removed by another process at this moment. Run the command again.")
+            raise CheckpointError(f"{run} was moved or removed by another process at this moment. Run the command "
+                                  "again.")
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         try:
