@@ -537,7 +537,9 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
 
 @pytest.mark.parametrize(("options", "message"), [
     (["--sampling", "--beam-size", 3], "--n-best says how many"),
-    (["--top-p", 0.5], "--top-p (or decoding in the recipe): it changes samples only; turn sampling on"),
+    (["--top-p", 0.5], "--top-p is for samples, and a search has none. Add --sampling, or leave it out."),
+    (["--temperature", 0.5], "--temperature is for samples, and a search has none. Add --sampling"),
+    (["--mbr", 32], "--mbr 32: a beam of 2 cannot give 32 candidates. Add --sampling, or --beam-size 32."),
     (["--sampling", "--temperature", 0], "--temperature"),
     (["--sampling", "--diverse-groups", 2], "--sampling (or decoding in the recipe): diverse groups are of a beam"),
     (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups"),
@@ -569,6 +571,7 @@ def test_the_recipe_may_say_how_to_decode(run, directory, recipe, tokenizers):
     assert run("translate", place, "--seed", 6, stdin=b"ein Hund\neine Katze\n").out != drawn.out
     searched = run("translate", place, "--no-sampling", "--top-p", 1, stdin=b"ein Hund\neine Katze\n")
     assert searched.code == 0 and searched.out != drawn.out
+    assert run("translate", place, "--no-sampling", stdin=b"ein Hund\neine Katze\n").out == searched.out
 
 
 # score

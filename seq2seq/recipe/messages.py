@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
 from seq2seq.language_codes import code_for
-from seq2seq.recipe.decoding import DecodingSection
+from seq2seq.recipe.decoding import SAMPLING_KEYS, DecodingSection
 from seq2seq.recipe.document import Document, Key, Mistake
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.section import MistakeAt, Section
@@ -60,13 +60,16 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
                   name_of: Callable[[str], str] = str) -> DecodingSection:
-    """A `decoding` section with other values for some keys.
+    """A `decoding` section with other values for some keys. Options that turn sampling off leave out what the section
+    says of samples.
 
     name_of: a key as the user knows it.
     Raises:
         OptionError: keys that do not exist, or values that they do not allow; with all mistakes, a line each.
     """
     changed: dict[str, Any] = {**decoding.model_dump(), **options}
+    if options.get("sampling") is False:
+        changed |= {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS if key not in options}
     try:
         return DecodingSection.model_validate(changed)
     except ValidationError as error:
