@@ -929,6 +929,17 @@ def test_help_is_wrapped_once(run, monkeypatch, command):
             assert not re.search(" <[^>]*$", re.sub(r"\[.*?\]", "", line)), f"the name of a value is cut: {line}"
 
 
+@pytest.mark.parametrize("command", [(), *((command,) for command in ALL_COMMANDS)])
+def test_the_help_shows_what_is_to_be_typed_and_no_types(run, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "140")
+    shown = run(*command, "--help").out.decode()
+    assert not re.search(r"<\w+(\|\w+)*(\[\w+\])?>", shown.replace("<BT>", "")), "a value in angle brackets"
+    assert not re.search(r"[{}]", shown.replace("{base: SIZE}", ""))
+    if command == ("translate",):
+        assert "seq2seq translate [OPTIONS] MODEL [INPUT]" in shown
+        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Go on", shown)
+
+
 def test_every_unusual_word_of_a_help_is_explained_there(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     words = {"pieces": "subword", "perplexity": "exp of the mean negative log-probability", "nat": "natural logarithm",
