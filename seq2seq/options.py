@@ -133,5 +133,6 @@ TopP = Annotated[float | None, typer.Option(
 MinP = Annotated[float | None, typer.Option(
     metavar="P", help="Draw from pieces at least P times as probable as the most probable.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")]
 Threads = Annotated[int | None, typer.Option(
     metavar="N", min=1, max=1024, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]

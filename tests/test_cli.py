@@ -765,6 +765,19 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
     assert not (directory / "newest").exists()
 
 
+def test_an_average_replaces_a_bundle_only_where_that_is_asked_for(run, model, directory, recipe, tokenizers):
+    make_run(directory / "runs/tiny", recipe, tokenizers, [5])
+    before = (directory / "model/model.safetensors").read_bytes()
+    for output, message in ((model, "model is a bundle already. It is left as it is; name a new directory, or add "
+                                    "--overwrite"), ("runs/tiny", "holds")):
+        refused = run("average", "runs/tiny", "-o", output)
+        assert refused.code == 2 and message in refused.err
+    assert (directory / "model/model.safetensors").read_bytes() == before
+    assert run("average", "runs/tiny", "-o", "runs/tiny", "--overwrite").code == 2      # a run is never replaced
+    assert run("average", "runs/tiny", "-o", model, "--overwrite").code == 0
+    assert load_bundle(directory / "model").metadata["averaged_steps"] == [5]
+
+
 def test_checkpoints_of_different_runs_are_not_averaged(run, directory, recipe, tokenizers):
     for name in ("one", "other"):
         make_run(directory / name, recipe, tokenizers, [5])

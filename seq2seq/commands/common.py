@@ -64,6 +64,16 @@ def require_code(option: str, language: str | None) -> None:
         raise UserError(f"{option} {language}: this is no code of a language, such as {code}. Write the code.")
 
 
+def require_no_bundle(output: Path, overwrite: bool) -> None:
+    """Raises UserError if there is a model where a command is to write one, unless --overwrite was given. What is no
+    bundle is never replaced, see `save_bundle`."""
+    from seq2seq.storage import kind_of
+
+    if not overwrite and kind_of(output) == "bundle":
+        raise UserError(f"{output} is a bundle already. It is left as it is; name a new directory, or add --overwrite "
+                        "to replace it.")
+
+
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:
     """The model that an option names, ready to translate."""
     from seq2seq.translator import Translator
