@@ -8,6 +8,7 @@ import os
 import pty
 import random
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -178,6 +179,41 @@ def test_white_space_comes_back_unchanged(run, model):
 def test_white_space_around_a_line_is_carried_round_the_model(run, model):
     plain = run("translate", model, stdin=b"ein Hund").out.decode()
     assert run("translate", model, stdin="\t ein Hund\u3000 \r\n".encode()).out.decode() == f"\t {plain}\u3000 \r\n"
+
+
+def test_a_recipe_in_place_of_a_model_is_told_how_it_becomes_one(run, directory, model):
+    (directory / "mine.yaml").write_text(RECIPE)
+    (directory / "not.yaml").write_text("name: tiny\n")
+    for command in (["translate", "mine.yaml"], ["evaluate", "mine.yaml"],
+                    ["export", "mine.yaml", "--to", "ctranslate2", "-o", "x"],
+                    ["translate", model, "--fusion", "mine.yaml"]):
+        result = run(*command, stdin=b"ein Hund\n")
+        assert result.code == 2
+        assert ("mine.yaml is a recipe, and its run, runs/tiny, holds no model yet. Train it first (seq2seq train "
+                "mine.yaml)") in result.err
+    assert "not.yaml is a file. A model is" in run("translate", "not.yaml", stdin=b"").err
+    shutil.copytree(model, directory / "runs/tiny/best")
+    (directory / "runs/tiny/recipe.yaml").write_text(RECIPE)
+    assert "mine.yaml is a recipe. Name the model that its training made: runs/tiny\n" in run(
+        "translate", "mine.yaml", stdin=b"").err
+    assert "Name its directory, runs/tiny" in run("translate", "runs/tiny/recipe.yaml", stdin=b"").err
+
+
+@pytest.mark.parametrize(("given", "right"), [
+    (["translate", "s.de", "model"], ["translate", "model", "s.de"]),
+    (["score", "s.de", "model", "t.en"], ["score", "model", "s.de", "t.en"]),
+    (["score", "s.de", "t.en", "model"], ["score", "model", "s.de", "t.en"]),
+    (["align", "s.de", "t.en", "model"], ["align", "model", "s.de", "t.en"]),
+    (["generate", "s.de", "model"], ["generate", "model", "s.de"]),
+])
+def test_a_model_behind_its_text_is_told_to_come_first(run, directory, model, given, right):
+    for name in ("s.de", "t.en"):
+        (directory / name).write_text("ein Hund\n")
+    result = run(*given)
+    assert (result.code, result.out) == (2, b"")
+    assert result.err == f"s.de is a file and model a model, but the model comes first: seq2seq {' '.join(right)}\n"
+    (directory / "model/metadata.json").unlink()                                # nothing is known to be a model now
+    assert "the model comes first" not in run(*given).err
 
 
 def test_no_input_gives_no_output(run, model):

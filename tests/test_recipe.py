@@ -417,8 +417,10 @@ def test_a_syntax_error_names_its_line(directory):
 def test_a_recipe_that_cannot_be_read_is_explained(directory):
     with pytest.raises(RecipeError, match=r"^there is no recipe recipe.yml. Did you mean 'recipe.yaml'\?$"):
         load_recipe("recipe.yml")
-    with pytest.raises(RecipeError, match="^data cannot be read: Is a directory.$"):
+    with pytest.raises(RecipeError, match="^data is a directory; a recipe is a file.$"):
         load_recipe("data")
+    with pytest.raises(RecipeError, match="^. is a directory; a recipe is a file. There is one in it: recipe.yaml$"):
+        load_recipe(".")
     (directory / "latin.yaml").write_bytes("name: a\n# für".encode("latin-1"))
     with pytest.raises(RecipeError, match="^latin.yaml:2: not UTF-8 text"):
         load_recipe("latin.yaml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,19 @@ def require_code(option: str, language: str | None) -> None:
     """Raises UserError if an option names a language otherwise than by its code; None: the option was not given."""
     if language is not None and (code := code_for(language)):
         raise UserError(f"{option} {language}: this is no code of a language, such as {code}. Write the code.")
+
+
+def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
+    """Raises UserError if a file stands where a command takes its model, and a model where it takes text."""
+    if not model.is_file():
+        return
+    from seq2seq.checkpoint import is_model
+
+    for text in texts:
+        if text is not None and text.is_dir() and is_model(text):
+            others = [model, *(other for other in texts if other not in (None, text))]
+            order = shlex.join(map(str, ["seq2seq", command, text, *others]))
+            raise UserError(f"{model} is a file and {text} a model, but the model comes first: {order}")
 
 
 def require_no_bundle(output: Path, overwrite: bool) -> None:

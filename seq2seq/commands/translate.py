@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import bar, decoding_with, json_line
+from seq2seq.commands.common import bar, decoding_with, json_line, require_model_first
 from seq2seq.errors import UserError
 from seq2seq.options import (
     CONSTRAINTS,
@@ -206,6 +206,7 @@ def translate(
     given = {name: value for name, value in options.items() if value is not None}
     if word_confidence or format is TextOrLines.text:                           # where nobody would see it
         given["word_confidence"] = word_confidence
+    require_model_first("translate", model, input)
     _refuse_as_text(format, n_best, word_confidence)
     if compile:
         raise UserError("--compile is now part of int8: use --precision int8 instead.")
