@@ -354,7 +354,7 @@ def resolve_model_path(path: Path) -> Path:
 
 
 def is_model(path: Path) -> bool:
-    """Whether `resolve_model_path` finds a bundle, as far as its metadata can be read."""
+    """Return True where `resolve_model_path` finds a bundle."""
     return "bundle" in (kind_of(path), kind_of(path / BEST))
 
 

@@ -266,8 +266,8 @@ def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
 
 
 def _is_column_name(text: str, languages: Languages) -> bool:
-    """Whether a text is made of HEADER_WORDS, names of languages and codes of these languages: `en`, `German text`,
-    `source_sentence1`."""
+    """Return True for a text made of HEADER_WORDS, names of languages and codes of these languages: `en`, `German
+    text`, `source_sentence1`."""
     codes = {subtags(code)[0] for code in (languages.source, languages.target) if code}
     words = re.findall(r"[^\W\d_]+", text.lower())
     return bool(words) and all(word in HEADER_WORDS or subtags(word)[0] in codes or code_for(word) for word in words)

@@ -154,7 +154,7 @@ class Corpus(Section):
 
     @property
     def has_numbered_columns(self) -> bool:
-        """Whether it is a table whose columns have numbers, not names."""
+        """True of a table whose columns have numbers, not names."""
         return self.table_format in OF_COLUMNS and not self.header
 
     @property
