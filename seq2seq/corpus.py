@@ -256,7 +256,7 @@ def look_at_first_lines(recipe: Recipe) -> Iterator[str]:
 
 
 def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
-    """What stands in the first line of each file, or in each column of the first line of a table."""
+    """Return the first line of each file, or the columns of the first line of a table."""
     if spec.form == "files":
         fields = [line for path in paths for line in islice(read_lines(path, spec.max_line_bytes), 1)]
     else:
