@@ -7,8 +7,10 @@ How a directory comes to be on disk whole or not at all is storage.py's matter.
 import logging
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from seq2seq.checksums import SEAL, sealed
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.storage import (
     METADATA,
     RESERVED,
@@ -332,8 +334,7 @@ def resolve_model_path(path: Path) -> Path:
     if not where(path).exists():
         raise CheckpointError(f"{path} does not exist. {expected}")
     if path.exists() and not path.is_dir():
-        hint = f" Name its directory, {path.parent}." if kind_of(path.parent) == "bundle" else ""
-        raise CheckpointError(f"{path} is a file.{hint} {expected}")
+        raise _no_model(path, expected)
     if kind_of(path) == "checkpoint":
         raise CheckpointError(
             f"{path} is a checkpoint, from which training resumes. Name the run, {path.parent.parent}, "
@@ -350,6 +351,28 @@ def resolve_model_path(path: Path) -> Path:
     names = sorted(entry.name for entry in path.iterdir())
     found = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
     raise CheckpointError(f"{path} holds {found}. {expected}")
+
+
+def is_model(path: Path) -> bool:
+    """Return True where `resolve_model_path` finds a bundle."""
+    return "bundle" in (kind_of(path), kind_of(path / BEST))
+
+
+def _no_model(path: Path, expected: str) -> CheckpointError:
+    """The error that a file was named in place of a model; expected: what a model is."""
+    from seq2seq.recipe import load_recipe
+
+    if is_model(path.parent):
+        return CheckpointError(f"{path} is a file. Name its directory, {path.parent}. {expected}")
+    if path.suffix in (".yaml", ".yml"):
+        with suppress(RecipeError):
+            run = Path("runs") / load_recipe(path, check_files=False).name
+            if is_model(run):
+                return CheckpointError(f"{path} is a recipe. Name the model that its training made: {run}")
+            return CheckpointError(f"{path} is a recipe, and its run, {run}, holds no model yet. Train it first "
+                                   f"(seq2seq train {shlex.quote(str(path))}), or name the directory that --run-dir "
+                                   "gave it.")
+    return CheckpointError(f"{path} is a file. {expected}")
 
 
 # Checks

@@ -1,4 +1,4 @@
-"""Language codes: ISO 639 has one to three codes for a language, which mean the same."""
+"""Language codes: ISO 639 has one to three codes for a language, which mean the same. Names that are no codes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,30 @@ ty:tah ug:uig uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:
 """
 _TWO_LETTERS = {three: two for two, *others in (entry.split(":") for entry in _ISO_639.split()) for three in others}
 
+# English names of languages with a code of two letters, and what some of them call themselves; lower case, one word.
+_NAMES = """
+afrikaans:af albanian:sq amharic:am arabic:ar armenian:hy assamese:as aymara:ay azerbaijani:az bambara:bm bashkir:ba
+basque:eu belarusian:be bengali:bn bosnian:bs breton:br bulgarian:bg burmese:my catalan:ca chechen:ce chichewa:ny
+chinese:zh chuvash:cv cornish:kw corsican:co croatian:hr czech:cs danish:da dansk:da deutsch:de divehi:dv dutch:nl
+dzongkha:dz english:en espanol:es español:es esperanto:eo estonian:et faroese:fo farsi:fa fijian:fj finnish:fi
+flemish:nl francais:fr français:fr french:fr frisian:fy fulah:ff gaelic:gd galician:gl georgian:ka german:de greek:el
+guarani:gn gujarati:gu haitian:ht hausa:ha hebrew:he hindi:hi hungarian:hu icelandic:is igbo:ig indonesian:id
+inuktitut:iu irish:ga italian:it italiano:it japanese:ja javanese:jv kannada:kn kashmiri:ks kazakh:kk khmer:km
+kikuyu:ki kinyarwanda:rw kirghiz:ky kongo:kg korean:ko kurdish:ku kyrgyz:ky laotian:lo latin:la latvian:lv lingala:ln
+lithuanian:lt luxembourgish:lb macedonian:mk magyar:hu malagasy:mg malay:ms malayalam:ml maltese:mt mandarin:zh
+maori:mi marathi:mr moldovan:ro mongolian:mn nederlands:nl nepali:ne nihongo:ja norsk:no norwegian:no occitan:oc
+odia:or oriya:or oromo:om ossetian:os pashto:ps persian:fa polish:pl polski:pl portugues:pt portuguese:pt português:pt
+punjabi:pa quechua:qu romanian:ro romansh:rm rundi:rn russian:ru samoan:sm sango:sg sanskrit:sa sardinian:sc
+serbian:sr shona:sn sindhi:sd sinhala:si sinhalese:si slovak:sk slovene:sl slovenian:sl somali:so sotho:st spanish:es
+sundanese:su suomi:fi svenska:sv swahili:sw swati:ss swedish:sv tagalog:tl tahitian:ty tajik:tg tamil:ta tatar:tt
+telugu:te thai:th tibetan:bo tigrinya:ti tonga:to tsonga:ts tswana:tn turkish:tr turkmen:tk ukrainian:uk urdu:ur
+uyghur:ug uzbek:uz venda:ve vietnamese:vi walloon:wa welsh:cy wolof:wo xhosa:xh yiddish:yi yoruba:yo zulu:zu
+"""
+_CODES = dict(entry.split(":") for entry in _NAMES.split())
+# Codes of countries that are no language's in ISO 639-1, with the language that is meant. `se` or `kr` are languages.
+_COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el", "il": "he", "ir": "fa",
+              "jp": "ja", "kz": "kk", "rs": "sr", "ua": "uk", "us": "en", "vn": "vi"}
+
 
 def subtags(code: str) -> list[str]:
     """The parts of a code in lower case, the language by its code of two letters if it has one.
@@ -32,3 +56,10 @@ def subtags(code: str) -> list[str]:
 def same_code(code: str, other: str) -> bool:
     """Whether two codes mean the same language, script and region."""
     return subtags(code) == subtags(other)
+
+
+def code_for(name: str) -> str | None:
+    """Code of the language that something other than a code stands for: ja for `japanese` and for `jp`, the code of
+    the country. None for codes, and for what means nothing here."""
+    main = name.strip().lower().replace("_", "-").partition("-")[0]
+    return _CODES.get(main) or _COUNTRIES.get(main)

@@ -112,8 +112,10 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     require_intact_text(_paths(recipe), run / SYNTHETIC)
     points = recipe.model.type == "pointer"
     pairs = console.watched("reading text for the tokenizer", training_pairs(recipe), "pairs")
+    languages = recipe.languages.source, recipe.languages.target
     made = train_tokenizers(pairs, recipe.tokenizer, recipe.seed,
-                            target_positions=recipe.model.max_positions - 1 if points else None)
+                            target_positions=recipe.model.max_positions - 1 if points else None,
+                            sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)])
     if recipe.tokenizer.vocab_size == "auto":
         console.say(f"tokenizer.vocab_size: auto makes {made.sizes} of this text")
     return made

@@ -42,6 +42,7 @@ __all__ = ["CONTROL_BYTES", "END_ID", "START_ID", "UNKNOWN_ID", "Tokenizer", "To
 JOINT_FILE = "tokenizer.model"
 SOURCE_FILE = "source.model"
 TARGET_FILE = "target.model"
+SIDES = ("source", "target")
 
 # Sums over threads are taken in the order of the threads: another number of them would be another model.
 TRAINING_THREADS = 16
@@ -220,7 +221,7 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
-                     target_positions: int | None = None) -> Tokenizers:
+                     target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
     """Train on a sample of parallel text, drawn by `seed`; memory is bounded by `section.sample_lines`.
 
     A vocabulary of the size `auto` has what `vocabulary_size` says of the whole text, or less where the text does not
@@ -229,8 +230,10 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
     Args:
         target_positions: where given, targets are positions of their source, up to so many, and only the source has
             something to learn.
+        sides: what errors call the text of each side, where each has a vocabulary of its own.
     Raises:
-        TokenizerError: the vocabulary is larger than the text allows, or too small for its characters.
+        TokenizerError: the vocabulary is larger than the text allows, or too small for its characters; a line for
+            each side of which that is so.
     """
     characters = [0, 0]
     sample = _draw(_counted(pairs, characters), max(1, section.sample_lines // 2), random.Random(seed))
@@ -240,7 +243,16 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
     if section.joint:
         joint = _train(list(chain.from_iterable(sample)), section, sum(characters))
         return Tokenizers(joint, joint)
-    return Tokenizers(*(_train([pair[side] for pair in sample], section, characters[side]) for side in (0, 1)))
+    trained: list[Vocabulary] = []
+    errors = []
+    for side, name in enumerate(sides):
+        try:
+            trained.append(_train([pair[side] for pair in sample], section, characters[side], f"{name} "))
+        except TokenizerError as error:
+            errors.append(str(error))
+    if errors:                                                                  # one size has to suit both sides
+        raise TokenizerError("\n".join(errors))
+    return Tokenizers(*trained)
 
 
 def _counted(pairs: Iterable[tuple[str, str]], characters: list[int]) -> Iterator[tuple[str, str]]:
@@ -270,12 +282,17 @@ class _WrongSize(TokenizerError):
         self.smallest, self.largest = smallest, largest
 
 
-def _train(lines: Sequence[str], section: TokenizerSection, characters: int) -> Vocabulary:
-    """characters: of the whole text, which the lines are a sample of."""
+def _train(lines: Sequence[str], section: TokenizerSection, characters: int, side: str = "") -> Vocabulary:
+    """Train one vocabulary.
+
+    Args:
+        characters: of the whole text, which the lines are a sample of.
+        side: what errors call that text, such as "source "; "" is all of it.
+    """
     if section.type == "words":
         return train_words(lines, MOST_WORDS if section.vocab_size == "auto" else section.vocab_size)
     if section.vocab_size != "auto":
-        return _train_subwords(lines, section, section.vocab_size)
+        return _train_subwords(lines, section, section.vocab_size, side)
     # Normalisation may add characters to those of the text: sentencepiece has the last word on both bounds.
     alphabet, largest = _alphabet(lines, section.character_coverage), None
     while True:
@@ -283,7 +300,7 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int) -> 
         if largest is not None and size > largest:
             size = smaller_vocabulary_size(largest, alphabet)
         try:
-            return _train_subwords(lines, section, size)
+            return _train_subwords(lines, section, size, side)
         except _WrongSize as error:
             if error.smallest is not None and error.smallest > RESERVED_PIECES + alphabet:
                 alphabet = error.smallest - RESERVED_PIECES
@@ -306,7 +323,7 @@ def _alphabet(lines: Iterable[str], coverage: float) -> int:
     return len(counts)
 
 
-def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int) -> Tokenizer:
+def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, side: str) -> Tokenizer:
     writer = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -330,19 +347,29 @@ def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int) 
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _cannot_train(size, str(error)) from error
+        raise _cannot_train(size, side, str(error)) from error
     return Tokenizer(writer.getvalue())
 
 
-def _cannot_train(size: int, message: str) -> TokenizerError:
+def _cannot_train(size: int, side: str, message: str) -> TokenizerError:
+    """The error for what sentencepiece says; side: what the text is called, as `_train` takes it."""
     asked = f"tokenizer.vocab_size: {size:,} pieces"
     if largest := re.search(r"value <= (\d+)", message):
-        return _WrongSize(f"{asked} are more than the training text gives; the largest possible vocabulary has "
+        return _WrongSize(f"{asked} are more than the {side}training text gives; the largest possible vocabulary has "
                           f"{int(largest[1]):,}. Set that or less, or auto.", largest=int(largest[1]))
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
+<<<<<<< HEAD
         return _WrongSize(f"{asked} do not even hold all characters, bytes and symbols: {int(smallest[1]):,} are "
                           "needed. Raise it, set auto, or lower tokenizer.character_coverage.",
                           smallest=int(smallest[1]))
     if "sentences_.empty()" in message or "(all_chars_count) > (0)" in message:     # nothing, or white space alone
         return TokenizerError("there is no text to train the tokenizer on; see what data.cleaning drops.")
     return TokenizerError(f"sentencepiece cannot train a tokenizer: {message}")
+=======
+        return _WrongSize(f"{asked} do not even hold all characters{f' of the {side}text' if side else ''}, bytes and "
+                          f"symbols: {int(smallest[1]):,} are needed. Raise it, set auto, or lower "
+                          "tokenizer.character_coverage.", smallest=int(smallest[1]))
+    if "sentences_.empty()" in message:
+        return TokenizerError(f"there is no {side}text to train the tokenizer on; see what data.cleaning drops.")
+    return TokenizerError(f"sentencepiece cannot train a tokenizer{f' of the {side}text' if side else ''}: {message}")
+>>>>>>> 0e15cabaacfb5625dc0049cde7bf430e5a3bdddb

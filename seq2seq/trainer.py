@@ -22,6 +22,7 @@ from seq2seq.averaging import MOVING_AVERAGE, average_weights, validated_weights
 from seq2seq.batching import Shape, derived_seed, plan_epoch
 from seq2seq.checkpoint import (
     BEST,
+    RECIPE,
     clear_leftovers,
     list_checkpoints,
     load_bundle,
@@ -32,6 +33,7 @@ from seq2seq.checkpoint import (
     step_of,
     update_bundle_metadata,
 )
+from seq2seq.corpus import look_at_first_lines
 from seq2seq.divergence import Diverged, can_go_back, diverged, go_back, require_sane
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation import Score, check_expected, evaluate_tests, to_dict
@@ -72,12 +74,14 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
     run = Path(run)
     settle_process(recipe.training.threads)
     with joined(recipe.training.device) as group, ExitStack() as stack:
+        require_held_out(recipe)
         if group.first:
             if restart and run.exists():
                 with lock_run(run):
                     console.say(f"the old run is now {move_aside(recipe, run)}")
-            stack.enter_context(lock_run(run))
-        require_held_out(recipe)
+            stack.enter_context(lock_run(run, provisional=[RECIPE]))
+            for warning in look_at_first_lines(recipe) if not list_checkpoints(run) else ():
+                console.warn(warning)
         recipe = group.first_of_all(partial(admit, recipe, run))
         while True:
             training = Training(recipe, run, group)

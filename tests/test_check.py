@@ -345,6 +345,33 @@ def test_whole_words_of_a_language_without_spaces_are_warned_of(directory):
         assert any("a whole line of ja for a word" in warning for warning in told) == warned
 
 
+@pytest.mark.parametrize("language, warned", [("japanese", True), ("jp", True), ("ja", False), ("numbers", False)])
+def test_a_language_by_its_name_is_told_its_code(directory, language, warned):
+    told = checked(f"languages.source={language}").warnings
+    assert any(warning.startswith(f"languages.source: {language} is no code of a language. If it is to mean ja, write "
+                                  "ja") for warning in told) == warned
+
+
+def test_many_epochs_without_early_stopping_are_warned_of(directory):
+    def told(*settings: str) -> list[str]:
+        return [warning for warning in checked(*settings).warnings if "epochs" in warning]
+
+    steps = checked().training["steps_per_epoch"]
+    assert not told(f"training.max_steps={100 * steps}")
+    warning, = told(f"training.max_steps={833 * steps}")
+    assert f"{833 * steps:,} steps go through this text 833 times" in warning
+    assert f"100 are {100 * steps:,} steps: lower max_steps" in warning and "training.early_stopping: 10" in warning
+    assert not told(f"training.max_steps={833 * steps}", "training.early_stopping=3")
+
+
+def test_a_table_with_more_columns_and_a_header_is_warned_of(directory):
+    (directory / "train.tsv").write_text("id\tde\ten\n1\tein Hund\ta dog\n2\teine Katze\ta cat\n")
+    columns, header = (warning for warning in checked("data.train=[{file: train.tsv}]").warnings if "train.tsv" in
+                       warning and "line" in warning)
+    assert "has 3 columns; columns 1 and 2 are read as source and target" in columns
+    assert "reads like names of columns (id, de)" in header
+
+
 def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
     write(directory, "train", [f"|{number} dogs" for number in range(7)] + ["5 Hunde|5 dogs", "3 Hunde|4 dogs"])
     train = checked().corpora[0]

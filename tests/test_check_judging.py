@@ -96,6 +96,17 @@ def test_the_line_from_which_one_side_has_slipped_is_named(directory, by):
     assert any("one side has slipped" in warning and "near line 70" in warning for warning in report.warnings)
 
 
+def test_what_the_error_about_numbers_of_lines_says_to_do_finds_the_line_that_lacks(directory):
+    pairs = corpus()
+    judged(pairs)
+    targets = [target for _, target in pairs]
+    Path("train.yy").write_text("".join(f"{target}\n" for target in targets[:700] + targets[701:]))
+    (error,) = inspect(load_recipe("recipe.yaml", []), Path("run")).errors
+    limit = re.search(r"`limit: (\d+)`", error)[1]
+    report = inspect(load_recipe("recipe.yaml", [f"data.train.0.limit={limit}"]), Path("run"))
+    assert not report.errors and abs(report.corpora[0].judgement.slip.first - 701) <= 1
+
+
 def test_a_side_that_has_slipped_from_the_first_line_on_is_seen(directory):
     pairs = corpus()
     judgement, _ = judged([(source, target) for (source, _), (_, target) in zip(pairs, pairs[1:], strict=False)])

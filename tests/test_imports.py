@@ -12,16 +12,15 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 READING_ORDER = [
-    "errors", "json_reader", "console", "stopping", "unpacking", "sizes", "recipe", "subword_sampling", "vocabulary",
-    "words", "numbering", "tokenizer", "language_codes", "tmx", "corpus", "numerals", "quality", "side_languages",
-    "cleaning",
-    "textio", "resuming", "batching", "machine", "continuations", "model", "inference", "loss", "gradients", "optim",
-    "sampling", "search", "constraints",
-    "candidate_selection", "coverage", "segments", "faults", "confidence", "minimum_bayes_risk", "decoding",
-    "safety_net", "checksums", "storage", "checkpoint", "tokenizer_files", "preparation", "locking", "averaging",
-    "restoring", "translator", "synthetic", "generation", "rescoring", "alignment", "inspection", "views", "workers",
-    "processes", "evaluation", "significance", "validation", "progress", "divergence", "run", "verification", "trainer",
-    "parallelism", "check", "interop", "options", "commands", "cli", "__main__",
+    "errors", "json_reader", "console", "stopping", "unpacking", "language_codes", "sizes", "recipe",
+    "subword_sampling", "vocabulary", "words", "numbering", "tokenizer", "tmx", "corpus", "numerals", "quality",
+    "side_languages", "cleaning", "textio", "resuming", "batching", "machine", "continuations", "model", "inference",
+    "loss", "gradients", "optim", "sampling", "search", "constraints", "candidate_selection", "coverage", "segments",
+    "faults", "confidence", "minimum_bayes_risk", "decoding", "safety_net", "checksums", "storage", "checkpoint",
+    "tokenizer_files", "preparation", "locking", "averaging", "restoring", "translator", "synthetic", "generation",
+    "rescoring", "alignment", "inspection", "views", "workers", "processes", "evaluation", "significance",
+    "validation", "progress", "divergence", "run", "verification", "trainer", "parallelism", "check", "interop",
+    "options", "commands", "cli", "__main__",
 ]
 MODEL_ORDER = [
     "packing", "interface", "dropout", "embedding", "attention", "copying", "joined", "caches", "transformer",
@@ -29,7 +28,7 @@ MODEL_ORDER = [
 ]
 INFERENCE_ORDER = ["eager", "kernel_interface", "kernel_check", "kernel_library", "int8", "engines"]
 WITHOUT_TORCH = [
-    "errors", "json_reader", "stopping", "unpacking", "sizes", "recipe", "language_codes", "corpus", "numerals",
+    "errors", "json_reader", "stopping", "unpacking", "language_codes", "sizes", "recipe", "corpus", "numerals",
     "quality", "side_languages", "cleaning", "tmx", "textio", "resuming", "subword_sampling", "vocabulary", "words",
     "numbering", "tokenizer",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.evaluation import TOKENIZED
+from seq2seq.language_codes import code_for
 from seq2seq.numerals import READ
-from seq2seq.recipe import Languages, Recipe
+from seq2seq.recipe import Languages, Recipe, TrainingSection
 from seq2seq.segments import SPACELESS, main_language
 
 # A few sentences such as "Thank you." stand in train and test of every corpus; more than this share is worth a warning.
@@ -30,6 +32,10 @@ WRONG_SIDE = 0.005
 SWAPPED = 0.5
 # Short lines and lists of names are taken for another language at times.
 WRONG_LANGUAGE = 0.03
+
+MOST_EPOCHS = 100
+"""Three times as many as the longest training of a recipe in `recipes/` (3 to 32). More are mostly the default of
+`max_steps` on a small text."""
 
 
 def look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str], languages: Languages,
@@ -79,6 +85,28 @@ def look_at_tokenization(corpora: Sequence[CorpusReport], warnings: list[str]) -
             "raw text nor with a paper's on tokenised text. Detokenise the text; or, for the figure of a paper, write "
             "translations by seq2seq translate and score them with: sacrebleu REFERENCE -i TRANSLATIONS --force "
             "--tokenize none")
+
+
+def look_at_languages(languages: Languages, warnings: list[str]) -> None:
+    """Say which languages are given by another name than their code."""
+    for side, name in (("source", languages.source), ("target", languages.target)):
+        if name and (code := code_for(name)):
+            warnings.append(f"languages.{side}: {name} is no code of a language. If it is to mean {code}, write "
+                            f"{code}: BLEU's tokeniser, number words and the treatment of languages without spaces go "
+                            "by the code.")
+
+
+def look_at_epochs(section: TrainingSection, training: Mapping[str, Any], warnings: list[str]) -> None:
+    """Say that a training without early stopping goes through its text very often.
+
+    training: `Report.training`.
+    """
+    if section.early_stopping or training.get("epochs", 0) <= MOST_EPOCHS:
+        return
+    warnings.append(f"training.max_steps: {section.max_steps:,} steps go through this text {training['epochs']:,.0f} "
+                    f"times; the recipes that come with seq2seq end after 3 to 32 epochs. {MOST_EPOCHS} are "
+                    f"{MOST_EPOCHS * training['steps_per_epoch']:,} steps: lower max_steps, or let "
+                    "training.early_stopping: 10 end the training after 10 validations without improvement.")
 
 
 def look_at_words(recipe: Recipe, warnings: list[str]) -> None:

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.options import examples
+from seq2seq.commands.common import require_no_bundle
+from seq2seq.options import Overwrite, examples
 
 EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 5 --output model",
                     "seq2seq average runs/a/checkpoints/step-00002000 runs/a/checkpoints/step-00003000 "
@@ -23,8 +24,10 @@ def average(
         "--output", "-o", metavar="DIR", help="The bundle that is made.", show_default=False)],
     last: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Of a run, only the newest N checkpoints.", show_default="all that it keeps")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Average the weights of checkpoints into one model."""
+    require_no_bundle(output, overwrite)
     from seq2seq.averaging import average_checkpoints
 
     steps = average_checkpoints(models, output, last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from seq2seq import console
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.language_codes import code_for
 from seq2seq.options import Precision
 from seq2seq.textio import Input, Line, Output
 
@@ -55,6 +57,35 @@ def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
         if place.exists() and not place.is_dir():
             raise UserError(f"{option} {run}: {place} is a file. Name a directory, or a new one; a run is kept in it.")
     return run
+
+
+def require_code(option: str, language: str | None) -> None:
+    """Raises UserError if an option names a language otherwise than by its code; None: the option was not given."""
+    if language is not None and (code := code_for(language)):
+        raise UserError(f"{option} {language}: this is no code of a language, such as {code}. Write the code.")
+
+
+def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
+    """Raises UserError if a file stands where a command takes its model, and a model where it takes text."""
+    if not model.is_file():
+        return
+    from seq2seq.checkpoint import is_model
+
+    for text in texts:
+        if text is not None and text.is_dir() and is_model(text):
+            others = [model, *(other for other in texts if other not in (None, text))]
+            order = shlex.join(map(str, ["seq2seq", command, text, *others]))
+            raise UserError(f"{model} is a file and {text} a model, but the model comes first: {order}")
+
+
+def require_no_bundle(output: Path, overwrite: bool) -> None:
+    """Raises UserError if there is a model where a command is to write one, unless --overwrite was given. What is no
+    bundle is never replaced, see `save_bundle`."""
+    from seq2seq.storage import kind_of
+
+    if not overwrite and kind_of(output) == "bundle":
+        raise UserError(f"{output} is a bundle already. It is left as it is; name a new directory, or add --overwrite "
+                        "to replace it.")
 
 
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:

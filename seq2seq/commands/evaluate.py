@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import load_translator, print_json, scores_as_text
+from seq2seq.commands.common import load_translator, print_json, require_code, scores_as_text
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.textio import not_parallel
@@ -76,6 +76,7 @@ def evaluate(
     """
     references = reference or []
     _refuse_unless_one_way(model, source, hypothesis, references, text, language, baseline)
+    require_code("--language", language)
     if baseline is None and (paired or samples):
         raise UserError("--paired and --samples are for the comparison of two systems. Name the other by --baseline.")
     if baseline is not None and (text is not None or metric and Metric.exact in metric):

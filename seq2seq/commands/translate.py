@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.commands.common import bar, decoding_with, json_line
+from seq2seq.commands.common import bar, decoding_with, json_line, require_model_first
 from seq2seq.errors import UserError
 from seq2seq.options import (
     CONSTRAINTS,
@@ -206,6 +206,7 @@ def translate(
     given = {name: value for name, value in options.items() if value is not None}
     if word_confidence or format is TextOrLines.text:                           # where nobody would see it
         given["word_confidence"] = word_confidence
+    require_model_first("translate", model, input)
     _refuse_as_text(format, n_best, word_confidence)
     if compile:
         raise UserError("--compile is now part of int8: use --precision int8 instead.")
@@ -368,6 +369,8 @@ def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], re
     Raises:
         UserError: options that contradict each other.
     """
+    from seq2seq.recipe.decoding import SAMPLING_KEYS, DecodingSection
+
     sampling = given.get("sampling", translator.decoding.sampling)
     beam, n_best = given.get("beam_size", translator.decoding.beam_size), given["n_best"]
     if not sampling and not given.get("mbr", translator.decoding.mbr) and n_best > beam:
@@ -375,8 +378,13 @@ def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], re
     if sampling and "beam_size" in given:
         raise UserError("--beam-size is for searching, and sampling draws. Leave out one of both; --n-best says how "
                         "many samples there are.")
-    if not sampling and "seed" in given:
-        raise UserError("--seed decides samples, and a search has none. Add --sampling, or leave it out.")
+    if not sampling and given.get("mbr", 0) > beam:
+        raise UserError(f"--mbr {given['mbr']}: a beam of {beam} cannot give {given['mbr']} candidates. Add "
+                        f"--sampling, or --beam-size {given['mbr']}.")
+    off = {name: DecodingSection.model_fields[name].default for name in SAMPLING_KEYS}
+    if not sampling and (vain := [name for name in (*off, "seed") if given.get(name) not in (None, off.get(name))]):
+        raise UserError(f"--{vain[0].replace('_', '-')} is for samples, and a search has none. Add --sampling, or "
+                        "leave it out.")
     options = decoding_with(translator, given)
     if "diverse_strength" in given and options.diverse_groups == 1:
         raise UserError("--diverse-strength is that of groups. Add --diverse-groups N.")

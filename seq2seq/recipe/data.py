@@ -124,7 +124,7 @@ class Corpus(Section):
             raise ValueError("give both columns, `source` and `target`, or neither")
         if self.in_recipes_languages:
             return self
-        by_number = self.table_format in OF_COLUMNS and not self.header
+        by_number = self.has_numbered_columns
         if by_number and any(isinstance(column, str) for column in self.columns):
             raise ValueError(f"a {self.table_format} without `header: true` has numbered columns, such as `source: 1, "
                              "target: 2`")
@@ -151,6 +151,11 @@ class Corpus(Section):
     def in_recipes_languages(self) -> bool:
         """Whether it is a translation memory that does not say which of its languages are meant."""
         return self.table_format == ".tmx" and self.source is None and self.text is None
+
+    @property
+    def has_numbered_columns(self) -> bool:
+        """True of a table whose columns have numbers, not names."""
+        return self.table_format in OF_COLUMNS and not self.header
 
     @property
     def form(self) -> Literal["files", "table", "hub"]:

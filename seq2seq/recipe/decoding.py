@@ -135,7 +135,7 @@ class DecodingSection(Section):
     @classmethod
     def _only_samples_are_narrowed(cls, value: Any, info: ValidationInfo) -> Any:
         if value != cls.model_fields[str(info.field_name)].default and not info.data.get("sampling", True):
-            raise ValueError("it changes samples only; turn sampling on, too")
+            raise ValueError("it changes samples only; add sampling: true, or leave it out")
         return value
 
     @field_validator("mbr")
@@ -143,7 +143,7 @@ class DecodingSection(Section):
     def _candidates_are_found(cls, mbr: int, info: ValidationInfo) -> int:
         if mbr > info.data.get("beam_size", mbr) and not info.data.get("sampling", False):
             raise ValueError(f"a beam of {info.data['beam_size']} cannot give {mbr} candidates; raise beam_size, or "
-                             "turn sampling on")
+                             "add sampling: true")
         return mbr
 
     @field_validator("n_best")

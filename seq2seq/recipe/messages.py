@@ -11,7 +11,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
-from seq2seq.recipe.decoding import DecodingSection
+from seq2seq.language_codes import code_for
+from seq2seq.recipe.decoding import SAMPLING_KEYS, DecodingSection
 from seq2seq.recipe.document import Document, Key, Mistake
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.section import MistakeAt, Section
@@ -59,13 +60,16 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
                   name_of: Callable[[str], str] = str) -> DecodingSection:
-    """A `decoding` section with other values for some keys.
+    """A `decoding` section with other values for some keys. Options that turn sampling off leave out what the section
+    says of samples.
 
     name_of: a key as the user knows it.
     Raises:
         OptionError: keys that do not exist, or values that they do not allow; with all mistakes, a line each.
     """
     changed: dict[str, Any] = {**decoding.model_dump(), **options}
+    if options.get("sampling") is False:
+        changed |= {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS if key not in options}
     try:
         return DecodingSection.model_validate(changed)
     except ValidationError as error:
@@ -99,7 +103,8 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
         return f"expected a list of 2 numbers, found {len(given) if isinstance(given, list) else given}"
     if kind == "string_pattern_mismatch":
         expected = _PATTERNS.get(str(key[-1]), "letters a-z, digits, '_' and '-'")
-        return f"expected {expected}; found {show(found)}"
+        code = code_for(found) if key[:1] == ("languages",) else None
+        return f"expected {expected}; found {show(found)}" + (f". Its code is {code}." if code else "")
     bounds = {name: _bound(value) for name, value in context.items()}
     expected = _EXPECTED[kind].format(**bounds) if kind in _EXPECTED else detail["msg"]
     if kind in ("int_type", "float_type", "finite_number"):

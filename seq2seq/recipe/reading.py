@@ -96,6 +96,10 @@ def _read_text(path: Path) -> str:
         raise RecipeError(
             f"{path}:{line}: not UTF-8 text (byte {error.object[error.start]:#04x}). Save it as UTF-8."
         ) from None
+    except IsADirectoryError:
+        inside = path / "recipe.yaml"
+        found = f" There is one in it: {inside}" if inside.is_file() else ""
+        raise RecipeError(f"{path} is a directory; a recipe is a file.{found}") from None
     except OSError as error:
         raise RecipeError(f"{path} cannot be read: {error.strerror}.") from None
 
