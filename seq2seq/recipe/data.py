@@ -234,9 +234,9 @@ class Cleaning(Section):
     number words. The cheapest sign of a wrong pair in text from the web; 0.7 is a good value. Not set: none are
     dropped, because number words of other languages are not known."""
     max_length_deviation: PositiveFloat | None = None
-    """Drop pairs whose length ratio deviates from the corpus' by more than this many standard deviations (Gale and
-    Church 1993). The usual ratio is estimated from the first 10,000 pairs, which should be like the rest. 3 suits text
-    from the web, 4 costs fewer good pairs. Not set: none are dropped."""
+    """Drop pairs whose target is more than this many standard deviations longer or shorter than expected for its source
+    (Gale and Church 1993). The expectation is learned from the first 10,000 pairs, which should be like the rest. 3
+    suits text from the web, 4 costs fewer good pairs. Not set: none are dropped."""
     language: Literal["any", "sides", "lingua"] = "any"
     """Drop pairs with a side in a wrong language. `sides` learns from the first 10,000 pairs what each side looks like
     and drops text that looks like the other side; `lingua` knows 75 languages and takes about 10 ms per pair
