@@ -150,14 +150,14 @@ def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool =
 
 
 class _Forbidden:
-    """The subwords that would complete a phrase, by how much of it a text ends in."""
+    """Tokens that would complete a phrase, depending on the prefix of it that a text ends in."""
 
     def __init__(self, phrase: Phrase, pieces: Sequence[bytes]) -> None:
         self.phrase, self.pieces = phrase, pieces
         self.completing = lru_cache(maxsize=None)(self._completing)
 
     def after(self, text: bytes) -> Tensor:
-        """Ids that must not follow the text, (ids,)."""
+        """Return the ids that must not follow the text, (ids,)."""
         decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
         beginning = self.phrase.begun_by(characters)
