@@ -1,8 +1,9 @@
-"""Pairs made from text in one language: a model translates what has no translation.
+"""Synthetic pairs from monolingual text: back-translation and knowledge distillation.
 
-Back-translation (Sennrich et al. 2016, arXiv:1511.06709) makes sources for targets, by sampling (Edunov et al. 2018,
-arXiv:1808.09381) and with a tag before each (Caswell et al. 2019, arXiv:1906.06442). Sequence-level distillation (Kim
-and Rush 2016, arXiv:1606.07947) makes targets for sources, by search, with a teacher that is larger than the student.
+Back-translation (Sennrich et al. 2016, arXiv:1511.06709) translates targets to sources, by sampling (Edunov et al.
+2018, arXiv:1808.09381) and with a tag before each source (Caswell et al. 2019, arXiv:1906.06442). Sequence-level
+knowledge distillation (Kim and Rush 2016, arXiv:1606.07947) translates sources by beam search with a larger teacher
+model.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ BLOCK_LINES = 8192
 
 
 def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
-    """The recipe with corpora of two files each; those that lack a side get it here, in `directory`.
+    """Translate the corpora with one side into `directory`, and return the recipe in which all corpora have two sides.
 
-    What was made in a run that was stopped is kept: line by line the same, since a sample depends on its line alone.
+    After an interruption it resumes, with the same result, because a sample depends on its line alone.
 
     Raises:
         CheckpointError: there is no such model.
@@ -48,7 +49,7 @@ def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
 
 
 def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
-    """The recipe as `with_synthetic_text` gives it, but without corpora that still have to be made, and their names.
+    """Return the recipe of `with_synthetic_text` without the corpora that are not translated yet, and their names.
 
     Raises:
         CheckpointError, RecipeError, CorpusError: as `with_synthetic_text`.
