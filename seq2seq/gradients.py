@@ -52,7 +52,7 @@ class StepSums:
 
 
 class StepGradients:
-    """Computes micro-batches with the (bf16) working copy of the model and sums the gradients of its (fp32) weights.
+    """Computes micro-batches with the model or its bf16 copy, and sums their gradients for the fp32 weights.
 
     most_tokens: largest micro-batch, in source and target tokens; larger ones are split. Lowered permanently after each
         out-of-memory error. None: no limit.

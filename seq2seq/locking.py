@@ -1,4 +1,4 @@
-"""The lock that keeps a run to one process."""
+"""Lock of a run directory."""
 
 import contextlib
 import logging
@@ -22,13 +22,13 @@ def _drop_locks() -> None:
     _held_locks.clear()
 
 
-# A forked worker shares the lock, and one that outlived a killed training would keep the run locked.
+# A forked worker inherits the lock; one that outlives a killed training would keep the run locked.
 os.register_at_fork(after_in_child=_drop_locks)
 
 
 @contextmanager
 def lock_run(run: Path) -> Iterator[None]:
-    """Keep a run to one process; the lock goes with the process, however that ends.
+    """Lock a run for this process. The lock is released when the process ends, however it ends.
 
     Raises:
         CheckpointError: another process has it (the message names its id), or the directory cannot be written.
@@ -48,7 +48,7 @@ def lock_run(run: Path) -> Iterator[None]:
         except BlockingIOError:
             raise _in_use(run, descriptor) from None
         except OSError as error:
-            # Some network file systems know no locks; that is no reason not to train there.
+            # Some network file systems have no locks; training there is allowed, with a warning.
             logger.warning("%s cannot be locked (%s): do not train in it twice at once.", run, error.strerror)
         if not _is_still(path, descriptor):
             raise CheckpointError(f"{run} was moved aside by another process at this moment. Run the command again.")
@@ -56,14 +56,14 @@ def lock_run(run: Path) -> Iterator[None]:
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
-        # The file stays: deleting it would let a third process lock a file that a second one still waits with.
+        # The file is not deleted: a second process may have opened it, and a third would lock a new one.
         if descriptor in _held_locks:
             _held_locks.remove(descriptor)
             os.close(descriptor)
 
 
 def require_lockable(run: Path) -> None:
-    """Raises CheckpointError if `lock_run` would, as far as that can be told without writing."""
+    """Raise CheckpointError if `lock_run` would, as far as this can be found out without writing."""
     import fcntl
 
     place = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
@@ -93,7 +93,7 @@ def _in_use(run: Path, descriptor: int) -> CheckpointError:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether the name still leads to the open file."""
+    """Return True if the path still refers to the open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -90,7 +90,7 @@ def _filled(spec: Corpus, made: Path) -> Corpus:
 
 
 def _key(spec: Corpus, model: Path, given: Path) -> str:
-    """What the text depends on."""
+    """Return a hash of everything that the synthetic text depends on."""
     try:
         state = given.stat()
     except OSError as error:
@@ -113,7 +113,7 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
                 f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(text, number=number) for number, text in enumerate(_texts(spec, given)))
-        # Blocks end where they would have: lines that are translated together may have a say in each other's roundings.
+        # Blocks end at the same lines as without the interruption, because in bf16 rounding depends on the batch.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
@@ -137,7 +137,7 @@ def _require_direction(spec: Corpus, recipe: Recipe, model: Path, of_model: Lang
 
 
 def _options(own: DecodingSection, samples: bool) -> dict[str, Any]:
-    """What differs from the model's own `decoding`, so that one translation is drawn, or searched for."""
+    """Return the overrides of the model's `decoding` that make it sample, or search for, a single translation."""
     if samples:
         return DRAWN
     of_samples = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}

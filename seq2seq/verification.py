@@ -133,8 +133,9 @@ def logged_steps(run: Path) -> int:
 
 
 def remains(run: Path) -> dict[str, Any]:
-    """What a training leaves, by name: checksums of weights and of all other state, the log without time."""
-    # Of which steps there are earlier checkpoints, the clock and the signals have decided.
+    """Return the results of a training to compare, by name: checksums of weights and state, and the log without
+    times."""
+    # Only the last checkpoint: the steps of earlier ones depend on the clock and on signals.
     files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run)[-1:] for name in (MODEL, STATE))]
     found: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                              for path in files}
@@ -151,7 +152,7 @@ def _without_clock(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    """Names of what differs, or of what only one of them has; in order."""
+    """Return the names of results that differ, or that only one training has, in order."""
     return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
