@@ -32,7 +32,7 @@ Row = tuple[int, tuple[str, ...]]
 
 @dataclass
 class Counts:
-    """What happened to the lines of a corpus.
+    """Counts of the lines of a corpus.
 
     lines: read. dropped: by reason. examples: for each reason the number of its first line. carriage_returns: lines
     that ended in \\r\\n. inner_newlines: line feeds inside a field, replaced by a space. byte_order_marks: removed.

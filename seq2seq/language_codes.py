@@ -54,7 +54,7 @@ def subtags(code: str) -> list[str]:
 
 
 def same_code(code: str, other: str) -> bool:
-    """Whether two codes mean the same language, script and region."""
+    """Return True if both codes mean the same language, script and region."""
     return subtags(code) == subtags(other)
 
 

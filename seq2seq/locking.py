@@ -1,4 +1,4 @@
-"""The lock that keeps a run to one process."""
+"""Lock of a run directory."""
 
 import contextlib
 import logging
@@ -24,13 +24,13 @@ def _drop_locks() -> None:
     _held_locks.clear()
 
 
-# A forked worker shares the lock, and one that outlived a killed training would keep the run locked.
+# A forked worker inherits the lock; one that outlives a killed training would keep the run locked.
 os.register_at_fork(after_in_child=_drop_locks)
 
 
 @contextmanager
 def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
-    """Keep a run to one process; the lock goes with the process, however that ends.
+    """Lock a run for this process. The lock is released when the process ends, however it ends.
 
     Where the block raises an exception and the run was new, the lock's file and the directories made for it are
     removed, unless the block has left more there than `provisional` files, which are removed too.
@@ -55,7 +55,7 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         except BlockingIOError:
             raise _in_use(run, descriptor) from None
         except OSError as error:
-            # Some network file systems know no locks; that is no reason not to train there.
+            # Some network file systems have no locks; training there is allowed, with a warning.
             logger.warning("%s cannot be locked (%s): do not train in it twice at once.", run, error.strerror)
         if not _is_still(path, descriptor):
             raise CheckpointError(f"{run} was moved or removed by another process at this moment. Run the command "
@@ -69,7 +69,7 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
                 _take_back(path, missing, provisional)
             raise
     finally:
-        # The file of a run stays, so that all processes lock the same one.
+        # The file is not deleted: a second process may have opened it, and a third would lock a new one.
         if descriptor in _held_locks:
             _held_locks.remove(descriptor)
             os.close(descriptor)
@@ -92,7 +92,7 @@ def _take_back(path: Path, directories: Iterable[Path], provisional: Collection[
 
 
 def require_lockable(run: Path) -> None:
-    """Raises CheckpointError if `lock_run` would, as far as that can be told without writing."""
+    """Raise CheckpointError if `lock_run` would, as far as this can be found out without writing."""
     import fcntl
 
     place = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
@@ -122,7 +122,7 @@ def _in_use(run: Path, descriptor: int) -> CheckpointError:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether the name still leads to the open file."""
+    """Return True if the path still refers to the open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -28,7 +28,7 @@ class TrainingPrecision(StrEnum):
 
 
 class TextOrLines(StrEnum):
-    """Formats of what has a line for each line."""
+    """Output formats with a line for each line of input."""
 
     text = "text"
     jsonl = "jsonl"
@@ -42,7 +42,7 @@ class TextOrJson(StrEnum):
 
 
 class Metric(StrEnum):
-    """What translations are measured by."""
+    """Metrics of translations."""
 
     bleu = "bleu"
     chrf = "chrf"
@@ -86,7 +86,7 @@ class CommandGroup(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help; typer joins lines that no empty line parts."""
+    """Return the examples at the end of a command's help. The empty lines keep typer from joining them."""
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
 
 

@@ -167,8 +167,7 @@ def _paths(recipe: Recipe) -> list[Path]:
 
 
 def _described(directory: Path) -> dict[str, Any] | None:
-    """What describes the arrays; None if they are not there in full: after a power cut a file can lack what was not yet
-    on disk."""
+    """Read the description of the arrays; None if they are incomplete, such as files truncated by a power failure."""
     path = directory / DESCRIPTION
     if not path.exists():
         return None
@@ -213,7 +212,7 @@ def _impossible(directory: Path, described: dict[str, Any]) -> Path | None:
 
 
 def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
-    """What the arrays depend on: the files as they are now, cleaning, tokenizers, and the format."""
+    """Return a hash of everything that the arrays depend on: state of the files, cleaning, tokenizers, and format."""
     described = [
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),

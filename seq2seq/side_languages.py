@@ -132,7 +132,7 @@ class LanguageDetector:
 
 
 def is_installed() -> bool:
-    """Whether lingua is there."""
+    """Return True if lingua is installed."""
     from importlib.util import find_spec
 
     return find_spec("lingua") is not None

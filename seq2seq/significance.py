@@ -1,4 +1,4 @@
-"""Whether one system is better than another, or only luckier on this test set: tests on pairs of translations.
+"""Significance tests for the difference between two systems on a test set.
 
 Both tests are sacreBLEU's: paired bootstrap resampling (Koehn 2004, "Statistical Significance Tests for Machine
 Translation Evaluation") and paired approximate randomisation (Riezler and Maxwell 2005, "On Some Pitfalls in Automatic

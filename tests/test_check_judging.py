@@ -1,4 +1,4 @@
-"""What `check` says of whole corpora: shuffled, slipped, in a wrong language, in a wrong encoding; measured steps."""
+"""`check` on whole corpora: shuffled, slipped, in a wrong language, in a wrong encoding; measured steps."""
 
 import importlib
 import itertools

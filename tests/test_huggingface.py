@@ -307,7 +307,7 @@ def test_what_nobody_has_thought_of_is_refused_with_its_reason(sound, tmp_path, 
 
 
 class Harmful:
-    """What a pickle can do."""
+    """Object whose unpickling runs code: it creates a file."""
 
     def __reduce__(self):
         return (open, ("harm", "w"))

@@ -55,7 +55,7 @@ def directory(tmp_path, monkeypatch) -> Path:
 
 
 def mistakes(text: str, *overrides: str) -> list[str]:
-    """What is said about a recipe, line by line."""
+    """Return the error messages about a recipe, line by line."""
     Path("recipe.yaml").write_text(text)
     with pytest.raises(RecipeError) as error:
         load_recipe("recipe.yaml", overrides)

@@ -31,8 +31,11 @@ def lines(path):
 
 
 def sacrebleus(files, *options):
-    """What its command line prints (its JSON fails on numbers of NumPy): for each of bleu, chrf and ter the figures of
-    the first system, those of the second, and the p-value. Figures: the score and, if any, mean and interval."""
+    """Parse the output of sacreBLEU's command line (its JSON fails on NumPy numbers).
+
+    Returns for each of bleu, chrf and ter the figures of the first system, those of the second, and the p-value.
+    Figures: the score and, if any, mean and interval.
+    """
     printed = subprocess.run(
         [sys.executable, "-m", "sacrebleu", files / "reference", "-i", files / "bad", files / "good", "-m", "bleu",
          "chrf", "ter", "-f", "text", "-w", "4", *options], capture_output=True, text=True, check=True).stdout

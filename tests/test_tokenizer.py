@@ -224,7 +224,7 @@ def test_samplers_in_several_threads_do_not_disturb_each_other(unigram, bpe):
 
 
 def in_a_fresh_process(program: str) -> str:
-    """What a program prints; standard error must stay empty."""
+    """Run a program and return its standard output; standard error must stay empty."""
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
                             timeout=60)
     assert (result.returncode, result.stderr) == (0, "")

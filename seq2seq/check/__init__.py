@@ -1,4 +1,4 @@
-"""What can be said of a recipe and its data before training: faults, sizes and costs. Leaves nothing on disk."""
+"""Checks of a recipe and its data before training: faults, sizes and costs. Leaves nothing on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the findings is worth a warning, and what to do about it."""
+"""Warnings of `check`, with their remedies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_EPOCHS = 100
 
 def look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str], languages: Languages,
             warnings: list[str]) -> None:
-    """What is suspicious about a corpus."""
+    """Append warnings about a corpus to `warnings`."""
     if corpus.error:
         for path, values in corpus.files.items():
             if values.get("not_utf8"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
 
 class Paired(StrEnum):
-    """How the difference of two systems is tested."""
+    """Significance tests for the difference of two systems."""
 
     bootstrap = "bootstrap"
     randomization = "randomization"
@@ -142,8 +142,8 @@ def evaluate(
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],
              language: str | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
              format: TextOrJson) -> None:
-    """Print what two systems, each a model or a file of translations, are worth on a text, or on the test sets of the
-    first one's recipe."""
+    """Print the scores of two systems, each a model or a file of translations, on a text or on the test sets of the
+    first model's recipe."""
     from seq2seq.checkpoint import resolve_model_path
     from seq2seq.corpus import read_pairs, read_texts
     from seq2seq.significance import compare, comparison_to_dict, format_comparison
