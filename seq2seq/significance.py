@@ -72,8 +72,10 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
         signatures, scores = tested()
         (title, signature), = signatures.items()
         of_baseline, of_system = scores[title]
+        # sacreBLEU's bootstrap counts differences larger than the one found: none between a system and itself.
+        p_value = 1.0 if list(system) == list(baseline) else float(of_system.p_value)
         compared[metric] = Comparison(_estimate(of_system, precisions[0]), _estimate(of_baseline, precisions[1]),
-                                      float(of_system.p_value), str(signature))
+                                      p_value, str(signature))
     return compared
 
 
@@ -86,8 +88,7 @@ def format_comparison(compared: Mapping[str, Comparison], system: str, baseline:
     width = max(len(system), len(baseline), len("difference"))
     lines = []
     for metric, found in compared.items():
-        # Of two systems that are one and the same, sacreBLEU's bootstrap gives the smallest p there is.
-        verdict = "significant" if found.difference and found.p_value < SIGNIFICANT else "not significant"
+        verdict = "significant" if found.p_value < SIGNIFICANT else "not significant"
         lines += [f"{TITLES[metric]}  {found.signature}"]
         lines += [f"  {name:<{width}}  {score.value:6.2f}  (95 %: {score.mean:.2f} ± {score.interval:.2f})"
                   f"{f'  precision:{score.precision}' if score.precision else ''}"
