@@ -82,7 +82,9 @@ def test_shuffled_targets_are_seen_and_their_share_is_told(directory):
     judgement, report = judged(shuffled)
     assert judgement.misaligned == pytest.approx(61 / PAIRS, rel=0.4)
     assert set(judgement.suspects.lines) <= {place + 1 for place in places}
-    assert any("do not look like translations" in warning for warning in report.warnings)
+    warning, = (warning for warning in report.warnings if "do not look like translations" in warning)
+    assert warning.startswith(f"train train.xx: {judgement.suspects.count} (lines ")
+    assert f"of {PAIRS:,} pairs do not look like" in warning and f", about {judgement.misaligned:.1%}." in warning
 
 
 @pytest.mark.parametrize("by", [1, -1])
@@ -244,6 +246,7 @@ def test_of_a_language_whose_number_words_are_not_known_the_lines_are_to_be_look
 
 def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
     write("train", corpus(211))
+    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)      # on a busy machine, too
     before = {path for path in directory.rglob("*")}
     importlib.import_module("torch._inductor")                                  # makes its folder on import
     monkeypatch.setattr("tempfile.tempdir", str(directory / "aside"))

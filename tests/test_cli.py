@@ -578,7 +578,7 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
     (["--mbr", 32], "--mbr 32: a beam of 2 cannot give 32 candidates. Add --sampling, or --beam-size 32."),
     (["--sampling", "--temperature", 0], "--temperature"),
     (["--sampling", "--diverse-groups", 2], "--sampling (or decoding in the recipe): diverse groups are of a beam"),
-    (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups"),
+    (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups of equal size; a beam of 3 can"),
     (["--diverse-strength", 3], "Add --diverse-groups N"), (["--seed", 3], "Add --sampling"),
     (["--mbr", 3], "a beam of 2 cannot give 3 candidates"), (["--ignore-case"], "Add --require FILE or --forbid TEXT"),
     (["--mbr", 2, "--n-best", 3, "--format", "jsonl"], "2 candidates cannot give 3 translations"),
@@ -792,6 +792,8 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
     for name, weight in bundle.weights.items():
         torch.testing.assert_close(weight, (first[name] + second[name]) / 2)
     assert bundle.metadata["averaged_steps"] == [7, 11]
+    said = run("average", "runs/tiny", "--last", 5, "--output", "all").err
+    assert "averaged 3 checkpoints (of the 5 asked for; training.keep_checkpoints keeps more), of the steps" in said
     assert run("translate", "mean", stdin=b"ein Hund\n").code == 0
     by_name = [f"runs/tiny/checkpoints/step-{step:08d}" for step in (11, 7, 7)]
     assert run("average", *by_name, "-o", "same").code == 0

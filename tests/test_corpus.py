@@ -270,7 +270,7 @@ def test_quotes_in_a_tsv_file_are_text(tmp_path):
 
 def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{source: en, target: de}",
                 model: str = "transformer") -> list[str]:
-    """What is said of a training corpus whose files all have these contents."""
+    """Warnings about a training corpus whose files all have these contents."""
     for path in Corpus(**spec).paths:
         write(directory / path, contents)
     write(directory / "valid", "x\n")

@@ -379,7 +379,7 @@ def test_what_cannot_be_had_is_refused(translator, request_, options, message):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"diverse_groups": 4}, "a beam of 6 cannot be cut into 4 groups"),
+    ({"diverse_groups": 4}, "a beam of 6 cannot be cut into 4 groups of equal size; a beam of 4 or 8 can"),
     ({"sampling": True, "diverse_groups": 2}, "diverse groups are of a beam"),
     ({"sampling": True, "require": ["dog"]}, "required phrases need a search"),
     ({"diverse_groups": 2, "require": ["dog"]}, "required phrases share out"),

@@ -12,7 +12,14 @@ from seq2seq.check.reading import Reader
 from seq2seq.check.report import CorpusReport, Report, percentiles
 from seq2seq.check.show import show
 from seq2seq.check.survey import Sample
-from seq2seq.check.warnings import look_at, look_at_epochs, look_at_languages, look_at_tokenization, look_at_words
+from seq2seq.check.warnings import (
+    look_at,
+    look_at_epochs,
+    look_at_languages,
+    look_at_tokenization,
+    look_at_vocabulary,
+    look_at_words,
+)
 from seq2seq.corpus import look_at_first_lines
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
@@ -71,6 +78,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         look_at_tokenization(report.corpora, report.warnings)
     look_at_languages(recipe.languages, report.warnings)
     look_at_words(recipe, report.warnings)
+    look_at_vocabulary(recipe, report.corpora, report.warnings)
     look_at_held_out(recipe, tokenizers, report)
     size_vocabulary(recipe, tokenizers, characters, report)
     size_model(recipe, report)

@@ -42,7 +42,7 @@ class Finding:
             self.lines.append(line)
 
     def __str__(self) -> str:
-        return f"{self.count:,} (line{'s' * (len(self.lines) > 1)} {', '.join(f'{line:,}' for line in self.lines)}" \
+        return f"{self.count:,} (line{'s' * (len(self.lines) > 1)} {', '.join(map(str, self.lines))}" \
                f"{', …' if self.count > len(self.lines) else ''})"
 
 

@@ -32,6 +32,8 @@ WRONG_SIDE = 0.005
 SWAPPED = 0.5
 # Short lines and lists of names are taken for another language at times.
 WRONG_LANGUAGE = 0.03
+# Text like that of train has less than 1 %; a character that the vocabulary lacks takes two to four bytes.
+WITHOUT_PIECES = 0.05
 
 MOST_EPOCHS = 100
 """Three times as many as the longest training of a recipe in `recipes/` (3 to 32). More are mostly the default of
@@ -118,6 +120,20 @@ def look_at_words(recipe: Recipe, warnings: list[str]) -> None:
                         "spaces part its words. Use unigram, or put spaces between the words.")
 
 
+def look_at_vocabulary(recipe: Recipe, corpora: Sequence[CorpusReport], warnings: list[str]) -> None:
+    """Say in which corpora the vocabulary lacks many characters or words, unless the model can copy them."""
+    if recipe.model.copy:
+        return
+    lacks = "words" if recipe.tokenizer.type == "words" else "characters"
+    remedy = (f"It was made for other text: {recipe.tokenizer_model}." if recipe.tokenizer_model is not None else
+              "It is made from data.train: add text there, or choose a larger tokenizer.vocab_size.")
+    for corpus in corpora:
+        for side, lines in corpus.sides.items():
+            if lines.unknown is not None and lines.unknown > WITHOUT_PIECES:
+                warnings.append(f"{corpus.role} {corpus.label}: {lines.unknown:.1%} of the {side}'s pieces are bytes "
+                                f"or unknown, because the vocabulary lacks {lacks} of this text. {remedy}")
+
+
 def _look_at_lines(corpus: CorpusReport, languages: Languages, warnings: list[str]) -> None:
     words_unknown = sorted({code for code in (languages.source, languages.target)
                             if code and main_language(code) not in READ})
@@ -141,8 +157,9 @@ def _look_at_judgement(corpus: CorpusReport, warnings: list[str]) -> None:
                         f"too little near line {slip.first:,}.")
     tolerated = MISALIGNED if corpus.role == "train" else MISALIGNED_HELD_OUT
     if judgement.misaligned is not None and judgement.misaligned > tolerated and judgement.suspects.count > 2:
-        warnings.append(f"{where}: about {judgement.misaligned:.1%} of the pairs do not look like translations of each "
-                        f"other: {judgement.suspects} of {judgement.pairs:,} judged.")
+        warnings.append(f"{where}: {judgement.suspects} of {judgement.pairs:,} pairs do not look like translations of "
+                        f"each other; with those that this test misses, about {judgement.misaligned:.1%}. Look at "
+                        "these lines.")
     for judged, findings, share, remedy in (
             (judgement.pairs, judgement.wrong_side, WRONG_SIDE, "looks like the language of the other side; "
              "data.cleaning.language: sides drops such pairs"),

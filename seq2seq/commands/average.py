@@ -31,5 +31,6 @@ def average(
     from seq2seq.averaging import average_checkpoints
 
     steps = average_checkpoints(models, output, last)
-    console.say(f"averaged {len(steps)} checkpoints, of the steps {', '.join(f'{step:,}' for step in steps)}; "
+    fewer = f" (of the {last} asked for; training.keep_checkpoints keeps more)" if last and last > len(steps) else ""
+    console.say(f"averaged {len(steps)} checkpoints{fewer}, of the steps {', '.join(f'{step:,}' for step in steps)}; "
                 f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

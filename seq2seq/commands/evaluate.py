@@ -206,14 +206,14 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 
     bundle = bundle.absolute()
     recipe = load_recipe(recipe_path(bundle), check_files=False)
-    remedy = "Name other files by --source and --reference."
+    files = "a file by --text" if recipe.languages.monolingual else "files by --source and --reference"
     if not recipe.data.test:
-        raise UserError(f"the recipe of {bundle} has no test sets. {remedy}")
-    files = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
-    missing = [str(path) for path in files if not path.is_file()]
+        raise UserError(f"the recipe of {bundle} has no test sets. Name {files}.")
+    paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
+    missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise CorpusError(f"the test sets of {bundle} are not on this machine: there is no file "
-                          f"{', '.join(missing)}. {remedy}")
+        raise CorpusError(f"the test sets of {bundle} are not where its recipe looks for them: there is no file "
+                          f"{', '.join(missing)}. Name {files}.")
     return recipe
 
 

@@ -111,7 +111,9 @@ class Corpus(Section):
         if self.form == "files":
             if not named:
                 needed = "`source` and `target` (two files)" if self.text is None else "a file of `text`"
-                raise ValueError(f"a corpus needs {needed}, or `file`, or `hub`")
+                alone = self.target is not None and self.source is None
+                raise ValueError(f"a corpus needs {needed}, or `file`, or `hub`"
+                                 f"{'; that of a language model, `text`' if alone else ''}")
             return self
         if self.form == "table" and self.table_format is None:
             raise MistakeAt(

@@ -118,7 +118,9 @@ class DecodingSection(Section):
     def _groups_divide_beam(cls, groups: int, info: ValidationInfo) -> int:
         beam_size = info.data.get("beam_size", groups)
         if beam_size % groups:
-            raise ValueError(f"a beam of {beam_size} cannot be cut into {groups} groups of equal size")
+            fitting = [str(size) for size in (beam_size // groups * groups, -(-beam_size // groups) * groups) if size]
+            raise ValueError(f"a beam of {beam_size} cannot be cut into {groups} groups of equal size; a beam of "
+                             f"{' or '.join(fitting)} can")
         if groups > 1 and info.data.get("require"):
             raise ValueError("required phrases share out the whole beam; leave out one of both")
         return groups
