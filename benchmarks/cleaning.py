@@ -1,4 +1,4 @@
-"""How well cleaning and `check` find bad pairs: precision and recall against a person's labels.
+"""Precision and recall of cleaning and `check` in finding bad pairs, against human labels.
 
     python -m benchmarks.cleaning --data noisy_en_de
 
@@ -38,7 +38,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Found:
-    """What a set of rules drops. dropped, bad: pairs. right: pairs that are both."""
+    """Counts of a set of filters. dropped, bad: numbers of pairs. right: number of pairs that are both."""
 
     dropped: int
     right: int

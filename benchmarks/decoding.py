@@ -27,10 +27,10 @@ LENGTH_PENALTY = 1.0
 
 @dataclass(frozen=True)
 class Task:
-    """What every system does in a round.
+    """Work of every system in a round.
 
-    sentences: how many of the sentences. batch: how many at a time; None is each system's own choice, 1 is a service
-    that gets a sentence and must answer. longest: target tokens at most. share: only each such sentence, for a system
+    sentences: number of sentences. batch: batch size; None: each system's own choice; 1: as in a service that must
+    answer each sentence at once. longest: limit of target tokens. share: use every n-th sentence only, for a system
     whose rounds would take too long.
     """
 
@@ -47,7 +47,7 @@ class Task:
 
 
 def tasks(shape: str, sentences: int, trained: bool) -> list[Task]:
-    """What is measured of a shape. Random weights never end a sentence: then all run to the same length."""
+    """Return the tasks for a model shape. Random weights never end a sentence, so all targets have the same length."""
     longest = 64 if trained else 24
     if shape == "base":
         return [Task("beam 4, 32 at a time", 4, min(64, sentences), 32, longest)]

@@ -1,4 +1,4 @@
-"""What a GPU makes of the base model: training, decoding, and Multi30k from text to BLEU.
+"""Speed of the base model on a GPU: training, decoding, and Multi30k from text to BLEU.
 
     python -m benchmarks.device --data DIRECTORY                 # on the first GPU, or on the CPU where there is none
     python -m benchmarks.device --shape tiny --steps 2           # shows in seconds that it runs

@@ -1,4 +1,4 @@
-"""What is told to a person: always on standard error, so that standard output carries results alone."""
+"""Messages and progress bars, always on standard error, so that standard output only carries results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rich.text import Text
 Item = TypeVar("Item")
 
 RATE_SECONDS = 600
-"""The rate is a mean over the last so many seconds: long enough for a validation to count in the time left."""
+"""Window of the mean rate, long enough for the time left to include validations."""
 LOG_SECONDS = 60
-"""Where standard error is not a terminal, a line at least as often as this."""
+"""Longest interval between log lines if standard error is not a terminal."""
 GAP = "  "
 BAR_COLUMNS = (8, 24)
 """Narrowest and widest bar."""
@@ -31,39 +31,41 @@ _console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class Advance(Protocol):
-    """Called with how much more is done and, if there are new ones, the figures that stand beside the bar, the most
-    important first: that one is always shown, the others where there is room."""
+    """Function that advances a progress bar by `amount`, with new figures to show beside it, most important first.
+
+    The first figure is always shown, the others if there is room.
+    """
 
     def __call__(self, amount: int, figures: Sequence[str] = ()) -> None: ...
 
 
 def printable(text: str) -> str:
-    """Text for a terminal: control characters but line ends and tabs are escaped, as \\x1b, because names from files
-    of strangers could otherwise command the terminal."""
+    """Escape control characters except line ends and tabs, as \\x1b, because untrusted file names could otherwise
+    control the terminal."""
     return "".join(repr(character)[1:-1] if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
                    else character for character in text)
 
 
 def say(message: str) -> None:
-    """A line for the person, above a progress bar if one is shown."""
+    """Print a message, above the progress bar if one is shown."""
     _console.print(printable(message), markup=False)
 
 
 def warn(message: str) -> None:
-    """A line that should not be overlooked."""
+    """Print a warning."""
     _console.print(f"warning: {printable(message)}", markup=False, style="yellow")
 
 
 @contextmanager
 def progress(description: str, total: int | None, done: int = 0, unit: str = "lines") -> Iterator[Advance]:
-    """A bar while the block runs, with the count, the rate, the time left and the figures of the last `advance`.
+    """Show a progress bar during the block, with count, rate, time left and the figures of the last `advance`.
 
-    Where standard error is not a terminal, the same as lines of a log: with all figures whenever there are new ones,
-    else once a minute.
+    If standard error is not a terminal, prints log lines instead: with all figures when there are new ones, otherwise
+    once a minute.
 
     Args:
-        total: of `unit` when all is done; None where that is not known.
-        done: how much of it was done before.
+        total: in `unit`; None: unknown.
+        done: number already done before.
     """
     state = _State(printable(description).replace("\n", r"\n").replace("\t", r"\t"), total, done, unit)
     if not _console.is_terminal:
@@ -94,7 +96,7 @@ def duration(seconds: float) -> str:
 
 
 class _State:
-    """How far a job is, in words."""
+    """Progress of a job, with its formatted parts."""
 
     def __init__(self, description: str, total: int | None, done: int, unit: str,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -119,7 +121,7 @@ class _State:
         return (done - before) / (now - began) if now > began and done > before else None
 
     def parts(self, short: bool = False) -> list[str]:
-        """What is shown at any width: count, rate, time left, and the first figure. short: without the units."""
+        """Return the parts that are shown at any width: count, rate, time left, first figure. short: without units."""
         rate = self.rate()
         parts = [f"{self.done:,}{'' if self.total is None else f'/{self.total:,}'}{'' if short else f' {self.unit}'}"]
         if rate is not None:

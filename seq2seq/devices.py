@@ -1,4 +1,4 @@
-"""What the machine can do, and settings of the process that make it do so."""
+"""Capabilities of the machine, and process-wide settings."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def _keep_freed_memory() -> None:
 
 
 def make_deterministic(device: torch.device) -> None:
-    """Let the same seed give the same weights: on a CPU to the bit for one number of threads."""
+    """Make training deterministic: on a CPU bit-identical for the same number of threads."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    # It would also fill all fresh memory, a seventh of the time on a CPU, in case that somebody reads it unwritten.
+    # Without this, torch also fills all uninitialised memory, which takes a seventh of the time on a CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -91,7 +91,7 @@ def _why_not(device: torch.device) -> str:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether matrix products in bf16 run in hardware: CUDA 8.0 and above, CPUs with AMX or AVX-512 BF16."""
+    """Return True if the device has bf16 matrix products in hardware: CUDA 8.0 and above, AMX, AVX-512 or ARM BF16."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type != "cpu":
@@ -131,7 +131,7 @@ def choose_precision(precision: str, device: torch.device) -> str:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory was lacking: on a GPU an exception of its own, on a CPU known by its text, or Python's own."""
+    """Return True for out-of-memory errors: torch's on GPUs, its RuntimeError on CPUs (by the text), and Python's."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
@@ -154,7 +154,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def cpu_flags() -> set[str]:
-    """What the processor can do, by the names that Linux has for it; empty where it does not say."""
+    """Return the CPU flags that Linux reports; empty on other systems."""
     for line in _cpu_info():
         if line.startswith(("flags", "Features")):
             return set(line.split(":", 1)[1].split())

@@ -1,4 +1,4 @@
-"""What a user can do wrong. The command line prints the message and exits with code 2."""
+"""Errors that users can correct. The command line prints their message and exits with code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping by signal: what is begun is finished and saved."""
+"""Graceful stopping by signal, after the current work is finished and saved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Stopped(Exception):
-    """A signal asked to stop, and everything has been saved."""
+    """Stopped by a signal, after everything has been saved."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9, and so on."""
+    """Return the name of a signal: SIGKILL for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -29,7 +29,7 @@ def signal_name(number: int) -> str:
 
 
 class StopRequest:
-    """Which signal has asked to stop, if any. message: what is to be said then, such as how to go on."""
+    """Request to stop. number: the signal, or None so far. message: for the user, such as how to resume."""
 
     def __init__(self, message: str = "") -> None:
         self.number: int | None = None
@@ -37,12 +37,12 @@ class StopRequest:
         self.waiting = False
 
     def obey(self) -> None:
-        """Raises Stopped if a signal has asked for it. Call it when everything is saved."""
+        """Raise Stopped if a signal has come. Call it when everything is saved."""
         if self.number is not None:
             raise Stopped(self.number, self.message)
 
     def while_waiting(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items. A signal that comes while one is waited for, perhaps for ever, is obeyed at once."""
+        """Yield the items; raises Stopped at once if a signal comes while waiting for the next one."""
         iterator = iter(items)
         while True:
             self.waiting = True
@@ -59,13 +59,12 @@ class StopRequest:
 @contextmanager
 def stopping_by_signal(finishing: str = "this step and saving", message: str = "", at_once: bool = True,
                        ) -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask once for a stop, of which the block is to take notice; the second one ends the process at
-    once.
+    """Turn the first SIGINT or SIGTERM into a stop request, which the block must obey; a second one exits at once.
 
     Args:
-        finishing: what is finished before that. message: of the request.
-        at_once: False where `torchrun` adds a signal of its own to that of the terminal, and ends what is too slow
-            itself.
+        finishing: work that is finished first, in words. message: of the request.
+        at_once: False: a second signal does not exit. For `torchrun`, which sends a signal of its own in addition to
+            the terminal's, and kills slow processes itself.
     """
     request = StopRequest(message)
 
@@ -75,7 +74,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         request.number = number
         if request.waiting:
             request.obey()
-        # Not through a stream, which may be in the middle of a write.
+        # Written to the descriptor, because the stream may be in the middle of a write.
         again = "; once more to exit at once" if at_once else ""
         os.write(2, f"\nfinishing {finishing}{again}\n".encode())
 

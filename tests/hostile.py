@@ -64,7 +64,7 @@ def make_sound(place: Path) -> None:
 
 
 def copy_of(sound: Path) -> Path:
-    """Where the copies of the sound files are made, one after another."""
+    """Return the path at which the copies of the sound files are made, one after another."""
     return sound.parent / "copy"
 
 

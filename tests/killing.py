@@ -116,7 +116,8 @@ def killed(recipe: Recipe, run: Path, phase: str, entry: int, delay: float) -> b
 
 
 def outcome(run: Path) -> dict[str, object]:
-    """What must be the same: weights, all other state, the best model and its scores, log, TensorBoard's curves."""
+    """Return everything that must be equal: weights, all other state, best model and scores, log, TensorBoard's
+    curves."""
     found = remains(run)
     metadata = json.loads((run / "best" / "metadata.json").read_text())
     found["scores"] = [metadata[key] for key in ("step", "validation", "test")]

@@ -31,7 +31,7 @@ def clock(monkeypatch):
 
 
 def shown_on_terminal(monkeypatch, width, job, **environment):
-    """What a terminal of this width shows last, line by line, without what it erased."""
+    """Return the last screen of a terminal of this width, line by line."""
     file = io.StringIO()
     monkeypatch.setattr(console, "_console", Console(file=file, force_terminal=True, width=width, soft_wrap=True,
                                                      highlight=False, color_system=None, _environ={}))

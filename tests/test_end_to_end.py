@@ -106,7 +106,7 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
 
 
 def copy_task(model):
-    """How many pairs there are to learn from, and the recipe."""
+    """Return the number of training pairs, and the recipe."""
     pairs, steps, rate, d_model = 6000, 900, 0.005, 64
     if "positions: learned" in model:
         steps = 1300

@@ -35,7 +35,7 @@ def sound(tmp_path_factory):
 
 
 def outcomes(sound, place, kind, seed, count):
-    """What the harness found; an input that ended its process is a failure like another."""
+    """Return the results of the harness; an input that ended its process counts as a failure."""
     place.mkdir()
     done = subprocess.run([sys.executable, HARNESS, sound, place, kind, str(seed), str(count)], capture_output=True,
                           text=True, timeout=hostile.SECONDS * (count + 5))

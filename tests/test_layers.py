@@ -55,7 +55,7 @@ def outside_functions(node):
 
 
 def own_modules(tree):
-    """What a module imports from the package: ("search",), ("model", "interface"), …"""
+    """Yield the modules of the package that a module imports: ("search",), ("model", "interface"), …"""
     for name in imports(tree):
         package, *parts = name.split(".")
         if package == "seq2seq" and parts:

@@ -1,4 +1,4 @@
-"""What `make setup` asks of pip."""
+"""pip commands of `make setup`."""
 
 import os
 import shutil

@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def right(copied: list[str], translation: str) -> bool:
-    """Whether all words stand in the translation."""
+    """Return True if all words are in the translation."""
     return not Counter(copied) - Counter(word.strip(".,?") for word in translation.split())
 
 

@@ -77,7 +77,7 @@ def train(system: str, run: Path, steps: int, settings: list[str]) -> None:
 
 
 def found(run: Path) -> dict[str, Any]:
-    """What a finished run says of itself."""
+    """Return scores, sizes and the loss curve of a finished run."""
     metadata = json.loads((run / "best" / "metadata.json").read_text())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     training = [record for record in records if record["kind"] == "training"]

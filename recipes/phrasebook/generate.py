@@ -210,7 +210,7 @@ def words_of(node: Tree | Word) -> Iterator[Word]:
 
 
 def agreement(node: Tree | Word, forms: tuple[str, ...] = ()) -> str | None:
-    """Which verb a subject asks for, that of "I", "she" or "we"; None if it is no noun."""
+    """Return the person that a subject's verb agrees with, "I", "she" or "we"; None if it has no noun."""
     if isinstance(node, Word):
         if "possessive" in forms or not {"one", "agreement"} & node.english.keys():
             return None
@@ -280,7 +280,7 @@ def read_pair(tree: Tree | Word) -> Pair:
 
 
 def held_apart(words: list[str], seed: int) -> bool:
-    """Whether two of the words, given in sorted order, may not meet in train."""
+    """Return True if two of the words, given in sorted order, must not occur together in train."""
     return any(zlib.crc32(f"{seed} {a} {b}".encode()) < HELD_APART * 2**32 for a, b in combinations(words, 2))
 
 

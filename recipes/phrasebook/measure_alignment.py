@@ -1,4 +1,4 @@
-"""How well attention aligns words: error rate of every layer and head against the alignments that the grammar knows.
+"""Alignment error rate of attention, for every layer and head, against the gold alignments of the grammar.
 
     python recipes/phrasebook/measure_alignment.py [MODEL]
 

@@ -29,7 +29,7 @@ def order(numbers: list[int]) -> list[int]:
 
 
 def held_out(numbers: list[int], seed: int) -> bool:
-    """Whether the list belongs to valid or test."""
+    """Return True if the list belongs to valid or test."""
     return zlib.crc32(f"{seed} {numbers}".encode()) < HELD_OUT * 2**32
 
 

@@ -1,4 +1,4 @@
-"""Which words translate each other: alignments taken from attention, and how far they are from true ones."""
+"""Word alignments from attention, and their error rate."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from seq2seq.data.line_splitting import SPACELESS, main_language
 Span = tuple[int, int]
 """Characters of a line, (begin, end)."""
 Link = tuple[int, int]
-"""A source word and a target word, both counted from 0."""
+"""Indices of a source word and a target word, from 0."""
 
 Step = Literal["reads", "writes"]
 Rule = Literal["target", "mutual"]
 
-# Words whose weights differ by less than roundings do share the first place.
+# Relative difference up to which weights count as equal, because of rounding.
 TIE = 1e-5
 
 
 def word_spans(text: str, language: str) -> list[Span]:
-    """Where the words of a line stand: what white space parts, or single characters in a language without spaces."""
+    """Return the spans of a line's words, separated by white space; single characters in a language without spaces."""
     word = r"\S" if main_language(language) in SPACELESS else r"\S+"
     return [match.span() for match in re.finditer(word, text)]
 
 
 def words_of_pieces(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndarray:
-    """Which words each piece has a part in, (pieces, words) bool.
+    """Return which pieces overlap which words, (pieces, words) bool.
 
-    A piece of several words belongs to each of them; one of none (white space, all bytes of a character but the last)
-    goes with the piece after it.
+    A piece of several words belongs to each of them; a piece of none (white space, all bytes of a character but the
+    last) belongs to the words of the next piece.
     """
     shares = np.zeros((len(pieces), len(words)), bool)
     following = np.zeros(len(words), bool)
@@ -47,29 +47,29 @@ def words_of_pieces(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndarray
 
 
 def word_weights(weights: np.ndarray, of_source: np.ndarray, of_target: np.ndarray) -> np.ndarray:
-    """Attention between words: that of all pieces of a source word together, on average over those of a target word.
+    """Return attention between words: summed over the pieces of a source word, averaged over those of a target word.
 
     Args:
-        weights: (target pieces, source pieces + 1), the last column that of `</s>`.
-        of_source, of_target: (pieces, words), as `words_of_pieces` gives them.
+        weights: (target pieces, source pieces + 1), with `</s>` in the last column.
+        of_source, of_target: (pieces, words), from `words_of_pieces`.
     Returns:
-        (target words, source words + 1), the last column that of `</s>`.
+        (target words, source words + 1), with `</s>` in the last column.
     """
     to_source = np.zeros((weights.shape[1], of_source.shape[1] + 1))
     to_source[:-1, :-1] = of_source
     to_source[-1, -1] = 1
-    pieces = np.maximum(of_target.sum(0), 1)                                    # of each target word
+    pieces = np.maximum(of_target.sum(0), 1)                                    # number for each target word
     return (of_target.T @ weights @ to_source) / pieces[:, None]
 
 
 def links_of(weights: np.ndarray, rule: Rule) -> set[Link]:
-    """Links between the words that attention joins most strongly.
+    """Return the links between words with the highest attention weights.
 
     Args:
-        weights: (target words, source words + 1), the last column that of `</s>`: a target word that attends to it
-            more than to any word has no link.
-        rule: "target": the strongest source word of each target word. "mutual": of those links the ones that are also
-            the strongest of their source word, fewer and surer ones.
+        weights: (target words, source words + 1), with `</s>` in the last column; a target word that attends most to
+            `</s>` has no link.
+        rule: "target": link each target word to its strongest source word. "mutual": keep only the links that are also
+            the strongest of their source word (fewer links of higher precision).
     """
     linked = _strongest(weights, axis=1)[:, :-1]
     if rule == "mutual":
@@ -84,21 +84,20 @@ def _strongest(weights: np.ndarray, axis: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Reference:
-    """What is known about a pair (Och and Ney 2003, section 5): links that an alignment must have, and those that it
-    may have, which include the former."""
+    """Gold alignment of a pair (Och and Ney 2003, section 5): sure links, and possible links, which include them."""
 
     sure: frozenset[Link]
     possible: frozenset[Link]
 
 
 def alignment_error_rate(found: Iterable[Set[Link]], references: Iterable[Reference]) -> float:
-    """Alignment error rate over all pairs together: 0 is best, 1 is worst.
+    """Return the alignment error rate over all pairs together: 0 is best, 1 is worst.
 
     Och and Ney 2003 (A Systematic Comparison of Various Statistical Alignment Models, Computational Linguistics 29),
     section 5: 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with links A found, S sure and P possible.
 
     Raises:
-        ValueError: not as many alignments as references, or no link in all of them, so that there is nothing to rate.
+        ValueError: the numbers of alignments and references differ, or none of them has a link.
     """
     agreed = total = 0
     for links, reference in zip(found, references, strict=True):
@@ -110,7 +109,7 @@ def alignment_error_rate(found: Iterable[Set[Link]], references: Iterable[Refere
 
 
 def format_links(links: Iterable[Link]) -> str:
-    """Pharaoh format: `0-0 1-2`, source-target."""
+    """Format links in Pharaoh format: `0-0 1-2`, source-target."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
@@ -118,7 +117,7 @@ def parse_reference(line: str) -> Reference:
     """Read `0-0 1?2`: links in Pharaoh format, those that are only possible with a question mark.
 
     Raises:
-        ValueError: something else stands there.
+        ValueError: the line has another format.
     """
     sure, possible = set(), set()
     for written in line.split():

@@ -41,7 +41,7 @@ class SeenPair:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which of a pair's maps are looked at: layers and heads are counted from 1; "mean" is that of a layer's heads."""
+    """Choice of attention maps; layers and heads are counted from 1, "mean" is the mean over a layer's heads."""
 
     kind: Kind
     layer: int | Literal["all"]
@@ -72,10 +72,11 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Aligner:
-    """How word alignments are read off cross-attention. A model's metadata may hold it, below `alignment`.
+    """Settings for word alignment from cross-attention. A model's metadata may hold them, as `alignment`.
 
-    layer: from 1; None is the last. head: from 1, or the mean of all.
-    step: at which step a target piece is looked up, the one that writes it or the next, which reads it.
+    layer: from 1; None: the last. head: from 1, or the mean of all.
+    step: decoding step whose attention is used for a target piece: the one that writes it, or the next one, which reads
+        it.
     rule: see `alignment.links_of`.
     """
 
@@ -157,10 +158,10 @@ def _numbered(what: str, count: int) -> str:
 @torch.inference_mode()
 def see(translator: Translator, pairs: Sequence[tuple[str, str]],
         kinds: Collection[Kind] = KINDS) -> Iterator[tuple[int, SeenPair]]:
-    """What the model attends to in each pair when it is made to write the target; with the pair's number, as they come.
+    """Yield the attention maps of each pair, by teacher forcing, with the index of the pair, not in order.
 
     Args:
-        kinds: which attention is kept.
+        kinds: kinds of attention to return.
     Raises:
         ValueError: a side has more pieces than the model has positions.
     """

@@ -1,4 +1,4 @@
-"""How pieces are written beside a heat map, and what a screen reader calls them."""
+"""Labels of pieces beside a heat map, and their names for screen readers."""
 
 from __future__ import annotations
 

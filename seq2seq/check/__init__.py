@@ -1,4 +1,4 @@
-"""What can be said of a recipe and its data before training: faults, sizes and costs. Leaves nothing on disk."""
+"""Checks of a recipe and its data before training: faults, sizes and costs. Leaves nothing on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from seq2seq.check.reading import Reader
 from seq2seq.check.report import CorpusReport, Report, percentiles
 from seq2seq.check.show import show
 from seq2seq.check.survey import Sample
-from seq2seq.check.warnings import look_at, look_at_tokenization, look_at_words
+from seq2seq.check.warnings import (
+    look_at,
+    look_at_epochs,
+    look_at_languages,
+    look_at_tokenization,
+    look_at_vocabulary,
+    look_at_words,
+)
+from seq2seq.data.corpus import look_at_first_lines
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
 from seq2seq.training.synthetic_text import without_synthetic_text
@@ -29,7 +37,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     Raises:
         UserError: text that a model is to make cannot be made.
     """
-    report = Report(recipe.name, [])
+    report = Report(recipe.name, [], warnings=list(look_at_first_lines(recipe)))
     recipe, uses_tokenizer = look_at_run(recipe, run, report)
     recipe, lacking = without_synthetic_text(recipe, run / "synthetic")
     held_out = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
@@ -68,7 +76,9 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         look_at(corpus, sources.get(corpus.role), found, recipe.languages, report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         look_at_tokenization(report.corpora, report.warnings)
+    look_at_languages(recipe.languages, report.warnings)
     look_at_words(recipe, report.warnings)
+    look_at_vocabulary(recipe, report.corpora, report.warnings)
     look_at_held_out(recipe, tokenizers, report)
     size_vocabulary(recipe, tokenizers, characters, report)
     size_model(recipe, report)
@@ -82,6 +92,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         elif tokenizers is not None:
             try:
                 size_training(recipe, [reader.lengths for reader in training], report)
+                look_at_epochs(recipe.training, report.training, report.warnings)
             except CorpusError as error:
                 faults.append(str(error))
     if tokenizers is not None:

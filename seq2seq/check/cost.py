@@ -1,4 +1,4 @@
-"""What a training takes by arithmetic: vocabulary, parameters, memory, steps and disk."""
+"""Computed cost of a training: vocabulary, parameters, memory, steps and disk."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _lengths_alone(lengths: np.ndarray) -> EncodedSide:
 
 
 def size_disk(recipe: Recipe, run: Path, report: Report) -> None:
-    """What a run leaves on disk, and what is free there."""
+    """Fill in the disk space that a run needs, and the free space."""
     if not report.model:
         return
     section = recipe.training

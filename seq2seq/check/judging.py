@@ -1,4 +1,4 @@
-"""Whether lines translate each other, and stand on the right side: judged by what the corpora themselves show."""
+"""Detection of misaligned pairs and of wrong languages, learned from the corpora themselves."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Judge:
 
     @property
     def can_tell(self) -> bool:
-        """Whether translations differ enough from random pairs."""
+        """True if the scores of true pairs differ enough from those of random pairs."""
         return bool(len(self._stretches) >= LEAST_STRETCHES and
                     np.median(self._fitting) > np.median(self._random) + LEAST_APART and np.median(self._fitting) > 0)
 
@@ -133,7 +133,7 @@ class _Best:
 
     @property
     def open(self) -> bool:
-        """Whether the next line may prolong a stretch."""
+        """True if a stretch has begun that the next line may prolong."""
         return self._sum > 0
 
     def add(self, line: int, gain: float) -> None:

@@ -1,4 +1,4 @@
-"""What a training costs, measured on a few of its own steps, of which nothing is left on disk."""
+"""Measured cost of a training, on a few of its own steps. Leaves nothing on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `check` finds, as values."""
+"""Results of `check`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Finding:
             self.lines.append(line)
 
     def __str__(self) -> str:
-        return f"{self.count:,} (line{'s' * (len(self.lines) > 1)} {', '.join(f'{line:,}' for line in self.lines)}" \
+        return f"{self.count:,} (line{'s' * (len(self.lines) > 1)} {', '.join(map(str, self.lines))}" \
                f"{', …' if self.count > len(self.lines) else ''})"
 
 
@@ -57,10 +57,11 @@ class Slip:
 
 @dataclass
 class Judgement:
-    """Whether the pairs of a corpus translate each other. pairs: how many were judged.
+    """Misalignment and wrong languages in a corpus. pairs: number of pairs judged.
 
-    misaligned: share of all pairs, estimated. suspects: pairs that are hardly translations. wrong_side: text that looks
-    like the other side's language, by side. wrong_language: the same by lingua, of `recognised` pairs.
+    misaligned: estimated share of all pairs. suspects: pairs that are hardly translations. wrong_side: text that looks
+    like the other side's language, by side. wrong_language: text in a wrong language by lingua, among `recognised`
+    pairs.
     """
 
     pairs: int = 0
@@ -94,14 +95,14 @@ class CorpusReport:
     in_train_lines: list[int] = field(default_factory=list)
     error: str | None = None
     lines: int = 0
-    """All that were read."""
+    """Number of lines read."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Where text could not be read: lines and damage of each file."""
+    """Lines and damage of each file, if text could not be read."""
 
 
 @dataclass
 class Report:
-    """All that `check` finds. errors stop a training; warnings do not."""
+    """All results of `check`. errors prevent a training; warnings do not."""
 
     name: str
     corpora: list[CorpusReport]

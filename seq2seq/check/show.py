@@ -97,7 +97,7 @@ def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:
 
 
 def _cost(report: Report) -> Iterator[tuple[str, str]]:
-    """What a training will take, name by name."""
+    """Yield the expected cost of a training as (name, text)."""
     vocabulary, model, training, machine = report.vocabulary, report.model, report.training, report.machine
     characters = ", ".join(f"{count:,} in {name}" for name, count in vocabulary["characters"].items())
     kind = "whole words" if vocabulary["type"] == "words" else f"subwords, {vocabulary['type']}"

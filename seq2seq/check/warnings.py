@@ -1,14 +1,16 @@
-"""What of the findings is worth a warning, and what to do about it."""
+"""Warnings of `check`, with their remedies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.data.line_splitting import SPACELESS, main_language
 from seq2seq.data.numbers import READ
 from seq2seq.evaluation.scores import TOKENIZED
-from seq2seq.recipe import Languages, Recipe
+from seq2seq.recipe import Languages, Recipe, TrainingSection
+from seq2seq.recipe.language_codes import code_for
 
 # A few sentences such as "Thank you." stand in train and test of every corpus; more than this share is worth a warning.
 TOLERATED_OVERLAP = 0.01
@@ -30,11 +32,17 @@ WRONG_SIDE = 0.005
 SWAPPED = 0.5
 # Short lines and lists of names are taken for another language at times.
 WRONG_LANGUAGE = 0.03
+# Text like that of train has less than 1 %; a character that the vocabulary lacks takes two to four bytes.
+WITHOUT_PIECES = 0.05
+
+MOST_EPOCHS = 100
+"""Three times as many as the longest training of a recipe in `recipes/` (3 to 32). More are mostly the default of
+`max_steps` on a small text."""
 
 
 def look_at(corpus: CorpusReport, sources: Sequence[str] | None, found: set[str], languages: Languages,
             warnings: list[str]) -> None:
-    """What is suspicious about a corpus."""
+    """Append warnings about a corpus to `warnings`."""
     if corpus.error:
         for path, values in corpus.files.items():
             if values.get("not_utf8"):
@@ -81,6 +89,28 @@ def look_at_tokenization(corpora: Sequence[CorpusReport], warnings: list[str]) -
             "--tokenize none")
 
 
+def look_at_languages(languages: Languages, warnings: list[str]) -> None:
+    """Say which languages are given by another name than their code."""
+    for side, name in (("source", languages.source), ("target", languages.target)):
+        if name and (code := code_for(name)):
+            warnings.append(f"languages.{side}: {name} is no code of a language. If it is to mean {code}, write "
+                            f"{code}: BLEU's tokeniser, number words and the treatment of languages without spaces go "
+                            "by the code.")
+
+
+def look_at_epochs(section: TrainingSection, training: Mapping[str, Any], warnings: list[str]) -> None:
+    """Say that a training without early stopping goes through its text very often.
+
+    training: `Report.training`.
+    """
+    if section.early_stopping or training.get("epochs", 0) <= MOST_EPOCHS:
+        return
+    warnings.append(f"training.max_steps: {section.max_steps:,} steps go through this text {training['epochs']:,.0f} "
+                    f"times; the recipes that come with seq2seq end after 3 to 32 epochs. {MOST_EPOCHS} are "
+                    f"{MOST_EPOCHS * training['steps_per_epoch']:,} steps: lower max_steps, or let "
+                    "training.early_stopping: 10 end the training after 10 validations without improvement.")
+
+
 def look_at_words(recipe: Recipe, warnings: list[str]) -> None:
     """Say that a vocabulary of whole words is of no use for languages written without spaces."""
     spaceless = [language for language in (recipe.languages.source, recipe.languages.target)
@@ -88,6 +118,20 @@ def look_at_words(recipe: Recipe, warnings: list[str]) -> None:
     if recipe.tokenizer.type == "words" and spaceless and recipe.tokenizer_model is None:
         warnings.append(f"tokenizer.type: words takes a whole line of {' and '.join(spaceless)} for a word, for no "
                         "spaces part its words. Use unigram, or put spaces between the words.")
+
+
+def look_at_vocabulary(recipe: Recipe, corpora: Sequence[CorpusReport], warnings: list[str]) -> None:
+    """Say in which corpora the vocabulary lacks many characters or words, unless the model can copy them."""
+    if recipe.model.copy:
+        return
+    lacks = "words" if recipe.tokenizer.type == "words" else "characters"
+    remedy = (f"It was made for other text: {recipe.tokenizer_model}." if recipe.tokenizer_model is not None else
+              "It is made from data.train: add text there, or choose a larger tokenizer.vocab_size.")
+    for corpus in corpora:
+        for side, lines in corpus.sides.items():
+            if lines.unknown is not None and lines.unknown > WITHOUT_PIECES:
+                warnings.append(f"{corpus.role} {corpus.label}: {lines.unknown:.1%} of the {side}'s pieces are bytes "
+                                f"or unknown, because the vocabulary lacks {lacks} of this text. {remedy}")
 
 
 def _look_at_lines(corpus: CorpusReport, languages: Languages, warnings: list[str]) -> None:
@@ -113,8 +157,9 @@ def _look_at_judgement(corpus: CorpusReport, warnings: list[str]) -> None:
                         f"too little near line {slip.first:,}.")
     tolerated = MISALIGNED if corpus.role == "train" else MISALIGNED_HELD_OUT
     if judgement.misaligned is not None and judgement.misaligned > tolerated and judgement.suspects.count > 2:
-        warnings.append(f"{where}: about {judgement.misaligned:.1%} of the pairs do not look like translations of each "
-                        f"other: {judgement.suspects} of {judgement.pairs:,} judged.")
+        warnings.append(f"{where}: {judgement.suspects} of {judgement.pairs:,} pairs do not look like translations of "
+                        f"each other; with those that this test misses, about {judgement.misaligned:.1%}. Look at "
+                        "these lines.")
     for judged, findings, share, remedy in (
             (judgement.pairs, judgement.wrong_side, WRONG_SIDE, "looks like the language of the other side; "
              "data.cleaning.language: sides drops such pairs"),

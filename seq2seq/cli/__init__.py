@@ -31,6 +31,7 @@ from seq2seq.cli import (
     translate,
     verify_resume,
 )
+from seq2seq.cli.options import Command, CommandGroup
 from seq2seq.errors import UserError
 from seq2seq.signals import Stopped
 from seq2seq.translation.text_io import OutputClosed
@@ -42,7 +43,7 @@ COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, 
             verify_resume)
 
 app = typer.Typer(
-    name="seq2seq", no_args_is_help=True, pretty_exceptions_enable=False,
+    name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
     help="Train translation models from recipes, translate text, evaluate with BLEU.",
     epilog="A first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate runs/NAME < TEXT\n\n"
@@ -68,7 +69,8 @@ def unwrapped(docstring: str) -> str:
 for command in COMMANDS:
     name = command.__name__.rpartition(".")[2]
     run = getattr(command, name)
-    app.command(name.rstrip("_").replace("_", "-"), help=unwrapped(run.__doc__), epilog=command.EXAMPLES)(run)
+    app.command(name.rstrip("_").replace("_", "-"), cls=Command, help=unwrapped(run.__doc__),
+                epilog=command.EXAMPLES)(run)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import bar, json_line, load_translator, measured_aligner, number_or, too_long
+from seq2seq.cli.common import (
+    bar,
+    json_line,
+    load_translator,
+    measured_aligner,
+    number_or,
+    require_model_first,
+    too_long,
+)
 from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.translation.text_io import blocks_of_pairs, reading, require_as_many_lines, writing
 
@@ -71,6 +79,7 @@ def align(
     Words are counted from 0 and parted by white space. In Chinese, Japanese, Thai, Lao, Khmer and Burmese, by the
     languages of the model's recipe, every character counts as a word. A word that attends to nothing has no link.
     """
+    require_model_first("align", model, source, target)
     given = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,
              "rule": rule and rule.value}
     with reading(source) as sources, reading(target) as targets, writing(None) as written:

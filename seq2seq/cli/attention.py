@@ -22,7 +22,7 @@ EXAMPLES = examples("seq2seq attention runs/multi30k_de_en --source 'Ein Hund l√
 
 
 class AttentionKind(StrEnum):
-    """Who attends to whom."""
+    """Kinds of attention."""
 
     cross = "cross"
     encoder = "encoder"

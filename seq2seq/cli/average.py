@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import examples
+from seq2seq.cli.common import require_no_bundle
+from seq2seq.cli.options import Overwrite, examples
 
 EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 5 --output model",
                     "seq2seq average runs/a/checkpoints/step-00002000 runs/a/checkpoints/step-00003000 "
@@ -23,10 +24,13 @@ def average(
         "--output", "-o", metavar="DIR", help="The bundle that is made.", show_default=False)],
     last: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Of a run, only the newest N checkpoints.", show_default="all that it keeps")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Average the weights of checkpoints into one model."""
+    require_no_bundle(output, overwrite)
     from seq2seq.storage.averaging import average_checkpoints
 
     steps = average_checkpoints(models, output, last)
-    console.say(f"averaged {len(steps)} checkpoints, of the steps {', '.join(f'{step:,}' for step in steps)}; "
+    fewer = f" (of the {last} asked for; training.keep_checkpoints keeps more)" if last and last > len(steps) else ""
+    console.say(f"averaged {len(steps)} checkpoints{fewer}, of the steps {', '.join(f'{step:,}' for step in steps)}; "
                 f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

@@ -1,8 +1,9 @@
-"""What several commands share."""
+"""Functions that several commands share."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from seq2seq import console
 from seq2seq.cli.options import Precision
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.recipe.language_codes import code_for
 from seq2seq.translation.text_io import Input, Line, Output
 
 if TYPE_CHECKING:
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
-    """The recipe in a file, with what `--set` changes.
+    """Load a recipe with the overrides of `--set`.
 
-    training: keys of the `training` section that have options of their own; None where one was not given.
+    training: keys of the `training` section that have options of their own; None: option not given.
     Raises:
         UserError: one of these keys is given twice, or the recipe has mistakes.
     """
@@ -41,15 +43,15 @@ def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> 
 
 
 def default_run(recipe: Recipe) -> Path:
-    """Where a recipe's run is kept unless --run-dir says otherwise."""
+    """Return the default directory of a recipe's run."""
     return Path("runs") / recipe.name
 
 
 def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
-    """The directory of a run, which may not exist yet.
+    """Return the directory of a run, which may not exist yet.
 
     Raises:
-        UserError: it, or what it is to lie in, is a file.
+        UserError: the path or one of its parents is a file.
     """
     for place in (run, *run.absolute().parents):
         if place.exists() and not place.is_dir():
@@ -57,8 +59,37 @@ def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
     return run
 
 
+def require_code(option: str, language: str | None) -> None:
+    """Raises UserError if an option names a language otherwise than by its code; None: the option was not given."""
+    if language is not None and (code := code_for(language)):
+        raise UserError(f"{option} {language}: this is no code of a language, such as {code}. Write the code.")
+
+
+def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
+    """Raises UserError if a file stands where a command takes its model, and a model where it takes text."""
+    if not model.is_file():
+        return
+    from seq2seq.storage.checkpoints import is_model
+
+    for text in texts:
+        if text is not None and text.is_dir() and is_model(text):
+            others = [model, *(other for other in texts if other not in (None, text))]
+            order = shlex.join(map(str, ["seq2seq", command, text, *others]))
+            raise UserError(f"{model} is a file and {text} a model, but the model comes first: {order}")
+
+
+def require_no_bundle(output: Path, overwrite: bool) -> None:
+    """Raises UserError if there is a model where a command is to write one, unless --overwrite was given. What is no
+    bundle is never replaced, see `save_bundle`."""
+    from seq2seq.storage.directories import kind_of
+
+    if not overwrite and kind_of(output) == "bundle":
+        raise UserError(f"{output} is a bundle already. It is left as it is; name a new directory, or add --overwrite "
+                        "to replace it.")
+
+
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:
-    """The model that an option names, ready to translate."""
+    """Load a model with the options of the command line."""
     from seq2seq.translation.translator import Translator
 
     return Translator.load(model, device, precision.value, threads)
@@ -66,8 +97,10 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 
 @contextmanager
 def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
-    """A progress bar, unless it would be drawn between the lines that a person reads or types. before: lines that are
-    done already."""
+    """Show a progress bar, unless it would interfere with lines that the user reads or types on the terminal.
+
+    before: number of lines already done.
+    """
     if lines.live or written.terminal:
         yield lambda amount: None
         return
@@ -76,10 +109,10 @@ def bar(description: str, lines: Input, written: Output, before: int = 0) -> Ite
 
 
 def decoding_with(translator: Translator | TranslatorPool, given: Mapping[str, Any]) -> DecodingSection:
-    """The `decoding` section of a model's recipe with what options give.
+    """Return the `decoding` section of a model's recipe with the overrides of the command line.
 
     Raises:
-        OptionError: a value that it does not allow, by the option's name.
+        OptionError: an invalid value; names the option.
     """
     from seq2seq import recipe
 
@@ -88,10 +121,10 @@ def decoding_with(translator: Translator | TranslatorPool, given: Mapping[str, A
 
 
 def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
-    """A number from 1, or one of `words`, as an option gives it; None if it was not given.
+    """Parse an option whose value is a number from 1 or one of `words`; None if it was not given.
 
     Raises:
-        UserError: it is neither.
+        UserError: the value is neither.
     """
     if value is None or value in words:
         return value
@@ -101,7 +134,7 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
 
 
 def measured_aligner(model: Path) -> Aligner:
-    """How the words of a model are aligned best, as far as it was measured."""
+    """Return the alignment settings that were measured best for a model, or the default ones."""
     from seq2seq.analysis.attention_maps import Aligner
     from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 
@@ -110,7 +143,10 @@ def measured_aligner(model: Path) -> Aligner:
 
 
 def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
-    """Which line the model could not take; inputs: source and target, or the text of a language model."""
+    """Return the error that names the line that is too long for the model.
+
+    inputs: source and target, or the text of a language model.
+    """
     most = translator.max_positions
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)[-len(inputs) :]
     for lines in block:
@@ -123,7 +159,7 @@ def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs:
 
 
 def json_line(record: dict[str, Any]) -> str:
-    """A record of JSONL, without its line end."""
+    """Format a record as a line of JSONL, without line end."""
     return json.dumps(record, ensure_ascii=False)
 
 
@@ -133,7 +169,7 @@ def print_json(values: Any) -> None:
 
 
 def scores_as_text(by_test: dict[str, dict[str, Score]]) -> str:
-    """The scores of each test set as a table below its name."""
+    """Format the scores of each test set as a table below its name."""
     from seq2seq.evaluation.scores import format_scores
 
     return "\n\n".join(f"{test}\n{format_scores(scores)}" for test, scores in by_test.items())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import load_translator, print_json, scores_as_text
+from seq2seq.cli.common import load_translator, print_json, require_code, scores_as_text
 from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.translation.text_io import not_parallel
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
 
 class Paired(StrEnum):
-    """How the difference of two systems is tested."""
+    """Significance tests for the difference of two systems."""
 
     bootstrap = "bootstrap"
     randomization = "randomization"
@@ -76,6 +76,7 @@ def evaluate(
     """
     references = reference or []
     _refuse_unless_one_way(model, source, hypothesis, references, text, language, baseline)
+    require_code("--language", language)
     if baseline is None and (paired or samples):
         raise UserError("--paired and --samples are for the comparison of two systems. Name the other by --baseline.")
     if baseline is not None and (text is not None or metric and Metric.exact in metric):
@@ -141,8 +142,8 @@ def evaluate(
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],
              language: str | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
              format: TextOrJson) -> None:
-    """Print what two systems, each a model or a file of translations, are worth on a text, or on the test sets of the
-    first one's recipe."""
+    """Print the scores of two systems, each a model or a file of translations, on a text or on the test sets of the
+    first model's recipe."""
     from seq2seq.data.corpus import read_pairs, read_texts
     from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
     from seq2seq.storage.checkpoints import resolve_model_path
@@ -205,14 +206,14 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 
     bundle = bundle.absolute()
     recipe = load_recipe(recipe_path(bundle), check_files=False)
-    remedy = "Name other files by --source and --reference."
+    files = "a file by --text" if recipe.languages.monolingual else "files by --source and --reference"
     if not recipe.data.test:
-        raise UserError(f"the recipe of {bundle} has no test sets. {remedy}")
-    files = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
-    missing = [str(path) for path in files if not path.is_file()]
+        raise UserError(f"the recipe of {bundle} has no test sets. Name {files}.")
+    paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
+    missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise CorpusError(f"the test sets of {bundle} are not on this machine: there is no file "
-                          f"{', '.join(missing)}. {remedy}")
+        raise CorpusError(f"the test sets of {bundle} are not where its recipe looks for them: there is no file "
+                          f"{', '.join(missing)}. Name {files}.")
     return recipe
 
 

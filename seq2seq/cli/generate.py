@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import bar, decoding_with, json_line, load_translator
+from seq2seq.cli.common import bar, decoding_with, json_line, load_translator, require_model_first
 from seq2seq.cli.options import (
     FORMAT,
     SAMPLING,
@@ -72,6 +72,7 @@ def generate(
     Pieces are the subwords of the model's vocabulary. The log-probability in JSONL is that of the whole text, its end
     included, whatever it was drawn from.
     """
+    require_model_first("generate", model, input)
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     decoding: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if greedy and (samples > 1 or decoding):

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import examples
+from seq2seq.cli.common import require_code, require_no_bundle
+from seq2seq.cli.options import Overwrite, examples
 
 
 class Format(StrEnum):
@@ -37,11 +38,15 @@ def import_(
     target_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="The language to translate into; of a model with several, the one to choose, such as fra "
         "where it has >>fra<<.", show_default="what the model says")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Make a bundle of somebody else's model: it translates, scores and trains on like our own."""
     from seq2seq.interop.huggingface import import_model
 
     assert format is Format.huggingface
+    require_no_bundle(output, overwrite)
+    require_code("--source-language", source_language)
+    require_code("--target-language", target_language)
     imported = import_model(model, output, source_language, target_language)
     console.say(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
     if imported.languages and imported.token is None:

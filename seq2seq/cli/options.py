@@ -2,9 +2,10 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from seq2seq.recipe.sizes import model_sizes
 
@@ -27,7 +28,7 @@ class TrainingPrecision(StrEnum):
 
 
 class TextOrLines(StrEnum):
-    """Formats of what has a line for each line."""
+    """Output formats with a line for each line of input."""
 
     text = "text"
     jsonl = "jsonl"
@@ -41,7 +42,7 @@ class TextOrJson(StrEnum):
 
 
 class Metric(StrEnum):
-    """What translations are measured by."""
+    """Metrics of translations."""
 
     bleu = "bleu"
     chrf = "chrf"
@@ -49,8 +50,43 @@ class Metric(StrEnum):
     exact = "exact"
 
 
+def _as_typed(parameters: list[Any], context: Any) -> list[Any]:
+    """Have the help show beside each parameter what is to be typed after its name: typer would show types of Python,
+    `<bool>` of a flag that takes nothing and `<list[Path]>` of an argument that has a name already."""
+    for parameter in parameters:
+        if not hasattr(parameter, "display_type"):                              # an older typer shows no types
+            continue
+        if parameter.param_type_name == "argument":
+            parameter.display_type = lambda ctx: ""
+        elif parameter.metavar is None:
+            parameter.metavar = "" if parameter.is_flag else parameter.display_type(context).strip("<>")
+    return parameters
+
+
+def _without_braces(pieces: list[str]) -> list[str]:
+    """The parts of a usage line; typer puts required arguments in braces, as if these were to be typed."""
+    return [piece.replace("{", "").replace("}", "") for piece in pieces]
+
+
+class Command(TyperCommand):
+    """A subcommand whose help shows what is to be typed."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_typed(super().get_params(ctx), ctx)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return _without_braces(super().collect_usage_pieces(ctx))
+
+
+class CommandGroup(TyperGroup):
+    """The command whose subcommands are `Command`s."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_typed(super().get_params(ctx), ctx)
+
+
 def examples(*lines: str) -> str:
-    """The end of a command's help; typer joins lines that no empty line parts."""
+    """Return the examples at the end of a command's help. The empty lines keep typer from joining them."""
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
 
 
@@ -97,5 +133,6 @@ TopP = Annotated[float | None, typer.Option(
 MinP = Annotated[float | None, typer.Option(
     metavar="P", help="Draw from pieces at least P times as probable as the most probable.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")]
 Threads = Annotated[int | None, typer.Option(
     metavar="N", min=1, max=1024, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seq2seq.cli.common import bar, json_line, load_translator, too_long
+from seq2seq.cli.common import bar, json_line, load_translator, require_model_first, too_long
 from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.errors import UserError
 from seq2seq.translation.text_io import Input, Line, blocks_of_pairs, reading, require_as_many_lines, writing
@@ -43,6 +43,7 @@ def score(
     It is a natural logarithm (its unit is called nat), the sum over the pieces (subwords of the model's vocabulary) and
     the end of the sentence.
     """
+    require_model_first("score", model, source, target)
     with ExitStack() as stack:
         names = ("source", "target") if target else ("text",)
         inputs = [stack.enter_context(reading(path)) for path in (source, target) if path]

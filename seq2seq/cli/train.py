@@ -44,5 +44,7 @@ def train(
     if console.is_silent():                                                     # the main rank prints them
         return
     typer.echo(scores_as_text(scores), nl=bool(scores))
-    use = "write with: seq2seq generate" if loaded.languages.monolingual else "translate with: seq2seq translate"
-    console.say(f"the model is in {run}; {use} {shlex.quote(str(run))} FILE")
+    name = shlex.quote(str(run))
+    console.say(f"the model is in {run}; " + (f"write with: seq2seq generate {name} --samples 5"
+                                              if loaded.languages.monolingual else
+                                              f"translate with: seq2seq translate {name} FILE"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import bar, decoding_with, json_line
+from seq2seq.cli.common import bar, decoding_with, json_line, require_model_first
 from seq2seq.cli.options import (
     CONSTRAINTS,
     FORMAT,
@@ -57,20 +57,20 @@ if TYPE_CHECKING:
 
 
 class Engine(StrEnum):
-    """What runs the model."""
+    """Engines that can run the model."""
 
     seq2seq = "seq2seq"
     ctranslate2 = "ctranslate2"
 
 
 class Mean(StrEnum):
-    """What an ensemble takes the mean of."""
+    """Means that an ensemble can take of its models' predictions."""
 
     probability = "probability"
     log_probability = "log_probability"
 
 
-# Lines that are translated together at most, by each process; a signal waits for as many.
+# Largest number of lines that a process translates at once; a signal waits until they are done.
 BLOCK_LINES = 8192
 
 EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
@@ -206,6 +206,7 @@ def translate(
     given = {name: value for name, value in options.items() if value is not None}
     if word_confidence or format is TextOrLines.text:                           # where nobody would see it
         given["word_confidence"] = word_confidence
+    require_model_first("translate", model, input)
     _refuse_as_text(format, n_best, word_confidence)
     if compile:
         raise UserError("--compile is now part of int8: use --precision int8 instead.")
@@ -256,7 +257,7 @@ def translate(
 
 
 class _Notes:
-    """What is said of lines on standard error: the first of each kind one by one, the others counted."""
+    """Notes about lines on standard error: the first ones of each kind are shown, the others counted."""
 
     def __init__(self, name: str) -> None:
         """name: of the input."""
@@ -265,7 +266,7 @@ class _Notes:
         self.retried = 0
 
     def look_at(self, line: Line, best: Translation) -> None:
-        """Say what is to be said of a line."""
+        """Show or count the notes about a line."""
         if best.parts > 1:
             self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
         if best.faults:
@@ -273,7 +274,7 @@ class _Notes:
         self.retried += best.retried
 
     def finish(self) -> None:
-        """Say what is to be said of all lines."""
+        """Show the counts."""
         self.long.finish()
         self.faulty.finish()
         if self.retried:
@@ -282,7 +283,7 @@ class _Notes:
 
 @contextmanager
 def _stopping(journal: Journal) -> Iterator[StopRequest]:
-    """Stopping by signal between two blocks where that can be resumed; at once where it cannot."""
+    """Stop by signal between two blocks if the output can be resumed; otherwise at once."""
     if journal.output.part is None:
         yield StopRequest()
         return
@@ -299,7 +300,7 @@ def _how_to_go_on(journal: Journal) -> str:
 
 def _decisive(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: dict[str, Any],
               ) -> dict[str, Any]:
-    """What a translation depends on, by name, but for the text."""
+    """Return everything but the text that a translation depends on, by name."""
     from seq2seq import __version__
 
     options = decoding_with(translator, decoding)
@@ -309,7 +310,7 @@ def _decisive(translator: Translator | TranslatorPool, models: Sequence[Path], d
 
 
 def _identity(model: Path) -> dict[str, Any]:
-    """What tells a model from others: checksums, or, of one that was exported, sizes and times of its files."""
+    """Identify a model by its checksums, or an exported one by sizes and modification times of its files."""
     from seq2seq.storage.checkpoints import resolve_model_path
     from seq2seq.storage.directories import kind_of, read_metadata
 
@@ -321,7 +322,7 @@ def _identity(model: Path) -> dict[str, Any]:
 @contextmanager
 def _translators(engine: Engine, model: Path, device: str, precision: Precision, threads: int | None, workers: int,
                  models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
-    """One translator, or several as one; says what it computes in. models: what helps the model."""
+    """Yield a translator or a pool of them, and print its precision. models: paths of ensemble and fusion models."""
     if engine is Engine.ctranslate2:
         from seq2seq.interop.ctranslate2 import CTranslate2Translator
 
@@ -346,7 +347,7 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
 
 
 def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> Iterator[tuple[Line, Request]]:
-    """Each line with what is asked of it by those beside it in the other files."""
+    """Yield each line with its request, which has the prefix and the phrases from the other files."""
     from seq2seq.translation.search_setup import Request
 
     for (line, prefix), required in beside(beside(iter(lines), lines.name, prefixes), lines.name, phrases):
@@ -354,7 +355,7 @@ def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> It
 
 
 def _refuse_as_text(format: TextOrLines, n_best: int, words: bool) -> None:
-    """Text has one line for each line of input."""
+    """Raise UserError for output that does not fit into one line of text per line of input."""
     if format is TextOrLines.text and n_best > 1:
         raise UserError("--n-best gives several translations of a line, but text has one line for each line of input. "
                         "Add --format jsonl.")
@@ -363,11 +364,13 @@ def _refuse_as_text(format: TextOrLines, n_best: int, words: bool) -> None:
 
 
 def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], requiring: bool) -> dict[str, Any]:
-    """What differs from the recipe's `decoding` section. requiring: whether lines have phrases of their own.
+    """Check the overrides of the recipe's `decoding` section and return them. requiring: lines have required phrases.
 
     Raises:
         UserError: options that contradict each other.
     """
+    from seq2seq.recipe.decoding import SAMPLING_KEYS, DecodingSection
+
     sampling = given.get("sampling", translator.decoding.sampling)
     beam, n_best = given.get("beam_size", translator.decoding.beam_size), given["n_best"]
     if not sampling and not given.get("mbr", translator.decoding.mbr) and n_best > beam:
@@ -375,8 +378,13 @@ def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], re
     if sampling and "beam_size" in given:
         raise UserError("--beam-size is for searching, and sampling draws. Leave out one of both; --n-best says how "
                         "many samples there are.")
-    if not sampling and "seed" in given:
-        raise UserError("--seed decides samples, and a search has none. Add --sampling, or leave it out.")
+    if not sampling and given.get("mbr", 0) > beam:
+        raise UserError(f"--mbr {given['mbr']}: a beam of {beam} cannot give {given['mbr']} candidates. Add "
+                        f"--sampling, or --beam-size {given['mbr']}.")
+    off = {name: DecodingSection.model_fields[name].default for name in SAMPLING_KEYS}
+    if not sampling and (vain := [name for name in (*off, "seed") if given.get(name) not in (None, off.get(name))]):
+        raise UserError(f"--{vain[0].replace('_', '-')} is for samples, and a search has none. Add --sampling, or "
+                        "leave it out.")
     options = decoding_with(translator, given)
     if "diverse_strength" in given and options.diverse_groups == 1:
         raise UserError("--diverse-strength is that of groups. Add --diverse-groups N.")

@@ -1,7 +1,7 @@
-"""Packed batches: which pairs make an optimizer step, and their tokens as flat arrays.
+"""Packed batches: planning of an epoch's optimizer steps, and gathering of their tokens into flat arrays.
 
-Token ids lie in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `preparation`). An epoch is planned as
-index arrays, and a whole batch is gathered at once; there are no worker processes and no padding.
+Token ids are stored in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `preparation`). An epoch is
+planned as index arrays, and a batch is gathered in one operation, without worker processes and without padding.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from torch import Tensor
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 IGNORED = -100
-"""Target of positions that only fill a fixed shape: they count nowhere."""
+"""Target id of positions that only fill a fixed shape; loss and metrics ignore it."""
 
-# Tokens and sentences that batches are rounded to on a CPU.
+# Multiples that the numbers of tokens and sentences of a batch are rounded up to on a CPU.
 ROUND_TOKENS, ROUND_SENTENCES = 64, 8
-# Cost of one more group of like length, in padded places: small enough that a long tail of lengths is cut off, large
-# enough that captions (2,048 tokens a step) stay together. From timings of three models on one core.
+# Cost of one more group of similar length, in padded attention scores: small enough that a long tail of lengths is
+# split off, large enough that image captions (2,048 tokens a step) stay together. From timings of three models on one
+# core.
 GROUP_PLACES = 700_000
-# Most groups that a part is cut into.
+# Most groups that a micro-batch is split into.
 MOST_GROUPS = 32
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentence pairs, one behind another.
+    """Packed batch: the sentence pairs concatenated.
 
     source: (source_tokens,) int64, every sentence closed by `</s>`.
-    source_offsets: (sentences + 1,) int32, where each begins. source_positions: (source_tokens,) int64, from 0.
-    longest_source: tokens of the longest source, known on the host so that nothing waits for the device.
+    source_offsets: (sentences + 1,) int32, first token of each sentence. source_positions: (source_tokens,) int64, from
+        0.
+    longest_source: tokens of the longest source, known on the host to avoid waiting for the device.
     target_input: (target_tokens,) int64, begins with the start symbol.
     target_output: (target_tokens,) int64, target_input shifted by one; ends with `</s>`.
     target_offsets, target_positions, longest_target: likewise.
-    target_count: target tokens that count in the loss.
+    target_count: number of target tokens that count in the loss.
     """
 
     source: Tensor
@@ -54,7 +56,7 @@ class Batch:
     target_count: int
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on `device`."""
+        """Return the batch on `device`."""
         if self.source.device == device:
             return self
         moved: dict[str, Any] = {
@@ -79,24 +81,24 @@ class EncodedSide:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(sentences,), `</s>` included; computed each time."""
+        """Tokens of each sentence, (sentences,), `</s>` included; computed at each access."""
         return np.diff(self.offsets)
 
     def lengths_of(self, indices: np.ndarray) -> np.ndarray:
-        """(indices,), those of some sentences: a large corpus has far more than a step."""
+        """Return the lengths of some sentences, (indices,), without computing those of the whole corpus."""
         lengths: np.ndarray = self.offsets[indices + 1] - self.offsets[indices]
         return lengths
 
     @staticmethod
     def from_lists(sentences: Sequence[Sequence[int]]) -> EncodedSide:
-        """Ids of each sentence without `</s>`, which is added."""
+        """Build from the ids of each sentence; adds `</s>`."""
         offsets = np.zeros(len(sentences) + 1, np.int64)
         np.cumsum([len(sentence) + 1 for sentence in sentences], out=offsets[1:])
         ids = np.fromiter((token for sentence in sentences for token in (*sentence, END_ID)), np.int64, offsets[-1])
         return EncodedSide(ids, offsets)
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sentences `indices`, flat: ids (tokens,) int64, offsets (sentences + 1,), positions (tokens,)."""
+        """Return some sentences as flat arrays: ids (tokens,) int64, offsets (sentences + 1,), positions (tokens,)."""
         begins, lengths = self.offsets[indices], self.lengths_of(indices)
         offsets = np.zeros(len(indices) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -107,10 +109,10 @@ class EncodedSide:
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """Pairs as ids.
+    """Sentence pairs as ids.
 
-    weights: (pairs,) float, how often each is seen in an epoch; None: once.
-    lines: (pairs,) int64, the line that each pair has in its corpus, or None where nobody will ask.
+    weights: (pairs,) float, number of times that each pair is seen in an epoch; None: once.
+    lines: (pairs,) int64, line number of each pair in its corpus; None if it is not needed.
     """
 
     source: EncodedSide
@@ -124,10 +126,10 @@ class EncodedCorpus:
 
 @dataclass(frozen=True)
 class Shape:
-    """A size that batches are filled to, so that one compiled program, or one set of kernels, serves many of them.
+    """Fixed size that batches are filled to, so that many batches share one compiled program or set of kernels.
 
-    source_tokens, target_tokens, sentences: what the batch is filled to.
-    longest_source, longest_target: tokens of the longest sentence that may occur.
+    source_tokens, target_tokens, sentences: size of the filled batch.
+    longest_source, longest_target: largest length of a sentence, in tokens.
     """
 
     source_tokens: int
@@ -138,28 +140,28 @@ class Shape:
 
     @staticmethod
     def for_corpus(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, longest: int) -> Shape:
-        """One shape for all parts of `plan_epoch` with the same arguments; sentences have at most `longest` tokens.
+        """Return one shape for all micro-batches of `plan_epoch` with the same arguments.
 
-        A rare part that is too large for it is cut by `fitting`.
+        longest: largest length of a sentence, in tokens. A rare micro-batch that is too large is split by `fitting`.
         """
         target = -(-batch_tokens // accumulation) + longest
         ratio = max(1.0, 1.1 * int(corpus.source.offsets[-1]) / int(corpus.target.offsets[-1]))
         source = int(target * ratio) + longest
-        # Filling sentences need a token on each side; a target sentence that counts has at least two.
+        # Dummy sentences need a token on each side; a real target sentence has at least two.
         dummies = -(-source // longest) + 2
         return Shape(source + dummies, target + dummies, target // 2 + dummies, longest, longest)
 
     @staticmethod
     def rounded(corpus: EncodedCorpus, part: np.ndarray, longest: int) -> Shape:
-        """The next of a few round sizes in which `part` fits; no sentence gets more than `longest` tokens.
+        """Return the smallest of a few rounded shapes that `part` fits into; sentences have at most `longest` tokens.
 
-        oneDNN generates code for every new size of a matrix product: with sizes as they come, a fifth of a training
-        step on a CPU goes into that, and gigabytes are kept.
+        oneDNN generates code for every new size of a matrix product. Without rounding, that takes a fifth of a training
+        step on a CPU, and the generated code occupies gigabytes.
         """
         source, target = corpus.source.lengths_of(part), corpus.target.lengths_of(part)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
         shortest = min(longest_source, longest_target)
-        # Room for the filling sentences: with it each side has at least a token for each of them.
+        # Room for the dummy sentences, so that each of them has at least a token on each side.
         room = -(-(ROUND_TOKENS + shortest) // (shortest - 1))
         source_tokens = _round_up(int(source.sum()) + room, ROUND_TOKENS)
         target_tokens = _round_up(int(target.sum()) + room, ROUND_TOKENS)
@@ -167,13 +169,15 @@ class Shape:
         return Shape(source_tokens, target_tokens, sentences, longest_source, longest_target)
 
     def dummies(self, source_tokens: int, target_tokens: int) -> int:
-        """Number of filling sentences for a batch of so many source and target tokens."""
+        """Return the number of dummy sentences that fill up a batch with these numbers of tokens."""
         return max(-(-(self.source_tokens - source_tokens) // self.longest_source),
                    -(-(self.target_tokens - target_tokens) // self.longest_target))
 
     def holds(self, source_tokens: int, target_tokens: int, sentences: int) -> bool:
-        """Return True if such a batch can be filled. A query without keys is undefined, so each filling sentence has
-        tokens on both sides."""
+        """Return True if a batch of this size can be filled up.
+
+        Each dummy sentence needs tokens on both sides, because attention of a query without keys is undefined.
+        """
         dummies = self.dummies(source_tokens, target_tokens)
         return (min(self.source_tokens - source_tokens, self.target_tokens - target_tokens) >= dummies
                 and self.sentences - sentences >= dummies)
@@ -184,7 +188,9 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def fitting(corpus: EncodedCorpus, part: np.ndarray, shape: Shape) -> Iterator[np.ndarray]:
-    """The part, or halves of it where it does not fit; a step is the sum of its parts, so that nothing changes.
+    """Yield the micro-batch, or halves of it as long as it does not fit into `shape`.
+
+    The gradients of an optimizer step are summed over its micro-batches, so that the split does not change the result.
 
     Raises:
         ValueError: a single pair does not fit.
@@ -200,10 +206,10 @@ def fitting(corpus: EncodedCorpus, part: np.ndarray, shape: Shape) -> Iterator[n
 
 
 def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
-    """The pairs `indices` as a packed batch.
+    """Gather the pairs `indices` into a packed batch.
 
-    fill: where given, the rest of the arrays is cut into sentences that count nowhere, so that the offsets cover every
-        token, and into empty ones.
+    fill: shape to fill the batch up to, with dummy sentences that the loss ignores, so that the offsets cover every
+        token, and with empty sentences. None: no filling.
     Raises:
         ValueError: the pairs do not fit into `fill`.
     """
@@ -232,15 +238,15 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
 
 
 def of_like_length(corpus: EncodedCorpus, part: np.ndarray) -> list[np.ndarray]:
-    """Cut a part, shortest target first, where padding each group by itself saves more than one more group costs.
+    """Split a micro-batch, shortest target first, into groups of similar length, each of which is padded by itself.
 
-    Of the ways to cut at round numbers of sentences, the one with the fewest padded places: (source + target length)^2
-    for each sentence, as attention has them.
+    Dynamic programming over splits at multiples of `ROUND_SENTENCES`: minimises the padded attention scores, (source +
+    target length)^2 per sentence, plus `GROUP_PLACES` per group.
     """
     block = _round_up(-(-len(part) // MOST_GROUPS), ROUND_SENTENCES)
     begins = list(range(0, len(part), block))
     longest = [np.maximum.reduceat(side.lengths_of(part), begins).tolist() for side in (corpus.source, corpus.target)]
-    fewest: list[tuple[float, list[int]]] = [(0, [])]                           # of the first so many blocks
+    fewest: list[tuple[float, list[int]]] = [(0, [])]                           # cost and cuts of the first n blocks
     for last, begin in enumerate(begins):
         end, source, target, ways = min(begin + block, len(part)), 0, 0, []
         for first in range(last, -1, -1):
@@ -261,7 +267,7 @@ def _positions(offsets: np.ndarray) -> np.ndarray:
 
 
 def _tail_lengths(source_tokens: int, target_tokens: int, sentences: int, fill: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of the sentences that fill a batch: (fill.sentences - sentences,) on each side."""
+    """Return the lengths of the dummy sentences on each side, (fill.sentences - sentences,)."""
     if not fill.holds(source_tokens, target_tokens, sentences):
         raise ValueError(f"{source_tokens} source and {target_tokens} target tokens in {sentences} sentences "
                          f"cannot be filled to {fill}")
@@ -275,23 +281,22 @@ def _tail_lengths(source_tokens: int, target_tokens: int, sentences: int, fill: 
 
 
 def derived_seed(*numbers: int | str) -> int:
-    """A seed below 2^63 that depends on all of `numbers` and on nothing else."""
+    """Return a seed below 2^63 that is a hash of `numbers`."""
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int,
                epoch: int) -> list[list[np.ndarray]]:
-    """Which pairs make each optimizer step of an epoch; (seed, epoch) alone decides.
+    """Assign the pairs of the corpus to the optimizer steps of an epoch, as a function of (seed, epoch).
 
-    Every pair stands in exactly one step (in `weight` steps on average where the corpora have weights). A step holds at
-    most `batch_tokens` target tokens and a proportional number of source tokens, or one pair that is longer. Its pairs
-    are drawn at random, long and short ones together: steps of one length each learn more slowly, for their gradients
-    pull towards that length in turn (benchmarks/README.md, Learning).
+    Every pair is in exactly one step (in `weight` steps on average if the corpora have weights). A step holds at most
+    `batch_tokens` target tokens and a proportional number of source tokens, or a single longer pair. Its pairs are
+    drawn at random, long and short ones together: with steps of equal lengths, training is slower, because each step
+    pulls the model towards its own length (benchmarks/README.md, Learning).
 
     Returns:
-        For each step its parts, `accumulation` of them or fewer; each part is an array of pair indices, shortest target
-        first.
+        For each step up to `accumulation` micro-batches, each an array of pair indices, shortest target first.
     """
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
     return [_parts(step, source_lengths, target_lengths, accumulation)
@@ -299,12 +304,11 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
 
 
 def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
-    """The pairs of each step of `plan_epoch`, in the order in which they were drawn. Only the lengths of the corpus
-    are looked at."""
+    """Yield the pairs of each step of `plan_epoch`, in the order in which they were drawn. Reads the lengths only."""
     random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
     order = random.permutation(_copies(corpus, random))
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
-    # Pairs are cut by target tokens; the bound on the source keeps a step of long sources from being a giant.
+    # Target tokens decide where a step ends; the bound on source tokens keeps steps with long sources small.
     source_budget = batch_tokens * max(1.0, 1.1 * source_lengths.sum() / target_lengths.sum())
     return _cut(order, source_lengths, target_lengths, source_budget, batch_tokens)
 
@@ -336,8 +340,11 @@ def _cut(order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarr
 
 def _parts(step: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray,
            accumulation: int) -> list[np.ndarray]:
-    """Deal a step out so that all parts have like sums on both sides: of a few pairs alike in target length, sorted by
-    source length, each part gets its share, forwards and backwards in turn."""
+    """Split a step into micro-batches with nearly equal numbers of source and target tokens.
+
+    Pairs are sorted by target length, within small groups by source length, and dealt out to the micro-batches,
+    forwards and backwards in turn.
+    """
     step = step[np.lexsort((source_lengths[step], target_lengths[step]))]
     numbers = np.arange(len(step))
     step = step[np.lexsort((source_lengths[step], numbers // (4 * accumulation)))]
@@ -348,9 +355,9 @@ def _parts(step: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndar
 
 
 def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Cut sentences into batches of at most `batch_tokens` padded tokens, longest first; indices of each batch.
+    """Yield the indices of batches of at most `batch_tokens` padded tokens.
 
-    Long batches come first, so that a lack of memory shows at once.
+    The longest sentences come first, so that a lack of memory shows at once.
     """
     order = np.argsort(-lengths, kind="stable")
     begin = 0

@@ -1,4 +1,4 @@
-"""Which training pairs are worth training on; the others are counted by reason."""
+"""Cleaning of training pairs; dropped pairs are counted by reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
 
 @dataclass(frozen=True)
 class _Usual:
-    """What is usual in a corpus, as far as its cleaning asks. most: standard deviations of a length."""
+    """Statistics of a corpus that its filters need. most: largest length deviation, in standard deviations."""
 
     lengths: LengthModel | None = None
     most: float = 0.0
@@ -65,7 +65,7 @@ class _Usual:
 
 def _learn(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
            ) -> tuple[_Usual, Iterable[Pair]]:
-    """What the first pairs say, and all pairs again. Nothing is read ahead unless the cleaning needs it."""
+    """Learn the statistics from the first pairs; returns them and all pairs. Reads ahead only if a filter needs it."""
     detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Usual(languages=detector), pairs

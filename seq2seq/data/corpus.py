@@ -19,10 +19,11 @@ from seq2seq.compression import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.recipe.language_codes import code_for, subtags
 from seq2seq.tokenizers.whole_words import position_fault
 
 if TYPE_CHECKING:
-    from seq2seq.recipe import Corpus, Recipe
+    from seq2seq.recipe import Corpus, Languages, Recipe
 
 Pair = tuple[int, str, str]
 """Line number (from 1), source, target. Text alone, that of a language model, is the target of an empty source."""
@@ -31,7 +32,7 @@ Row = tuple[int, tuple[str, ...]]
 
 @dataclass
 class Counts:
-    """What happened to the lines of a corpus.
+    """Counts of the lines of a corpus.
 
     lines: read. dropped: by reason. examples: for each reason the number of its first line. carriage_returns: lines
     that ended in \\r\\n. inner_newlines: line feeds inside a field, replaced by a space. byte_order_marks: removed.
@@ -185,10 +186,13 @@ def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
 
 
 def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
-    return CorpusError(
-        f"{paths[0]} has {lines[0]:,} lines, {paths[1]} has {lines[1]:,}. Parallel files must match line by line; "
-        f"run again the step that wrote them, or cut both to {min(lines):,} lines."
-    )
+    # Lines may lack anywhere, so that the first lines of both files need not be pairs.
+    told = (f"{paths[0]} has {lines[0]:,} lines, {paths[1]} has {lines[1]:,}. Parallel files must match line by line. "
+            "Run again the step that wrote them")
+    if min(lines):
+        told += (f"; to find where they part, write `limit: {min(lines)}` in this corpus and run seq2seq check, which "
+                 "names the line from which one side has slipped, if the text shows it")
+    return CorpusError(f"{told}.")
 
 
 def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
@@ -215,6 +219,58 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
             raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(places) + 1} is asked for. "
                               "Mend the line, or name other columns in the recipe.")
         yield number, tuple(fields[place] for place in places)
+
+
+HEADER_WORDS = frozenset((
+    "hypothesis", "id", "input", "lang", "language", "line", "original", "output", "ref", "reference", "segment",
+    "sentence", "source", "src", "string", "target", "text", "tgt", "translation", "trg"))
+"""Words that names of columns are made of, besides the languages."""
+
+
+def look_at_first_lines(recipe: Recipe) -> Iterator[str]:
+    """Read the first line of each text file and table, and yield a warning for each that may not mean what it is read
+    as: more columns than the two that are taken unasked, or names of columns that count as a pair.
+
+    Files that cannot be read are passed over; whoever reads them all says what is wrong.
+    """
+    for steps, spec in recipe.data.keyed_corpora():
+        key = ".".join(map(str, ("data", *steps)))
+        paths = [recipe.data_directory / path for path in spec.paths]
+        by_number = spec.has_numbered_columns
+        if not (by_number or spec.form == "files") or not all(path.is_file() for path in paths):
+            continue
+        try:
+            fields = _first_fields(spec, paths)
+        except CorpusError:
+            continue
+        if by_number and len(fields) > 2 and spec.source is None and spec.text is None:
+            yield (f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target. "
+                   f"Write their numbers in {key}: `source: 1, target: 2` if these are meant, or others.")
+        places = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))
+        names = [fields[place] for place in places if place < len(fields)]
+        if names and all(_is_column_name(name, recipe.languages) for name in names):
+            columns = ", ".join(f"{side}: {name}" for side, name in zip(spec.sides, names, strict=False))
+            remedy = f"write `header: true, {columns}` in {key}" if by_number else "delete it"
+            yield (f"{' and '.join(f'{path}:1' for path in paths)}: the line reads like names of columns "
+                   f"({', '.join(names)}), and is taken for text. If it is a header, {remedy}.")
+
+
+def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
+    """Return the first line of each file, or the columns of the first line of a table."""
+    if spec.form == "files":
+        fields = [line for path in paths for line in islice(read_lines(path, spec.max_line_bytes), 1)]
+    else:
+        read = _csv_lines if spec.table_format == ".csv" else _tsv_lines
+        fields = next(read(paths[0], spec.max_line_bytes), (1, []))[1]
+    return [field.removeprefix("\ufeff").removesuffix("\r") for field in fields]
+
+
+def _is_column_name(text: str, languages: Languages) -> bool:
+    """Return True for a text made of HEADER_WORDS, names of languages and codes of these languages: `en`, `German
+    text`, `source_sentence1`."""
+    codes = {subtags(code)[0] for code in (languages.source, languages.target) if code}
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    return bool(words) and all(word in HEADER_WORDS or subtags(word)[0] in codes or code_for(word) for word in words)
 
 
 def _tsv_lines(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.data.language_codes import subtags
 from seq2seq.errors import UserError
+from seq2seq.recipe.language_codes import subtags
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Languages
@@ -132,7 +132,7 @@ class LanguageDetector:
 
 
 def is_installed() -> bool:
-    """Whether lingua is there."""
+    """Return True if lingua is installed."""
     from importlib.util import find_spec
 
     return find_spec("lingua") is not None

@@ -1,4 +1,4 @@
-"""What surrounds a translation: white space that is carried round the model, and lines too long for it."""
+"""Splitting of lines for the model: white space around the text, which is restored later, and overlong lines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from seq2seq.data.language_codes import subtags
+from seq2seq.recipe.language_codes import subtags
 
 # Languages written without spaces between words (and so between sentences).
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
-# Kinds of Chinese that ISO 639-3 has codes for, and ISO 639-1 has not.
+# Codes of Chinese languages in ISO 639-3, which ISO 639-1 does not have.
 CHINESE = {"cmn", "yue", "wuu", "lzh"}
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
@@ -18,15 +18,18 @@ SPACE = re.compile(r"\s+")
 
 
 def main_language(code: str) -> str:
-    """zh for zh, zh-CN, zh_Hant, zho_Hans, cmn, …; a code without a two-letter form here stays as it is."""
+    """Return the two-letter code of a language: zh for zh, zh-CN, zh_Hant, zho_Hans, cmn, …; else the main subtag."""
     main = subtags(code)[0]
     return "zh" if main in CHINESE else main
 
 
 @dataclass(frozen=True)
 class DividedLine:
-    """A line as the model sees it. before, after: white space around it. texts: its parts, usually one; none where the
-    line is white space. gaps: the white space that follows each part but the last."""
+    """Line split for the model.
+
+    before, after: white space around it. texts: its parts, usually one; none if the line is white space. gaps: white
+    space after each part but the last.
+    """
 
     before: str
     texts: list[str]
@@ -34,17 +37,17 @@ class DividedLine:
     after: str
 
     def joined(self, translations: Sequence[str], target_language: str) -> str:
-        """The line with its parts translated."""
+        """Return the translated line from the translations of its parts."""
         parts = list(zip(translations, [*self.gaps, ""], strict=True)) if translations else []
         return self.before + join_translations(parts, target_language) + self.after
 
 
 def divide(line: str, fits: Callable[[str], bool], head: str = "") -> DividedLine:
-    """Take a line apart; no part is empty or has white space around it.
+    """Split a line into parts that fit; no part is empty or has white space around it.
 
     Args:
-        fits: whether the model can take a text whole. Must hold for a single character.
-        head: what the line's text begins with and each of its parts is to begin with.
+        fits: returns True if a text is short enough for the model. Must hold for a single character.
+        head: beginning of the line's text that each part needs, such as a language token.
     """
     before, text, after = split_margins(line)
     if head and not fits(text):
@@ -65,7 +68,7 @@ def divide(line: str, fits: Callable[[str], bool], head: str = "") -> DividedLin
 
 
 def split_margins(line: str) -> tuple[str, str, str]:
-    """White space before, text, white space after."""
+    """Return white space before, text, white space after."""
     text = line.strip()
     if not text:
         return line, "", ""
@@ -74,10 +77,11 @@ def split_margins(line: str) -> tuple[str, str, str]:
 
 
 def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Cut a text into parts that fit: at sentence ends, else at spaces, else anywhere. The parts join to the text.
+    """Split a text into parts that fit: at sentence ends, else at spaces, else anywhere. Concatenated, they are the
+    text.
 
     Args:
-        fits: whether the model can take a part. Must hold for a single character.
+        fits: returns True if a text is short enough for the model. Must hold for a single character.
     """
     if len(text) <= 1 or fits(text):
         return [text]
@@ -99,7 +103,7 @@ def _units(text: str, boundary: re.Pattern[str]) -> Iterator[str]:
 
 
 def _join(units: list[str], fits: Callable[[str], bool]) -> Iterator[str]:
-    """As many units together as fit, by doubling and halving, so that a long line needs few trials."""
+    """Join units into the longest runs that fit, by doubling and bisection, so that a long line needs few trials."""
     begin = 0
     while begin < len(units):
         size = 1
@@ -115,9 +119,9 @@ def _join(units: list[str], fits: Callable[[str], bool]) -> Iterator[str]:
 
 
 def join_translations(parts: list[tuple[str, str]], target_language: str) -> str:
-    """Translations of a line's parts, each with the white space that followed its source, as one line.
+    """Join the translations of a line's parts, each with the white space that followed its source.
 
-    A gap of spaces vanishes in front of a language without spaces, and appears in front of one that has them.
+    Spaces between parts are removed if the target language is written without spaces, and added otherwise.
     """
     spaceless = main_language(target_language) in SPACELESS
     joined = ""

@@ -1,8 +1,8 @@
-"""Whether the lines of a corpus translate each other: evidence from words that keep company in the corpus itself.
+"""Detection of misaligned sentence pairs, from word co-occurrence in the corpus itself.
 
-A small dictionary is learned by IBM model 1 (Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1) and a
-pair is weighed by how much likelier its target's words are beside this source than anywhere. A pair is judged by a
-dictionary of other pairs: one that has seen it would know it by heart.
+IBM model 1 (Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1) learns a small lexicon. A pair's
+score is how much more likely its target words are given this source than in general. Each pair is scored with a
+lexicon that was learned from other pairs, because a lexicon fits the pairs that it was learned from.
 """
 
 from __future__ import annotations

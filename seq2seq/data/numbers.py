@@ -66,7 +66,7 @@ class _Reading:
         lower = text.lower()
         for value in (*_english(lower), *_german(lower), *_months(lower), *_clock(lower), *_kana(text)):
             self.named.add(str(value))
-        for digits, values in (*_east_asian(text), *_scaled(lower)):
+        for digits, values in (*_east_asian(text), *_tenths(text), *_scaled(lower), *_begun_hours(lower)):
             self.named |= values
             for number in digits:
                 self._may_mean(number, values)
@@ -131,6 +131,19 @@ def _kana(text: str) -> Iterator[int]:
     for part, values in PARTS.items():
         if part in text:
             yield from values
+
+
+# 七折 is seven tenths of the price, 30 % off; 七五折 25 % off, 对折 half. 3割引 is 30 % off, 三成 30 %.
+TENTHS = re.compile(rf"((?<![\d.])\d{{1,2}}(?:\.\d)?|[{''.join(ONES)}]{{1,2}}|(?:[对對半](?=折)))([折割成])")
+
+
+def _tenths(text: str) -> Iterator[tuple[list[str], set[str]]]:
+    """Shares in tenths as percentages, as `_east_asian` gives numerals."""
+    for number, unit in TENTHS.findall(text):
+        tenths = "".join(str(ONES.get(character, character)) for character in number if character != ".")
+        share = 50 if number in "对對半" else int(f"{tenths}0"[:2])
+        off = [] if unit == "成" else [str(100 - share)]
+        yield [_plain(part) for part in NUMBER.findall(number)], {str(share), *off}
 
 
 def _east_asian(text: str) -> Iterator[tuple[list[str], set[str]]]:
@@ -304,7 +317,13 @@ MONTHS = {name: number for number, names in enumerate((
     "december dezember dec dez"), start=1) for name in names.split()}
 MONTH = re.compile(rf"\b{_any_of(MONTHS)}\b")
 # Half past two is 2:30, and so is halb drei; a quarter of an hour is 15 minutes, half an hour 30.
-HALF_PAST = re.compile(rf"\bhalf (?:past|an hour)\b|\bhalbe[rn]? stunde|\bhalb (?P<hour>{_any_of(GERMAN_SMALL)})\b")
+HOURS = ENGLISH | GERMAN_SMALL
+_HOUR = rf"(?P<hour>{_any_of(HOURS)}|\d{{1,2}})\b"
+HALF_PAST = re.compile(rf"\bhalf (?:past|an hour)\b|\bhalbe[rn]? stunde|\bhalb {_HOUR}")
+# The hour that has begun is the one before that which is named: quarter to eight is 7:45, as is dreiviertel acht.
+BEGUN_HOUR = re.compile(rf"\b(?:quarter (?:to|till|before)|viertel vor|(?:drei ?)?viertel|halb) {_HOUR}")
+BEGUN_HOUR_IN_CHINESE = re.compile(r"差一刻([一二三四五六七八九十]{1,2}|\d{1,2})[点點]|"
+                                   r"([一二三四五六七八九十]{1,2}|(?<!\d)\d{1,2})[点點]差一刻")
 NOON = re.compile(r"\bnoon\b|\bmidnight\b|\bmittags?\b|\bmitternachts?\b|[中正]午|午夜|半夜|真夜中")
 QUARTER = re.compile(r"\bquarter|viertel")
 SCALES = {"hundred": 100, "thousand": 1000, "tausend": 1000, "tsd": 1000, "million": 10**6, "mio": 10**6, "mill": 10**6,
@@ -317,14 +336,24 @@ def _months(text: str) -> Iterator[int]:
 
 
 def _clock(text: str) -> Iterator[int]:
-    for match in HALF_PAST.finditer(text):
+    if HALF_PAST.search(text):
         yield 30
-        if match["hour"]:
-            yield (GERMAN_SMALL[match["hour"]] + 10) % 12 + 1
     if QUARTER.search(text):
         yield from (15, 45)
     if NOON.search(text):
         yield 12
+
+
+def _begun_hours(text: str) -> Iterator[tuple[list[str], set[str]]]:
+    """Hours that have begun where the next one is named, as `_east_asian` gives numerals."""
+    named = [match["hour"] for match in BEGUN_HOUR.finditer(text)]
+    named += [first or second for first, second in BEGUN_HOUR_IN_CHINESE.findall(text)]
+    for hour in named:
+        if hour.isdecimal() or hour in HOURS:
+            values = [HOURS.get(hour) or int(hour)]
+        else:
+            values = [int(reading) for reading in _east_asian_readings(list(hour))]
+        yield [_plain(hour)] if hour.isdecimal() else [], {str((value - 2) % 12 + 1) for value in values}
 
 
 def _scaled(text: str) -> Iterator[tuple[list[str], set[str]]]:

@@ -1,6 +1,6 @@
-"""What the two texts of a pair say about it, without a model: their lengths, damage in them. Numbers: `numbers`.
+"""Signals of bad pairs from their text alone: length and damaged characters. Numbers: see `numbers`.
 
-Cleaning drops by these signals, `check` counts by them.
+Cleaning drops pairs by these signals, `check` counts them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x
 
 
 def is_damaged(text: str) -> bool:
-    """Whether characters were lost or read in a wrong encoding: U+FFFD, control characters, Ã¤ for ä."""
+    """Return True for text with lost characters or from a wrong encoding: U+FFFD, control characters, Ã¤ for ä."""
     return DAMAGE.search(text) is not None
 
 
 def is_tokenized(text: str) -> bool:
-    """Whether punctuation stands apart, as a tokeniser leaves it: `a dog runs .`"""
+    """Return True for tokenised text, with detached punctuation: `a dog runs .`"""
     return TOKENIZED.search(text) is not None
 
 
 def has_entities(text: str) -> bool:
-    """Whether HTML has been left in it: &quot; and the like."""
+    """Return True for text with HTML entities such as &quot;."""
     return ENTITY.search(text) is not None
 
 
 @dataclass(frozen=True)
 class LengthModel:
-    """How long translations are in a corpus (Gale and Church 1993, section 2.2, https://aclanthology.org/J93-1004):
-    a text of `length` characters has a translation of mean × length, with a variance of variance × length."""
+    """Model of translation lengths in a corpus (Gale and Church 1993, section 2.2, https://aclanthology.org/J93-1004).
+
+    A text of `length` characters has a translation of mean × length characters, with a variance of variance × length.
+    """
 
     mean: float
     variance: float

@@ -119,8 +119,10 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     require_intact_text(_paths(recipe), run / SYNTHETIC)
     points = recipe.model.type == "pointer"
     pairs = console.watched("reading text for the tokenizer", training_pairs(recipe), "pairs")
+    languages = recipe.languages.source, recipe.languages.target
     made = train_tokenizers(pairs, recipe.tokenizer, recipe.seed,
-                            target_positions=recipe.model.max_positions - 1 if points else None)
+                            target_positions=recipe.model.max_positions - 1 if points else None,
+                            sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)])
     if recipe.tokenizer.vocab_size == "auto":
         console.say(f"tokenizer.vocab_size: auto makes {made.sizes} of this text")
     return made
@@ -172,8 +174,7 @@ def _paths(recipe: Recipe) -> list[Path]:
 
 
 def _described(directory: Path) -> dict[str, Any] | None:
-    """What describes the arrays; None if they are not there in full: after a power cut a file can lack what was not yet
-    on disk."""
+    """Read the description of the arrays; None if they are incomplete, such as files truncated by a power failure."""
     path = directory / DESCRIPTION
     if not path.exists():
         return None
@@ -215,7 +216,7 @@ def _impossible(directory: Path, described: dict[str, Any]) -> Path | None:
 
 
 def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
-    """What the arrays depend on: the files as they are now, cleaning, tokenizers, and the format."""
+    """Return a hash of everything that the arrays depend on: state of the files, cleaning, tokenizers, and format."""
     described = [
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),

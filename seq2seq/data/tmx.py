@@ -9,8 +9,8 @@ from itertools import chain, islice
 from xml.parsers import expat
 
 from seq2seq.compression import LONGEST_LINE
-from seq2seq.data.language_codes import subtags
 from seq2seq.errors import CorpusError
+from seq2seq.recipe.language_codes import subtags
 
 # What is inside these belongs to a word processor's format; inside <hi> (and <sub>, a footnote) stands text.
 CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})

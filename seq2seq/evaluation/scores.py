@@ -1,7 +1,7 @@
-"""What a model is worth, each number with the signature that makes it comparable.
+"""Evaluation of models: BLEU, chrF, TER, exact match and perplexity, each with its signature.
 
-Translations are measured by sacreBLEU on raw text: Post 2018 (arXiv:1804.08771), a BLEU score without its tokenisation
-and settings can be compared with nothing. Nor can a perplexity without what it is counted by.
+Translations are scored by sacreBLEU on raw text, because BLEU scores are only comparable with the same tokenisation and
+settings (Post 2018, arXiv:1804.08771). A perplexity likewise needs its unit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from seq2seq.translation.translator import Translator
 
 METRICS = ("bleu", "chrf", "ter")
-"""What is measured of a translation unless something else is asked for; `exact` is the fourth."""
+"""Default metrics of translations; `exact` is the fourth."""
 TOKENIZED = 0.2
-"""Share of lines with punctuation that stands apart above which text is taken for tokenised."""
-# Perplexities, and what each is per.
+"""Share of lines with detached punctuation above which text counts as tokenised."""
+# Perplexities and their units.
 UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
 
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER",
@@ -34,22 +34,22 @@ TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER",
 
 @dataclass(frozen=True)
 class Score:
-    """One metric's value: in percent, but for `exact` as sacreBLEU computes it, or a perplexity."""
+    """Value of a metric: in percent as sacreBLEU computes it, the share of exact matches in percent, or a
+    perplexity."""
 
     value: float
     signature: str
-    """sacreBLEU's own, or in its manner: references, case, tokeniser, smoothing, version. Of a perplexity: what is
-    counted."""
+    """sacreBLEU's signature, or one in its format: references, case, tokeniser, smoothing, version. For a perplexity:
+    its unit."""
     details: dict[str, Any] = field(default_factory=dict)
-    """BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words. A perplexity: the sum
-    of -log p in nats, how many units it is divided by, and of how many lines."""
+    """For BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words. For a perplexity:
+    the sum of -log p in nats, the number of units, and the number of lines."""
     precision: str | None = None
-    """Numbers that the model computed in (fp32, bf16, int8), which signatures have no place for; None of text that was
-    not made here."""
+    """Precision of the model (fp32, bf16, int8), which is not part of signatures; None for text from elsewhere."""
 
 
 def bleu_tokenizer(language: str) -> str:
-    """sacreBLEU's tokeniser for text in this language; 13a wherever words stand apart."""
+    """Return the name of sacreBLEU's tokeniser for this language; 13a for languages with spaces between words."""
     return {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(main_language(language), "13a")
 
 
@@ -61,17 +61,17 @@ def corpus_scores(
     names: Sequence[str] | None = None,
     precision: str | None = None,
 ) -> dict[str, Score]:
-    """Scores of a whole test set.
+    """Return corpus-level scores of a test set.
 
     Args:
-        hypotheses: translations, one a line, as a reader would see them (not tokenised).
-        references: one stream or more, each with a line for every hypothesis.
-        language: the code of the target language; it decides how BLEU tells words apart.
+        hypotheses: translations, one per line, detokenized.
+        references: one or more streams, each with a line for every hypothesis.
+        language: code of the target language; selects the tokeniser of BLEU.
         metrics: some of bleu, chrf, ter, and exact: the share of lines that equal their line in a reference.
-        names: what errors call the hypotheses and each stream of references, such as their paths.
-        precision: of the model that has made the hypotheses, if one has.
+        names: names of the hypotheses and of each reference stream in errors, such as their paths.
+        precision: of the model that produced the hypotheses, if known.
     Raises:
-        CorpusError: there is nothing to compare, or lines do not match.
+        CorpusError: there are no lines, or their numbers differ.
         UserError: the language needs an optional package.
         TypeError: a line is no str.
     """
@@ -90,7 +90,7 @@ def corpus_scores(
 def score_files(
     hypothesis_path: Path, reference_paths: Sequence[Path], language: str, metrics: Sequence[str] = METRICS
 ) -> dict[str, Score]:
-    """corpus_scores of text files (or .gz), whoever wrote them.
+    """Return `corpus_scores` of text files (or .gz) from any system.
 
     Raises:
         CorpusError: as corpus_scores; or a file cannot be read.
@@ -107,10 +107,9 @@ def score_files(
 def score_pairs(
     translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS
 ) -> dict[str, Score]:
-    """Scores of a model on pairs: of the translations of their sources against their targets, and of what it gives for
-    the targets themselves (perplexities).
+    """Return the scores of a model on sentence pairs: of its translations, and perplexities of the targets.
 
-    metrics: those of `corpus_scores`, or perplexities; nothing is translated for these alone.
+    metrics: those of `corpus_scores`, and perplexities; for perplexities alone, nothing is translated.
     Raises:
         CorpusError, UserError: as corpus_scores.
     """
@@ -134,14 +133,13 @@ def _translated(
 def perplexities(
     translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = tuple(UNITS)
 ) -> dict[str, Score]:
-    """exp of the mean -log p of a unit of the pairs' targets: of a piece, a word, a character.
+    """Return perplexities of the pairs' targets, exp of the mean -log p, per piece, word and character.
 
-    The probability is that of the line and its end, so the end counts as a unit, as it does in loss and validation.
-    The number per piece compares models of one tokenizer; those per word and per character compare all models that see
-    the same text. Words are what white space parts.
+    `</s>` counts as a unit, as in loss and validation. Perplexity per piece is comparable between models with the same
+    tokenizer only; per word and per character, between all models on the same text. Words are separated by white space.
 
     Raises:
-        CorpusError: no line is left that the model can take.
+        CorpusError: there is no line that the model can take.
     """
     from seq2seq.model.loss import perplexity  # not earlier: it imports torch, which scores of finished text do without
 
@@ -171,15 +169,15 @@ def perplexities(
 def evaluate_tests(
     translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None
 ) -> dict[str, dict[str, Score]]:
-    """Scores for each of the recipe's test sets, as they are: nothing is cleaned away.
+    """Return the scores of each of the recipe's test sets, without cleaning.
 
     Args:
-        metrics: None are the recipe's.
+        metrics: None: the recipe's.
 
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
     """
-    # All are read before the first is translated: a mistake in the last one shows at once.
+    # All test sets are read before the first one is translated, so that errors show at once.
     tests = {
         name: [(source, target) for _, source, target in read_pairs(recipe, spec)]
         for name, spec in recipe.data.test.items()
@@ -188,13 +186,13 @@ def evaluate_tests(
 
 
 def require_metrics(metrics: Sequence[str], language: str) -> None:
-    """Raises UserError if BLEU is wanted and needs an optional package for this language that is not installed."""
+    """Raise UserError if BLEU of this language needs an optional package that is not installed."""
     if "bleu" in metrics:
         sacrebleu_metric("bleu", language)
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
-    """A line for each metric: name, value, signature, precision, and what stands behind a BLEU score."""
+    """Format a line for each metric: name, value, signature, precision, and the details of BLEU."""
     width = max((len(TITLES.get(metric, metric)) for metric in scores), default=0)
     rows = []
     for metric, score in scores.items():

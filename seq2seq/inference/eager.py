@@ -1,8 +1,8 @@
-"""PyTorch's operators, on every device and for every model: the engine that each other one is compared with.
+"""Engine of PyTorch operators, for every model on every device; the reference that other engines are tested against.
 
-On a CPU in bf16, weights are laid out once for the processor: a stock layer sorts them anew in each product, which for
-the few rows of a decoding step takes as long as the product. This rests on operators that PyTorch does not document;
-where one is missing, or gives something else than the stock layer, the stock layer stays.
+On a CPU in bf16, weights are packed once into the layout of oneDNN: a stock layer repacks them in each product, which
+for the few rows of a decoding step takes as long as the product itself. Packing needs undocumented operators of
+PyTorch; if one is missing, or its result differs from the stock layer's, the stock layer stays.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.search.topk import continuations
 
-# What stands for 0 among the unsigned levels of inputs. Processors with VNNI but without AMX multiply unsigned by
-# signed bytes only; signed inputs took 400 times as long there (PyTorch 2.13).
+# Zero point of quantised inputs, which are unsigned: processors with VNNI but without AMX only multiply unsigned by
+# signed bytes, and signed inputs took 400 times as long there (PyTorch 2.13).
 UNSIGNED_ZERO = 128
 
-# Up to so many rows a product takes as long as its weights need to come from memory.
+# Up to this many rows, a product is limited by the memory bandwidth of reading its weights.
 FEW_ROWS = 6
 
 
@@ -62,7 +62,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
-    """A copy that computes in `precision`, fp32 or bf16, on a device (None: where it is), and learns no more."""
+    """Return a frozen copy of the model for decoding in `precision`, fp32 or bf16. device: None: the model's."""
     fast = copy.deepcopy(model).to(device)
     fast.eval().requires_grad_(False)
     for module in fast.modules():
@@ -78,10 +78,10 @@ def for_inference(model: Network, precision: str, device: torch.device | None = 
 
 
 def _lay_out(fast: nn.Module) -> None:
-    """Put layers for a CPU into a model in bf16."""
+    """Replace the linear layers of a bf16 model by layers with packed weights, for a CPU."""
     packs = operators_work()
     if isinstance(fast, Transformer | RecurrentModel | LanguageModel):
-        # In bf16 the logits would be rounded to three digits.
+        # Logits in bf16 would have three digits only.
         fast.vocabulary = (Int8Linear if packs else Fp32Linear)(fast.output_weight, fast.output_bias)
     if not packs:
         return
@@ -96,7 +96,7 @@ def _lay_out(fast: nn.Module) -> None:
 
 @cache
 def operators_work() -> bool:
-    """True if the operators below are there and give the results of stock layers."""
+    """Return True if the undocumented operators used below exist and give the results of stock layers."""
     if not torch.backends.mkldnn.is_available():
         return False
     with torch.no_grad():
@@ -115,12 +115,12 @@ def operators_work() -> bool:
 
 
 class PackedLinear(nn.Module):
-    """`nn.Linear` in bf16 on a CPU, weights in oneDNN's order.
+    """`nn.Linear` in bf16 on a CPU, with weights in oneDNN's layout.
 
-    For a few rows, those of one sentence, the weights are read in int8, with a scale for each output: half the bytes,
-    and no search for a kernel (one row: a third of the time; PyTorch 2.13, AMX).
+    For up to `FEW_ROWS` rows it uses int8 weights with a scale for each output, which halves the bytes to read and
+    skips oneDNN's kernel lookup (one row: a third of the time; PyTorch 2.13, AMX).
 
-    activation: what is applied to each output, "relu" or "none".
+    activation: of the output, "relu" or "none".
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
@@ -131,12 +131,12 @@ class PackedLinear(nn.Module):
         self.activation = activation
         self.levels, scale = quantised(weight)
         self.scale = scale.bfloat16()
-        # The kernel for few rows reads whole vectors; of other sizes it reads beyond the end.
+        # The int8 kernel reads whole vectors, and with sizes that 64 does not divide, beyond the end.
         self.few_rows = FEW_ROWS if all(size % 64 == 0 for size in weight.shape) else 0
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs), bf16"""
-        if rows.shape[0] > self.few_rows:                                       # half of the time of `len`
+        if rows.shape[0] > self.few_rows:                                       # takes half the time of `len`
             product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, self.activation, [], "")
             return product
         product = torch._weight_int8pack_mm(rows, self.levels, self.scale)
@@ -146,16 +146,17 @@ class PackedLinear(nn.Module):
 
 
 def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights (outputs, inputs) as int8 levels from -127 to 127, and the step of each output, (outputs,)."""
+    """Quantise weights, (outputs, inputs), to int8 levels from -127 to 127 with a scale for each output, (outputs,)."""
     scale = weight.abs().amax(1).clamp_(min=1e-12) / 127
     return (weight / scale[:, None]).round_().to(torch.int8), scale
 
 
 class Int8Linear(nn.Module):
-    """`nn.Linear` with weights and inputs in int8, sums in int32 and outputs in fp32, on a CPU: the logits of models in
-    bf16. In fp32 they took half as long again as a whole step with a beam of 5 (PyTorch 2.13, AVX-512 with bf16).
+    """`nn.Linear` with weights and inputs in int8, sums in int32 and outputs in fp32, on a CPU.
 
-    Weights have a scale for each output, inputs one for each row, so that a row's neighbours have no influence on it.
+    Output layer of models in bf16. In fp32 it took half as long again as a whole step with a beam of 5 (PyTorch 2.13,
+    AVX-512 with bf16). Weights have a scale per output, inputs a scale per row, so that a row's result does not depend
+    on the rest of the batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -167,9 +168,9 @@ class Int8Linear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
-        # Not `vector_norm`, which took half of the product's time: it is not vectorised for the maximum.
+        # Not `vector_norm`: PyTorch does not vectorise its maximum, and it took half of the product's time.
         scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
-        # What becomes a whole number loses its fraction.
+        # + 0.5, because the conversion to integers truncates.
         levels = (rows / scale).add_(UNSIGNED_ZERO + 0.5).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, UNSIGNED_ZERO, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], "")
@@ -178,7 +179,7 @@ class Int8Linear(nn.Module):
 
 
 class Fp32Linear(nn.Module):
-    """`nn.Linear` in fp32, of inputs in any precision."""
+    """`nn.Linear` in fp32 for inputs of any precision."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()

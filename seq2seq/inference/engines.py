@@ -1,4 +1,4 @@
-"""Choose what runs a model: the one seam between models and whatever makes decoding fast on some hardware."""
+"""Choice of the engine that decodes with a model, by precision and hardware."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from seq2seq.model.transformer import Transformer
 
 
 def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
-    """An engine that decodes with a copy of `model`: `start`, `step` and its own `topk`.
+    """Return an engine that decodes with a copy of `model`.
 
     Args:
-        precision: fp32, bf16, int8 (on a CPU), or auto: bf16 where the hardware has it, else fp32. Where int8 cannot be
-            had, for lack of a C++ compiler or because the kernels do not compute such a model, it is as auto, and a
-            message says so; `precision` of the engine is what it computes in.
+        precision: fp32, bf16, int8 (on a CPU), or auto: bf16 if the hardware has it, else fp32. If there is no C++
+            compiler, or the kernels do not support the model, int8 falls back to auto with a message; the engine's
+            `precision` is the one in use.
     Raises:
-        UserError: the named precision is not to be had here, or there is none of that name.
+        UserError: the precision is unknown, or not available on this hardware.
     """
     chosen = choose_precision(precision, device)
     if chosen == "int8":
@@ -41,7 +41,7 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
 
 @cache
 def _kernels() -> Path | None:
-    """The compiled kernels; compiles them if there are none, and says why where that is not possible."""
+    """Return the compiled kernels, compiling them on first use; None, with a message, if that fails."""
     try:
         return library()
     except CompilationError as error:

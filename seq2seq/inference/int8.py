@@ -1,8 +1,8 @@
-"""A Transformer in int8 on a CPU: encoder and decoder steps each in one call of the kernels (kernels.cpp).
+"""Engine for Transformers in int8 on a CPU: encoder and decoder step are each one call of the kernels (kernels.cpp).
 
-Weights have a scale for each output, inputs of products one for each row, and their sums are exact, so that a row's
-neighbours have no influence on it. Each row reads just the keys that it may see: there are no masks and no padding, and
-a cache never moves.
+Weights have a scale per output, inputs a scale per row, and integer sums are exact, so that a row's result does not
+depend on the rest of the batch. Each row reads only the keys that it attends to, so there are no masks and no padding,
+and reordering the beam copies no cache.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
 from seq2seq.search.topk import continuations
 
-# A new cache has room for so many steps more.
+# Steps that a new KV cache has room for.
 STEPS_OF_ROOM = 16
-# About so many tokens, of whole sentences, go through the encoder together: what they hold stays in a core's cache.
+# Approximate tokens of a block of whole sentences in the encoder: its activations fit into a core's cache.
 TOKENS_TOGETHER = 96
 
 
 @dataclass
 class _Cache:
-    """Keys and values of all layers in bf16, (layers, room, 2 * d_model), and how many rows hold some."""
+    """KV cache of all layers in bf16, (layers, room, 2 * d_model). taken: number of rows written."""
 
     keys_values: Tensor
     taken: int = 0
@@ -54,13 +54,13 @@ class _Cache:
 
 @dataclass(frozen=True)
 class Int8State:
-    """Decoding state. A row of the cache is written once and never moves; `past` says whose past it is.
+    """Decoding state. A row of the KV cache is written once and never moves; `past` maps hypotheses to cache rows.
 
-    position: of the next token. taken: rows of the cache that belong to this state.
-    past: (rows, position) int32, the rows of the cache that each hypothesis consists of.
-    memory: keys and values of the source for each decoder layer, layers * memory_stride numbers in bf16 and some room;
-        of each sentence first the keys (d_model, tokens), then the values (tokens, d_model).
-    first, count: (rows,) int32, which tokens of the source are each row's.
+    position: of the next token. taken: number of cache rows that this state may refer to.
+    past: (rows, position) int32, cache row of each position of each hypothesis.
+    memory: keys and values of cross-attention for each decoder layer, layers * memory_stride elements in bf16 plus
+        padding; for each sentence first the keys, (d_model, tokens), then the values, (tokens, d_model).
+    first, count: (rows,) int32, first source token and number of source tokens of each row's sentence.
     """
 
     position: int
@@ -79,11 +79,11 @@ class Int8State:
         return replace(self, past=self.past[flat], first=self.first[flat], count=self.count[flat])
 
     def extended(self, rows: int) -> Int8State:
-        """The state with a row of the cache more for each of its rows, which no other state writes."""
+        """Return the state with one more cache row for each hypothesis, which no other state will write to."""
         cache, past, taken = self.cache, self.past, self.taken
         layers, room, features = cache.keys_values.shape
         if taken + rows > room or cache.taken != taken:
-            # Rows that are part of no hypothesis any more stay behind.
+            # The new cache only takes over rows that a hypothesis still refers to.
             held, places = np.unique(past, return_inverse=True)
             past, taken = places.reshape(past.shape), len(held)
             fresh = cache.keys_values.new_empty(layers, taken + STEPS_OF_ROOM * rows, features)
@@ -97,9 +97,9 @@ class Int8State:
 
 
 class Int8Engine:
-    """Decodes with a `Transformer` whose weights are laid out once in int8.
+    """Decodes with a `Transformer` whose weights are quantised to int8 once.
 
-    Where attention is to be kept, and for the scores of whole targets (`model`), PyTorch computes, as in `auto`.
+    With `keep_attention`, and to score whole targets (`model`), it uses PyTorch in the precision of `auto`.
     """
 
     precision = "int8"
@@ -124,7 +124,7 @@ class Int8Engine:
 
     @staticmethod
     def refusal(model: nn.Module) -> str | None:
-        """The reason for which the kernels do not compute this model ("is …", "has …"); None if they do."""
+        """Return the reason why the kernels do not support this model ("is …", "has …"); None if they do."""
         if not isinstance(model, Transformer):
             return "is none"
         if model.copying is not None:
@@ -141,13 +141,13 @@ class Int8Engine:
 
     @cached_property
     def eager(self) -> EagerEngine:
-        """The same model in PyTorch, for what the kernels do not do."""
+        """Eager engine of the same model, for everything that the kernels do not support."""
         device = torch.device("cpu")
         return EagerEngine(self.source_model, choose_precision("auto", device), device)
 
     @property
     def model(self) -> Seq2Seq:
-        """The model in PyTorch, which computes all positions of given targets at once."""
+        """See `interface.Engine.model`."""
         return self.eager.model
 
     @torch.no_grad()
@@ -160,7 +160,7 @@ class Int8Engine:
         first_of_token, count_of_token = first.repeat(count), count.repeat(count)
         embedded = self.source_embedding[source].mul_(self.scale)
         embedded.add_(self.source_positions[torch.from_numpy(np.arange(tokens) - first_of_token)])
-        # Whole sentences that go through all layers together.
+        # Ends of the blocks of whole sentences that pass through all layers together.
         parts = offsets[1:] // TOKENS_TOGETHER
         ends = offsets[1:][np.append(parts[1:] != parts[:-1], True)].astype(np.int64)
         memory_stride = tokens * 2 * self.d_model
@@ -193,7 +193,7 @@ class Int8Engine:
     def whole_search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
                      max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
                      ) -> list[list[tuple[list[int], float]]]:
-        """See `interface.WholeSearch`; while it runs, other threads of Python do, too."""
+        """See `interface.WholeSearch`. Releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
         sentences, most, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
         limits, banned = np.array(max_lengths, np.int64), np.array(forbidden, np.int64)
@@ -222,14 +222,14 @@ class Int8Engine:
         found[found <= np.float32(LEAST)] = -np.inf
         return found, beams, ids
 
-    # The model as structures for the kernels
+    # The model in the structures of the kernels
 
     def _stack(self, layers: Sequence[EncoderLayer | DecoderLayer], residuals: Sequence[tuple[Residual, ...]],
                last_norm: nn.Module, last: Sequence[Linear]) -> Stack:
         norms = [residual.norm for of_layer in residuals for residual in of_layer]
         pre_norm, feed_forward = residuals[0][0].pre_norm, layers[0].feed_forward
         if pre_norm:
-            # In a pre-norm model a sum is followed by the norm before the next sublayer.
+            # In a pre-norm model, the norm after a residual sum is the one before the next sublayer.
             norms = [*norms[1:], cast(nn.LayerNorm, last_norm)]
         first = self._norm(residuals[0][0].norm) if pre_norm else Norm()
         of_layer = len(residuals[0])
@@ -258,7 +258,7 @@ class Int8Engine:
         return Norm(self._keep(norm.weight), self._keep(norm.bias), norm.eps)
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        """A product of a weight (outputs, inputs), in the order of `panel_sums` in the source."""
+        """Quantise a weight, (outputs, inputs), and pack it in the layout of `panel_sums` in kernels.cpp."""
         levels, scale = quantised(weight.detach().float())
         outputs, inputs = levels.shape
         filled = F.pad(levels, (0, -inputs % GROUP, 0, -outputs % PANEL))
@@ -268,15 +268,15 @@ class Int8Engine:
                       offset=self._keep(ZERO_LEVEL * levels.sum(1), torch.int32), inputs=inputs, outputs=outputs)
 
     def _keep(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
-        """Where the numbers of `tensor` are, in `dtype`, as long as the engine lives."""
+        """Return the address of a copy of `tensor` in `dtype`, which lives as long as the engine."""
         self.kept.append(tensor.detach().to(dtype, copy=True).contiguous())
         return self.kept[-1].data_ptr()
 
 
 def _where(array: np.ndarray | None) -> int | None:
-    """The address of an array, which the caller keeps."""
+    """Return the address of an array, which the caller must keep alive; None for None."""
     if array is None:
         return None
     assert array.flags.c_contiguous
-    address: int = array.__array_interface__["data"][0]                         # a fifth of `ctypes.data`'s time
+    address: int = array.__array_interface__["data"][0]                         # five times as fast as `ctypes.data`
     return address

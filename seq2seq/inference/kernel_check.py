@@ -1,11 +1,11 @@
-"""Self-check of a compiled `kernels.cpp`: every function against NumPy, with guard bytes around all it may write.
+"""Self-check of a compiled `kernels.cpp`: every function against NumPy, with guard bytes around every output buffer.
 
     python -m seq2seq.inference.kernel_check LIBRARY [--shapes N] [--seed S] [--exact-buffers]
 
-Compilers have bugs: g++ 12.2 once translated a loop so that it wrote a row behind its result. A new library is
-therefore checked in a process of its own before it is used (kernel_library.py). Prints a line of progress per shape;
-exit code 1 and a last line that says what was wrong. With --exact-buffers, results lie in memory blocks of exactly
-their size, for AddressSanitizer.
+Compilers have bugs: g++ 12.2 once compiled a loop to code that wrote a row beyond its result. A new library is
+therefore checked in a separate process before it is used (kernel_library.py). Prints a line of progress per shape; on
+failure the last line is the fault, and the exit code is 1. With --exact-buffers, outputs are allocated without guard
+bytes, for AddressSanitizer.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from seq2seq.inference.kernel_interface import (
 from seq2seq.inference.kernel_reference import Array, activated, attended, brief, laid_out, numbers, read_back
 
 END, START = 2, 1
-"""As in the source."""
+"""As in kernels.cpp."""
 GUARD = 256
-"""Bytes before and behind each buffer that must keep their value."""
+"""Bytes before and behind each output buffer that must keep their value."""
 SHAPES = 100
-"""Random shapes that each function is checked on by default; a few seconds."""
+"""Default number of random shapes for each function; takes a few seconds."""
 
 
 class Fault(Exception):
@@ -47,7 +47,7 @@ class Fault(Exception):
 
 
 class Checker:
-    """Buffers with guards, and comparisons."""
+    """Random inputs, guarded output buffers, and comparisons with NumPy."""
 
     def __init__(self, library: Path, seed: int, exact: bool) -> None:
         self.functions, self.exact = Functions(library), exact
@@ -56,17 +56,17 @@ class Checker:
         self.guarded: list[tuple[str, Array, int]] = []
 
     def begin(self) -> None:
-        """Forget the buffers of the shape before."""
+        """Release the buffers of the previous shape."""
         self.kept, self.guarded = [], []
 
     def given(self, values: Any, dtype: Any = np.float32) -> Array:
-        """A contiguous array that lives until the next shape, in a block of its own."""
+        """Return a contiguous copy in a memory block of its own, which lives until the next `begin`."""
         array = np.array(values, dtype, order="C")
         self.kept.append(array)
         return array
 
     def room(self, what: str, shape: Sequence[int], dtype: Any = np.float32) -> Array:
-        """A buffer to be written, filled with a pattern, between guards that `unharmed` looks at."""
+        """Return an output buffer filled with a pattern, between guard bytes that `unharmed` checks."""
         dtype = np.dtype(dtype)
         size = int(np.prod(shape)) * dtype.itemsize
         guard = 0 if self.exact else GUARD
@@ -76,7 +76,7 @@ class Checker:
         return block[guard : guard + size].view(dtype).reshape(shape)
 
     def unharmed(self, shape: str) -> None:
-        """Raises Fault if a guard byte has changed."""
+        """Raise Fault if a guard byte has changed."""
         if self.exact:
             return
         for what, block, size in self.guarded:
@@ -84,7 +84,7 @@ class Checker:
                 raise Fault(f"{what} writes outside its result ({shape})")
 
     def same(self, what: str, found: Array, expected: Array, tolerance: float, shape: str) -> None:
-        """Raises Fault where results differ by more than `tolerance` of the largest expected one."""
+        """Raise Fault if results differ by more than `tolerance` times the largest expected value."""
         largest = max(float(np.abs(expected).max(initial=0)), 1e-6)
         difference = float(np.abs(found.astype(np.float64) - expected).max(initial=0))
         if not difference <= tolerance * largest:
@@ -93,7 +93,7 @@ class Checker:
     # Reference and structures
 
     def linear(self, inputs: int, outputs: int) -> tuple[Linear, Callable[[Array], Array]]:
-        """A random product in int8, and what it computes."""
+        """Return a random int8 linear layer, and its reference function."""
         levels = self.random.integers(-127, 128, (outputs, inputs))
         scale = self.given(self.random.uniform(0.5, 2, outputs) / (127 * inputs**0.5))
         bias = self.given(self.random.normal(size=outputs)) if self.random.random() < 0.8 else None
@@ -112,7 +112,7 @@ class Checker:
                       outputs=outputs), product
 
     def norm(self, size: int) -> tuple[Norm, Callable[[Array], Array]]:
-        """A random layer norm, and what it computes."""
+        """Return a random layer norm, and its reference function."""
         gain, shift = self.given(self.random.uniform(0.5, 1.5, size)), self.given(self.random.normal(size=size))
 
         def normed(rows: Array) -> Array:
@@ -121,7 +121,7 @@ class Checker:
 
         return Norm(where(gain), where(shift), 1e-5), normed
 
-    # The checks, each of one random shape
+    # The checks, each on one random shape
 
     def check_add_and_norm(self) -> None:
         rows, size = self.size(97), self.size(130)
@@ -139,14 +139,14 @@ class Checker:
         rows, inputs, outputs = self.size(97), self.size(300), self.size(200)
         shape = f"{rows} rows, {inputs} inputs, {outputs} outputs"
         linear, product = self.linear(inputs, outputs)
-        # Whole levels in steps that are powers of two: rounding to levels is exact, so a wrong sum shows at once.
+        # Inputs are integers times powers of two: quantising them is exact, so that any wrong sum shows.
         values = self.random.integers(-127, 128, (rows, inputs)).astype(np.float64)
         values[:, self.random.integers(inputs)] = 127
         values *= 2.0 ** self.random.integers(-9, 9, (rows, 1))
         given, result = self.given(values), self.room("product", (rows, outputs), np.float32)
         self.functions.product(linear, where(given), where(result), rows)
         self.unharmed(shape)
-        for row in range(rows):                                                 # each by its own largest number
+        for row in range(rows):                                                 # each with a scale of its own
             expected = product(given[row : row + 1])[0]
             self.same("product", result[row], expected, 2e-5, f"{shape}, row {row}")
 
@@ -169,7 +169,7 @@ class Checker:
         lengths = self.random.integers(1, longest + 1, self.size(8))
         sentences = [self.random.normal(size=(tokens, 2 * features)) for tokens in lengths]
         memory = self.brief(np.concatenate([laid_out(keys_values) for keys_values in sentences]), BEHIND)
-        # Some rows that follow one another see the same sentence.
+        # Some successive rows attend to the same sentence.
         chosen = np.sort(self.random.integers(0, len(lengths), rows)) if self.random.random() < 0.8 else \
             self.random.integers(0, len(lengths), rows)
         first = self.given((lengths.cumsum() - lengths)[chosen], np.int32)
@@ -182,8 +182,8 @@ class Checker:
         self.same("attend_source", result, attended(query[:, :features], seen, heads), 1e-4, shape)
 
     def asked(self) -> tuple[int, int, int, int, Array, str]:
-        """Of attention: rows, keys at most, heads and their size, queries with what may stand behind them, and all that
-        in words."""
+        """Return random sizes of an attention: rows, largest number of keys, heads, head size; and the queries, some
+        with keys and values behind them as in a fused projection; and a description."""
         heads, head_size = int(self.random.integers(1, 5)), int(self.random.choice([32, 64, *range(1, 81), 96, 128]))
         rows, longest, features = self.size(97), self.size(200), heads * head_size
         stride = features + int(self.random.choice([0, 2 * features]))
@@ -191,12 +191,12 @@ class Checker:
         return rows, longest, heads, head_size, query, f"{rows} rows, {heads} heads of {head_size}, {longest} keys"
 
     def brief(self, values: Array, behind: int = 0) -> Array:
-        """`given` in bfloat16, with so many numbers behind it that may be read."""
+        """`given` in bf16, with `behind` elements of NaN behind it, which kernels may read but not use."""
         return self.given(np.concatenate([brief(values).ravel(), np.full(behind, 0x7FC0, np.uint16)]),
                           np.uint16)[: values.size].reshape(values.shape)
 
     def check_stack(self) -> None:
-        """`encode`, then `step`, a few positions."""
+        """Check `encode`, then `step` for a few positions."""
         heads, head_size = int(self.random.integers(1, 4)), int(self.random.choice([4, 7, 16, 32]))
         d_model, feed_forward, words = heads * head_size, self.size(100), self.size(150) + 4
         pre_norm, activation = bool(self.random.integers(2)), str(self.random.choice(ACTIVATIONS))
@@ -219,13 +219,13 @@ class Checker:
         spans = [slice(begin, begin + each) for begin, each in zip(first, count, strict=True)]
         expected = encode(embedded.astype(np.float64), lambda query, layer, keys_values: attended(
             query, [numbers(brief(keys_values[span])) for span in spans], heads))
-        # In int8 a number between two levels may fall on either; its share of a sum is small.
+        # A value between two int8 levels may be rounded to either; its share of a sum is small.
         tolerance = 0.1
         sources = [[numbers(read_back(memory[layer, 2 * d_model * begin : 2 * d_model * end], d_model))
                     for begin, end in zip(offsets, offsets[1:], strict=False)] for layer in range(layers)]
         for layer in range(layers):
             self.same("encode", np.concatenate(sources[layer]), expected[layer], tolerance, shape)
-        memory = self.brief(numbers(memory), BEHIND)                            # exactly: these are bfloat16 already
+        memory = self.brief(numbers(memory), BEHIND)                            # exact: they are bf16 already
 
         positions = int(self.random.integers(1, 5))
         embedding, places = (self.given(self.random.normal(size=(size, d_model))) for size in (words, 24))
@@ -247,7 +247,7 @@ class Checker:
 
             def attention(query: Array, layer: int, projected: Array | None, past: Array = past,
                           taken: int = taken) -> Array:
-                if projected is None:                                           # over the source
+                if projected is None:                                           # cross-attention
                     return attended(query, [source for source in sources[layer] for _ in range(beam)], heads)
                 kept[layer, taken : taken + rows] = numbers(brief(projected))
                 return attended(query, [kept[layer, of_row] for of_row in past], heads)
@@ -259,7 +259,7 @@ class Checker:
 
     def check_search(self, decoder: Stack, embedding: Array, places: Array, memory: Array, spans: tuple[Array, Array],
                      shape: str) -> None:
-        """`search` beside a plain one that calls `step` and `choose`, which have been checked."""
+        """Check `search` against a plain beam search that calls `step` and `choose`."""
         (first, count), words, layers = spans, len(embedding), len(memory)
         sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
         enough = beam + int(self.random.integers(0, 3))
@@ -275,7 +275,7 @@ class Checker:
         self.unharmed(shape)
         for sentence in range(sentences):
             expected = []
-            groups: list[tuple[float, list[int], list[int]]] = [(0.0, [], [])]  # log p, words, rows of the cache
+            groups: list[tuple[float, list[int], list[int]]] = [(0.0, [], [])]  # log p, words, cache rows
             cache = self.given(np.zeros((layers, (beam + 1) * longest, 2 * embedding.shape[1])), np.uint16)
             taken = 0
             for length in range(1, int(limits[sentence]) + 1):
@@ -310,7 +310,7 @@ class Checker:
 
     def stack(self, layers: int, heads: int, head_size: int, feed_forward: int, pre_norm: bool, activation: str,
               of_decoder: bool, last: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
-        """A random encoder or decoder, and what it computes, given its attention."""
+        """Return a random encoder or decoder, and its reference function, which takes attention as an argument."""
         d_model = heads * head_size
         made, references = [], []
         for _ in range(layers):
@@ -386,19 +386,19 @@ class Checker:
         self.same("choose", wide[group, beams[possible], ids[possible]], found[possible], 1e-5, shape)
 
     def size(self, largest: int) -> int:
-        """A random size from 1; small ones, and those beside multiples of vectors, more often than by chance."""
+        """Return a random size from 1 to `largest`; with probability 0.4 one up to 24."""
         if self.random.random() < 0.4:
             return int(self.random.integers(1, min(largest, 24) + 1))
         return int(self.random.integers(1, largest + 1))
 
 
 def where(array: Array | None) -> int | None:
-    """The address of an array, which the caller keeps."""
+    """Return the address of an array, which the caller must keep alive; None for None."""
     return None if array is None else int(array.ctypes.data)
 
 
 def check(library: Path, shapes: int, seed: int, exact: bool, done: Callable[[], None] = lambda: None) -> None:
-    """Check every function of a library on so many random shapes.
+    """Check every function of a library on random shapes.
 
     Raises:
         Fault: a result is wrong, or a guard byte was overwritten; names the function and the shape.
@@ -413,7 +413,7 @@ def check(library: Path, shapes: int, seed: int, exact: bool, done: Callable[[],
 
 
 def main() -> int:
-    """The command; an exit code."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("library", type=Path)
     parser.add_argument("--shapes", type=int, default=SHAPES, metavar="N", help=f"of each function (default: {SHAPES})")

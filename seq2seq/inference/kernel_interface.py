@@ -9,13 +9,13 @@ from typing import Any
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 # In the order of `Activation` in the source.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# As in the source: outputs of a panel of int8 weights, and inputs that are multiplied together.
+# As in kernels.cpp: outputs of a panel of int8 weights, and inputs that one instruction multiplies and adds.
 PANEL, GROUP = 64, 4
-# Logarithm of an impossible continuation, as in the source.
+# Log-probability of an impossible continuation, as in kernels.cpp.
 LEAST = -1e38
-# Level that stands for 0 among the unsigned int8 levels of inputs: VNNI multiplies unsigned by signed bytes.
+# Zero point of quantised inputs, which are unsigned, because VNNI multiplies unsigned by signed bytes.
 ZERO_LEVEL = 128
-# Numbers of memory behind keys that may be read, though not used: as many as a vector holds at most.
+# Padding behind the keys, in elements, that the kernels may read but do not use: the longest vector.
 BEHIND = 16
 
 
@@ -26,22 +26,25 @@ class Norm(ctypes.Structure):
 
 
 class Linear(ctypes.Structure):
-    """A product in int8, with its weights in panels."""
+    """Linear layer in int8, with its weights in panels."""
 
     _fields_ = (("panels", POINTER), ("scale", POINTER), ("offset", POINTER), ("bias", POINTER), ("inputs", SIZE),
                 ("outputs", SIZE))
 
 
 class Layer(ctypes.Structure):
-    """A layer of the encoder or decoder: its products, and the norms that follow its sums."""
+    """Layer of the encoder or decoder: its linear layers, and the norms that follow its residual sums."""
 
     _fields_ = (("query_key_value", Linear), ("output", Linear), ("query", Linear), ("source_output", Linear),
                 ("inner", Linear), ("outer", Linear), ("norms", Norm * 3))
 
 
 class Stack(ctypes.Structure):
-    """Encoder or decoder. first: the norm before the first sublayer of a pre-norm model. last: the products after the
-    last layer, for the memory of each decoder layer or for the vocabulary."""
+    """Encoder or decoder.
+
+    first: norm before the first sublayer of a pre-norm model. last: linear layers after the last layer: of the encoder,
+    keys and values of cross-attention for each decoder layer; of the decoder, the output layer.
+    """
 
     _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),
                 ("feed_forward", SIZE), ("pre_norm", SIZE), ("activation", SIZE), ("first", Norm),
@@ -49,7 +52,7 @@ class Stack(ctypes.Structure):
 
 
 class Functions:
-    """The functions of a compiled library, with their argument types. While one runs, other Python threads do, too."""
+    """Functions of a compiled library with their argument types. They release Python's global interpreter lock."""
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))

@@ -1,4 +1,4 @@
-"""Compile `kernels.cpp` for this processor, check the result in a process of its own, and keep it."""
+"""Compile `kernels.cpp` for this processor, check the library in a separate process, and cache it."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ from seq2seq.inference import kernel_check, kernel_reference
 from seq2seq.signals import signal_name
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-# No -ffast-math: not-a-number and infinity keep their meaning. `sqrt` need not set errno.
+# No -ffast-math, so that NaN and infinity keep their meaning; but `sqrt` need not set errno.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-fPIC")
-# 512-bit vectors where the processor has them; by itself, the compiler takes 256.
+# Use 512-bit vectors if the processor has them; the compiler's default is 256.
 WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
 # Seconds after which a self-check counts as hung; it takes two on an idle core.
 CHECK_SECONDS = 120
 
 
 class CompilationError(Exception):
-    """There are no kernels to be used; the message says why: no C++ compiler, or what went wrong with it."""
+    """The kernels cannot be compiled or used; the message gives the reason."""
 
 
 def library(directory: Path | None = None) -> Path:
-    """The compiled and checked kernels, from `directory` (the user's cache) or compiled into it now.
+    """Return the path of the compiled and checked kernels; compile them if they are not in the cache.
 
-    A library that fails its check is not kept; a note beside it spares the next process the attempt. Processes that
-    start at the same time wait for the first one.
+    A library that fails its check is not kept; a `.refused` file with the reason saves the next process the attempt.
+    Of several processes that start together, one compiles and the others wait.
 
+    Args:
+        directory: the cache; None: the user's.
     Raises:
-        CompilationError: there is no compiler, or it fails, or its result fails the self-check or cannot be kept.
+        CompilationError: there is no compiler, it fails, or the library fails the self-check or cannot be saved.
     """
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
     version = _run(compiler, "--version")
-    # A library depends on the source, its check, the compiler and its flags, and the processor.
+    # Everything that the library depends on: source, self-check, flags, compiler and processor.
     texts = (SOURCE, Path(kernel_check.__file__), Path(kernel_reference.__file__))
     made_of = (*(path.read_text(encoding="utf-8") for path in texts), *FLAGS, *WIDE, version, platform.machine(),
                *sorted(cpu_flags()))
@@ -59,7 +61,7 @@ def library(directory: Path | None = None) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(compiled.with_suffix(".lock")):
-            if _loads(compiled):                                                # made while this process waited
+            if _loads(compiled):                                                # another process has compiled it
                 return compiled
             refused = compiled.with_suffix(".refused")
             if refused.exists():
@@ -76,29 +78,29 @@ def library(directory: Path | None = None) -> Path:
                             refused.write_text(message, encoding="utf-8")
                         raise CompilationError(message)
                 with made.open("rb") as file:
-                    os.fsync(file.fileno())                                     # a file cut short would end the process
+                    os.fsync(file.fileno())                                     # loading a truncated file crashes
                 os.replace(made, compiled)
     except OSError as error:
         raise CompilationError(f"the kernels cannot be kept in {cache} and loaded from there: {error}") from error
     return compiled
 
 
-# Share of compiling in the progress bar, where each checked shape counts 1.
+# Length of compiling in the progress bar, in checked shapes.
 COMPILING = 120
 
 
 class CheckFault(NamedTuple):
-    """Result of a failed self-check. lasting: the library is at fault for certain, not a busy machine or its memory."""
+    """Result of a failed self-check. lasting: certainly a fault of the library, not of a busy machine."""
 
     text: str
     lasting: bool = True
 
 
 def self_check(made: Path, advance: console.Advance = lambda amount, news="": None) -> CheckFault | None:
-    """Check a library in a child process, which may crash or hang; None if it passes."""
+    """Check a library in a child process, which may crash or hang. Returns None if it passes."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    # Functions use threads for many rows: they are checked with two.
+    # With many rows the functions use threads; two of them are checked.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen([sys.executable, "-m", "seq2seq.inference.kernel_check", str(made)], stdout=output,
@@ -129,7 +131,7 @@ def _lines_of(output: IO[bytes]) -> list[str]:
 
 
 def _loads(library: Path) -> bool:
-    """Whether the library is there and can be loaded."""
+    """Return True if the library exists and can be loaded."""
     with suppress(OSError):
         ctypes.CDLL(str(library))
         return True
@@ -138,7 +140,7 @@ def _loads(library: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep other processes waiting; on file systems without locks, nobody waits and the last one wins."""
+    """Hold a lock against other processes; on file systems without locks, none waits and the last one wins."""
     import fcntl
 
     with path.open("w") as file:
@@ -148,7 +150,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _run(compiler: str, *arguments: str, directory: str | None = None) -> str:
-    """What the compiler prints, in English."""
+    """Run the compiler and return its standard output, in English."""
     try:
         return subprocess.run([compiler, *arguments], cwd=directory, capture_output=True, text=True, errors="replace",
                               env={**os.environ, "LC_ALL": "C"}, check=True).stdout

@@ -10,7 +10,7 @@ Array = np.ndarray
 
 
 def attended(query: Array, seen: Sequence[Array], heads: int) -> Array:
-    """softmax(Q K^T / sqrt(D)) V in float64; seen: of each row the keys and values, (keys, 2 * features)."""
+    """Return softmax(Q K^T / sqrt(D)) V in float64. seen: keys and values of each row, (keys, 2 * features)."""
     features = query.shape[1]
     size = features // heads
     result = np.empty(query.shape)
@@ -23,30 +23,30 @@ def attended(query: Array, seen: Sequence[Array], heads: int) -> Array:
 
 
 def brief(values: Array) -> Array:
-    """The bits of numbers in bfloat16, rounded to the nearest, ties to even."""
+    """Round numbers to bf16, to the nearest, ties to even; returns their bits."""
     bits = values.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def numbers(bits: Array) -> Array:
-    """What bits in bfloat16 stand for."""
+    """Return the numbers, in fp32, that bf16 bits encode."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def laid_out(keys_values: Array) -> Array:
-    """Keys and values of a sentence, (tokens, 2 * features), in the order in which attention reads them."""
+    """Return keys and values of a sentence, (tokens, 2 * features), in the layout of `lay_out` in kernels.cpp."""
     keys, values = np.split(keys_values, 2, 1)
     return np.concatenate([keys.T.ravel(), values.ravel()])
 
 
 def read_back(block: Array, features: int) -> Array:
-    """The inverse of `laid_out`."""
+    """Return the inverse of `laid_out`."""
     keys, values = np.split(block, 2)
     return np.concatenate([keys.reshape(features, -1).T, values.reshape(-1, features)], 1)
 
 
 def activated(numbers: Array, activation: str) -> Array:
-    """ReLU, GELU or SiLU."""
+    """Apply ReLU, GELU or SiLU."""
     if activation == "relu":
         return np.maximum(numbers, 0)
     if activation == "silu":

@@ -1,7 +1,8 @@
-// A Transformer in int8: its encoder and its decoder step in one call each, and the choice of the best continuations.
+// Transformer inference in int8: the encoder, a decoder step, beam search and top-k, each in one call.
 //
-// Plain loops that the compiler vectorises for the processor at hand, and vectors where it would not; kernel_library.py
-// compiles them, kernel_interface.py has the signatures. Weights and the inputs of products are int8, all else is fp32.
+// Mostly plain loops that the compiler vectorises for the processor at hand; explicit vectors where it would not.
+// kernel_library.py compiles this file, kernel_interface.py has the signatures. Weights and inputs of matrix products
+// are int8, the KV cache is bf16, everything else is fp32.
 
 #include <algorithm>
 #include <atomic>
@@ -18,8 +19,7 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-// Tiles: registers of AMX with rows of bytes, and their products. Tests emulate them. clang++ 14 names AMX in a way of
-// its own.
+// TILES: use AMX, whose tile registers hold rows of bytes. Tests emulate it. clang++ 14 has its own name for the macro.
 #if defined(EMULATE_TILES)
 #include "tiles_emulated.h"
 #define TILES
@@ -31,15 +31,15 @@
 
 namespace {
 
-// The structures are filled by Python (kernel_interface.py), field by field.
+// Python fills these structures field by field (kernel_interface.py).
 
 struct Norm {
     const float *gain, *shift;
     float epsilon;
 };
 
-// (inputs) -> (outputs). panels: the weights in int8, see `panel_sums`; scale: the step of each output's levels. offset:
-// what the zero of the inputs' levels adds to each output's sum.
+// Linear layer, (inputs) -> (outputs). panels: int8 weights, see `panel_sums`. scale: of each output's weights. offset:
+// contribution of the inputs' zero point to each output's sum.
 struct Linear {
     const int8_t* panels;
     const float* scale;
@@ -48,15 +48,15 @@ struct Linear {
     long inputs, outputs;
 };
 
-// Of the encoder or the decoder. An encoder's layer has no `query` and `source_output`, and of `norms`, which follow the
-// sums, not the second.
+// Layer of the encoder or the decoder. norms: those that follow the residual sums. An encoder layer has no `query`,
+// `source_output` and second norm.
 struct Layer {
     Linear query_key_value, output, query, source_output, inner, outer;
     Norm norms[3];
 };
 
-// first: the norm before the first sublayer, in a pre-norm model. last: of the encoder for each decoder layer what makes
-// keys and values of the memory, of the decoder the vocabulary.
+// first: norm before the first sublayer of a pre-norm model. last: of the encoder, projections to the keys and values
+// of each decoder layer's cross-attention; of the decoder, the output layer.
 struct Stack {
     const Layer* layers;
     long number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
@@ -67,27 +67,26 @@ struct Stack {
 
 enum Activation { RELU, GELU, SILU };
 
-// Rows below which threads are not worth waking.
+// Up to this many rows, waking threads costs more than it gains.
 constexpr long MANY_ROWS = 32;
-// Rows that go through all layers together: what they hold stays in a core's cache.
+// Largest number of rows that one thread takes through all layers at once: their activations fit into a core's cache.
 constexpr long TOGETHER = 96;
 
-// Stands for log 0, and stays finite when something is added to it.
+// log 0: finite, so that sums with it are, too.
 constexpr float LEAST = -1e38f;
-// Adding and subtracting it rounds a number below 2^22 to the nearest whole one, ties to even, in two instructions that
-// every processor has vectors for.
+// Adding and subtracting it rounds a number below 2^22 to the nearest integer, ties to even, in two vector instructions
+// that every processor has.
 constexpr float ROUNDER = 12582912.0f;
-// `</s>` and what targets begin with, as in tokenizer.py.
+// Ids of `</s>` and of the start symbol, as in tokenizer.py.
 constexpr int64_t END = 2, START = 1;
 
-// Numbers of unknown value.
+// Uninitialised array.
 template <class T>
 std::unique_ptr<T[]> room_for(long count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-// As many numbers as the processor's vectors hold: longer ones the compiler would take apart, some operations number by
-// number.
+// Elements of the processor's vectors. The compiler splits longer ones, for some operations into single elements.
 #if defined(__AVX512F__)
 constexpr long WIDTH = 16;
 #elif defined(__AVX__)
@@ -119,7 +118,7 @@ inline float sum_of(Wide numbers) {
 
 inline Wide all(float number) { return Wide{} + number; }
 
-// Fewer than WIDTH numbers, and after them `rest`.
+// Loads fewer than WIDTH numbers, followed by `rest`.
 inline Wide load_some(const float* from, long count, float rest) {
     float numbers[WIDTH];
     std::fill_n(numbers, WIDTH, rest);
@@ -127,7 +126,7 @@ inline Wide load_some(const float* from, long count, float rest) {
     return load(numbers);
 }
 
-// The larger and the smaller of two; `one` where they cannot be compared. In one instruction, which compilers do not find.
+// Maximum and minimum; `one` if either is NaN. One instruction each, which compilers do not generate by themselves.
 #if defined(__AVX512F__)
 inline Wide larger(Wide one, Wide other) { return (Wide)_mm512_max_ps((__m512)other, (__m512)one); }
 inline Wide smaller(Wide one, Wide other) { return (Wide)_mm512_min_ps((__m512)other, (__m512)one); }
@@ -139,8 +138,8 @@ inline Wide larger(Wide one, Wide other) { return other > one ? other : one; }
 inline Wide smaller(Wide one, Wide other) { return other < one ? other : one; }
 #endif
 
-// exp: 2^whole * 2^rest, the latter by its Taylor series; off by 5e-7 of it at most. Beyond +-87 it stays what it is
-// there, and of what is no number it is none.
+// exp as 2^whole * 2^rest, the latter by its Taylor series; relative error at most 5e-7. The argument is clamped to
+// +-87; NaN gives NaN.
 inline Wide exponential(Wide number) {
     [[maybe_unused]] typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
     const float LOG2_E = 1.44269504f, LN_2_HIGH = 0.693359375f, LN_2_LOW = -2.12194440e-4f;
@@ -163,8 +162,8 @@ inline Wide exponential(Wide number) {
 #endif
 }
 
-// The sum of term(x) of some numbers x. In several sums side by side, for the compiler may not put what is added in
-// another order by itself. The term of `nothing` is 0.
+// Sum of term(x) over some numbers x, in several partial sums, because the compiler may not reorder additions.
+// `nothing` is a number whose term is 0.
 template <class Term>
 inline float sum_of_terms(const float* numbers, long count, float nothing, Term term) {
     Wide sums = {}, others = {};
@@ -188,9 +187,9 @@ inline float largest_in(Wide numbers) {
 #endif
 }
 
-// The largest of some numbers in each lane, or LEAST; what is no number is passed over.
+// Maximum of some numbers in each lane, at least LEAST; NaN is ignored.
 inline Wide largest_by_lane(const float* numbers, long count) {
-    Wide parts[4] = {all(LEAST), all(LEAST), all(LEAST), all(LEAST)};           // each waits for its own result only
+    Wide parts[4] = {all(LEAST), all(LEAST), all(LEAST), all(LEAST)};           // four independent dependency chains
     long i = 0;
     for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
         for (long part = 0; part < 4; ++part) parts[part] = larger(parts[part], load(numbers + i + part * WIDTH));
@@ -200,7 +199,7 @@ inline Wide largest_by_lane(const float* numbers, long count) {
     return larger(larger(parts[0], parts[1]), larger(parts[2], parts[3]));
 }
 
-// Which numbers are above a limit, a bit for each, of the first the lowest.
+// Bit mask of the numbers above a limit, with the first number in the lowest bit.
 inline uint32_t above(Wide numbers, float limit) {
 #if defined(__AVX512F__)
     return _mm512_cmp_ps_mask((__m512)numbers, _mm512_set1_ps(limit), _CMP_GT_OQ);
@@ -213,7 +212,7 @@ inline uint32_t above(Wide numbers, float limit) {
 #endif
 }
 
-// sum = hidden + output, and its layer norm; `sum` may be `hidden`.
+// sum = hidden + output; normed = layer norm of `sum`. `sum` may be `hidden`.
 void add_and_norm(const float* hidden, const float* output, const Norm& norm, float* sum, float* normed, long rows,
                   long size) {
     for (long row = 0; row < rows; ++row) {
@@ -228,7 +227,7 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
     }
 }
 
-// Keys and values are kept in bfloat16: half as much to read, and still finer than the levels of products.
+// Keys and values are bf16: half the bytes of fp32, and still finer than the int8 of the products.
 typedef uint16_t Brief;
 
 inline Wide load(const Brief* from) {
@@ -257,7 +256,7 @@ inline uint32_t bits_of(float number) {
 
 constexpr uint32_t INFINITE = 0x7f800000, NO_NUMBER = 0x7fc00000;
 
-// To the nearest, ties to even; what is no number stays none.
+// Rounds to the nearest, ties to even; NaN stays NaN.
 inline Brief brief_of(float number) {
     const uint32_t bits = bits_of(number), rounded = bits + 0x7fff + (bits >> 16 & 1);
     return Brief(((bits & 0x7fffffff) > INFINITE ? bits | NO_NUMBER : rounded) >> 16);
@@ -267,9 +266,10 @@ void shorten(const float* numbers, Brief* brief, long count) {
     for (long i = 0; i < count; ++i) brief[i] = brief_of(numbers[i]);
 }
 
-// Of a source sentence, what attention reads: first its keys, (features, count), then its values, (count, features). So
-// the scores of WIDTH keys are summed side by side. Reading goes on for up to WIDTH numbers behind the keys. A row of
-// `keys_values` holds a token's keys of all heads, then its values.
+// Writes keys and values of a source sentence in the layout that attention reads: first the keys, (features, count),
+// then the values, (count, features). With transposed keys, the scores of WIDTH keys are computed in one vector.
+// Attention reads up to WIDTH elements beyond the keys. A row of `keys_values` holds a token's keys of all heads, then
+// its values.
 void lay_out(const float* keys_values, long stride, Brief* block, long count, long features) {
     Brief* values = block + count * features;
     for (long token = 0; token < count; ++token, keys_values += stride) {
@@ -278,7 +278,7 @@ void lay_out(const float* keys_values, long stride, Brief* block, long count, lo
     }
 }
 
-// exp(score - the largest) of each of `count` scores, in place; returns 1 / their sum. Room for whole vectors.
+// Replaces `count` scores by exp(score - maximum) and returns 1 / their sum. `scores` has room for whole vectors.
 float softmax_terms(float* scores, long count) {
     const float largest = largest_in(largest_by_lane(scores, count));
     const long filled = (count + WIDTH - 1) / WIDTH * WIDTH;
@@ -292,15 +292,16 @@ float softmax_terms(float* scores, long count) {
     return 1 / sum_of(totals);
 }
 
-// Sums of a head's columns in registers: so many vectors for each of so many rows that share their keys.
+// Blocking of attention, such that the sums stay in registers: QUERIES rows that share their keys, COLUMNS vectors of a
+// head's columns for each of them.
 #if defined(__AVX512F__)
 constexpr long QUERIES = 6, COLUMNS = 4, PARTIAL_SUMS = 4;
 #else
 constexpr long QUERIES = 4, COLUMNS = 2, PARTIAL_SUMS = 2;
 #endif
 
-// The values that begin at value(0), value(1), … weighed by the rows' terms, which lie `filled` apart, and scaled: COUNT
-// vectors of them.
+// Sum of COUNT vectors of the values at value(0), value(1), …, weighted by each row's terms and scaled. The terms of
+// successive rows are `filled` elements apart.
 template <long ROWS, long COUNT, class Value>
 inline void weigh_columns(const float* terms, long filled, const float* scale, long keys, Value value, float* result,
                           long result_stride) {
@@ -327,7 +328,7 @@ inline void weigh_columns(const float* terms, long filled, const float* scale, l
             store(sums[row][column] * scale[row], result + row * result_stride + column * WIDTH);
 }
 
-// The values of a head, `size` of each key.
+// Weighted sum of a head's values, `size` elements for each key.
 template <long ROWS, class Value>
 inline void weigh(const float* terms, long filled, const float* scale, long keys, Value value, long size, float* result,
                   long result_stride) {
@@ -346,7 +347,8 @@ inline void weigh(const float* terms, long filled, const float* scale, long keys
         }
 }
 
-// Attention of ROWS rows over the same source sentence, see `lay_out`. terms: room for ROWS rows of whole vectors.
+// Attention of ROWS rows over the same source sentence. block: see `lay_out`. terms: room for ROWS rows of whole
+// vectors.
 template <long ROWS>
 void attend_together(const float* query, long query_stride, const Brief* block, long count, float* result, long heads,
                      long size, float* terms) {
@@ -356,7 +358,7 @@ void attend_together(const float* query, long query_stride, const Brief* block, 
         const float* own = query + head * size;
         for (long begin = 0; begin < count; begin += WIDTH) {
             const Brief* keys = block + head * size * count + begin;
-            // Partial sums: each addition waits for the one before.
+            // Partial sums, because each addition to a sum waits for the one before.
             Wide sums[ROWS][PARTIAL_SUMS];
 #pragma GCC unroll 6
             for (long row = 0; row < ROWS; ++row)
@@ -392,8 +394,8 @@ void attend_together(const float* query, long query_stride, const Brief* block, 
     }
 }
 
-// Attention of each row over its source sentence: count[row] tokens, which begin at token first[row] of `memory`. Rows
-// of a sentence that follow one another read it together; their results are as if each read it alone.
+// Attention of each row over its source sentence: count[row] tokens from token first[row] of `memory` on. Successive
+// rows of the same sentence are computed together, with the same results as one by one.
 void attend_sources(const float* query, long query_stride, const Brief* memory, const int32_t* first, const int32_t* count,
                    float* result, long rows, long heads, long size) {
     static constexpr decltype(&attend_together<1>) of_rows[] = {
@@ -415,8 +417,8 @@ void attend_sources(const float* query, long query_stride, const Brief* memory, 
     }
 }
 
-// Attention of each row over its own past: `length` of it rows of `cache`, whose numbers begin at past + row *
-// past_stride. A row of the cache holds the keys of all heads, then the values.
+// Attention of each row over its own past: the length[row] cache rows whose indices begin at past + row * past_stride.
+// A cache row holds the keys of all heads, then the values.
 void attend_own(const float* query, long query_stride, const Brief* cache, const int32_t* past, long past_stride,
                  const int32_t* length, float* result, long rows, long heads, long size) {
     const long features = heads * size, whole = size / WIDTH * WIDTH;
@@ -449,14 +451,14 @@ void attend_own(const float* query, long query_stride, const Brief* cache, const
     }
 }
 
-// Weights in int8 for inputs in int8 lie in panels of PANEL outputs; in a panel stands, for each GROUP of inputs, what
-// belongs to the first output, to the second, …. Sizes are filled up with zeros.
+// Layout of int8 weights: panels of PANEL outputs; within a panel, for each GROUP of inputs, the weights of the first
+// output, of the second, …. Sizes are padded with zeros.
 constexpr long PANEL = 64, GROUP = 4;
 
-// The levels of inputs, -127 to 127, are stored with ZERO_LEVEL added, where products of bytes want them unsigned; Python
-// puts what that adds to each output's sum into `offset`. add_products: to each int32 of `sums` the products of a group
-// of levels and of weights. TILE rows are multiplied with VECTORS vectors of weights together: their sums fill the
-// processor's registers.
+// Quantised inputs, -127 to 127, are stored with the zero point ZERO_LEVEL added if the instruction needs unsigned
+// bytes; `offset` holds its contribution to each output's sum. add_products adds to each int32 of `sums` the products
+// of a group of inputs and weights. TILE rows are multiplied with VECTORS vectors of weights at once, so that the sums
+// fill the processor's registers.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -475,7 +477,7 @@ typedef __m256i Sums;
 constexpr long TILE = 4, VECTORS = 2, ZERO_LEVEL = 0;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
-    // Levels without their sign times weights with it: so two products fit into an int16.
+    // |input| times weight with the input's sign: then the sum of two products fits into an int16.
     const Sums pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(levels), _mm256_sign_epi8(weights, levels));
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
@@ -483,13 +485,13 @@ inline Sums add_products(Sums sums, Sums levels, Sums weights) {
 constexpr long TILE = 6, ZERO_LEVEL = 128;
 #endif
 
-// Rows in levels, each of `stride` bytes: 127 of them reach the largest element of a row.
+// Quantises rows to int8 with a scale of max |x| / 127 for each row; `stride`: bytes of a quantised row.
 void quantise(const float* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
     for (long row = 0; row < rows; ++row) {
         const float* own = numbers + row * size;
         uint8_t* levels_of_row = levels + row * stride;
-        // The bits of what is not negative are in the order of the numbers, and those that are none come last: compared
-        // as numbers, they would be lost. And whole numbers are compared side by side.
+        // Bit patterns of non-negative floats have the order of the numbers, with NaN last, which a comparison of
+        // floats would lose. The compiler also vectorises the maximum of integers.
         uint32_t largest_bits = bits_of(1e-12f);
         for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
         if (largest_bits >= INFINITE) {
@@ -508,13 +510,13 @@ void quantise(const float* numbers, uint8_t* levels, float* scale, long rows, lo
     }
 }
 
-// What ROWS rows of levels give with a panel, (ROWS, PANEL).
+// Integer sums of ROWS quantised rows with a panel, (ROWS, PANEL).
 template <long ROWS>
 void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
 #if defined(VECTOR_PRODUCTS)
     constexpr long SIZE = sizeof(Sums), OUTPUTS = VECTORS * SIZE / GROUP;
     for (long first = 0; first < PANEL; first += OUTPUTS) {
-        // Unrolled, the sums are registers; else the compiler stores each of them each time.
+        // The loops are unrolled to keep the sums in registers; otherwise the compiler stores them in each iteration.
         Sums totals[ROWS][VECTORS], own[VECTORS];
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
@@ -551,8 +553,8 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
 #endif
 }
 
-// The results of `rows` rows, from their sums with the panel that begins with output number `begin`; rows of the result
-// are `result_stride` numbers apart.
+// Results of `rows` rows in fp32, from their sums with the panel of output `begin`. Rows of the result are
+// `result_stride` elements apart.
 void scale_sums(const Linear& linear, long begin, const int32_t* sums, const float* input_scale, float* result,
                 long result_stride, long rows) {
     typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
@@ -577,12 +579,13 @@ void scale_sums(const Linear& linear, long begin, const int32_t* sums, const flo
 }
 
 #if defined(TILES)
-// Rows of a tile, and bytes of each, at most.
+// Largest number of rows of a tile, and of bytes of each.
 constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
-// Fewer rows go through vectors, which read the weights only once as well and need no preparation. Not measured yet.
+// Fewer rows use vector instructions, which also read the weights only once and need no configuration. Not measured
+// yet.
 constexpr long ENOUGH_FOR_TILES = 4;
 
-// Whether this process may use tiles: Linux must make room for them where it keeps a thread's registers, and is asked.
+// Returns true if this process may use tiles. Linux grants it on request, because it must save larger registers.
 bool tiles_granted() {
 #if defined(EMULATE_TILES)
     return true;
@@ -593,9 +596,9 @@ bool tiles_granted() {
 #endif
 }
 
-// The sizes of this thread's tiles, in the form that the processor reads, in force while they live: for sums (0 to 3),
-// levels (4) and weights (5), and for the levels and weights of the last inputs (6 and 7). Another size of any would
-// clear them all.
+// Tile configuration of this thread, in the processor's format; in force during the lifetime of the object. Tiles 0 to
+// 3 hold sums, 4 inputs and 5 weights; 6 and 7 hold the last inputs and their weights, because configuring another size
+// would clear all tiles.
 struct TileSizes {
     uint8_t palette = 1, first_row = 0, nothing[14] = {};
     uint16_t bytes[16] = {};
@@ -606,7 +609,7 @@ struct TileSizes {
             bytes[tile] = uint16_t(tile == 6 ? last : TILE_BYTES);
             rows[tile] = uint8_t(tile == 5 ? TILE_ROWS : tile == 7 ? last / GROUP : rows_of_levels);
         }
-        // g++ 12 takes the instruction to read eight bytes only.
+        // Barrier: g++ 12 assumes that the instruction reads eight bytes only.
         __asm__ volatile("" : : "r"(this) : "memory");
         _tile_loadconfig(this);
     }
@@ -614,13 +617,13 @@ struct TileSizes {
     ~TileSizes() { _tile_release(); }
 };
 
-// What the configured rows of levels give with a panel, (rows, PANEL). One tile of levels meets the four of a panel's
-// outputs, so that a panel is read once for sixteen rows; with those for the last inputs, no tile is left.
+// Integer sums of the configured number of quantised rows with a panel, (rows, PANEL). One tile of inputs is multiplied
+// with the four tiles of a panel's outputs, so that a panel is read once for 16 rows. This uses all eight tiles.
 void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
     constexpr long BETWEEN_GROUPS = GROUP * PANEL, BETWEEN_SUMS = PANEL * sizeof *sums;
-    // g++ 12 does not know that loading a tile reads memory.
+    // Barrier: g++ 12 does not know that loading a tile reads memory.
     __asm__ volatile("" : : "r"(levels) : "memory");
-    // A macro, because the numbers of tiles are part of instructions.
+    // A macro, because tile numbers must be literals.
 #define ADD_PRODUCTS(LEVELS, WEIGHTS)                                     \
     _tile_loadd(LEVELS, levels, stride);                                  \
     _tile_loadd(WEIGHTS, panel, BETWEEN_GROUPS);                          \
@@ -648,16 +651,16 @@ void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t*
     _tile_stored(3, sums + PANEL / 4 * 3, BETWEEN_SUMS);
 }
 
-// `product_of_levels` in tiles.
+// `product_of_levels` with AMX tiles.
 void product_in_tiles(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
                       const float* input_scale, float* result, long result_stride, long rows) {
-    // All tiles of levels have the same size, for another one would have to be configured, and as few rows as they can.
+    // All input tiles have the same number of rows, which avoids another configuration, and as few as possible.
     const long tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, size = (rows + tiles - 1) / tiles;
     const TileSizes sizes(size, (stride - 1) % TILE_BYTES + 1);
     alignas(64) int32_t sums[TILE_ROWS * PANEL];
     for (long begin = first; begin < last; begin += PANEL)
         for (long tile = 0; tile < tiles; ++tile) {
-            const long row = std::min(tile * size, rows - size);                // the last tile repeats some rows
+            const long row = std::min(tile * size, rows - size);                // the last tile recomputes some rows
             tile_sums(levels + row * stride, stride, linear.panels + begin * stride, sums);
             scale_sums(linear, begin, sums, input_scale + row, result + row * result_stride + begin - first,
                        result_stride, size);
@@ -665,8 +668,8 @@ void product_in_tiles(const Linear& linear, long first, long last, const uint8_t
 }
 #endif
 
-// Outputs `first` (of a panel the first) to `last` of rows in levels with their scale, whose results are `result_stride`
-// numbers apart. A panel stays in the first cache while all rows pass.
+// Computes outputs `first` (the first one of a panel) to `last` for quantised rows; rows of the result are
+// `result_stride` elements apart. A panel stays in the L1 cache while all rows use it.
 void product_of_levels(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
                        const float* input_scale, float* result, long result_stride, long rows) {
 #if defined(TILES)
@@ -687,7 +690,7 @@ void product_of_levels(const Linear& linear, long first, long last, const uint8_
         }
 }
 
-// The inputs of a product in levels, for up to so many rows of so many numbers.
+// Quantised inputs of a product, with room for some rows of `inputs` elements.
 struct Levels {
     const std::unique_ptr<uint8_t[]> levels;
     const std::unique_ptr<float[]> scale;
@@ -702,7 +705,7 @@ struct Levels {
         quantise(input, levels.get(), scale.get(), rows, inputs, stride);
     }
 
-    // Outputs `first` to `last` of what was taken.
+    // Computes outputs `first` to `last` for the rows given to `take`.
     void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
         product_of_levels(linear, first, last, levels.get(), stride, scale.get(), result, result_stride, rows);
     }
@@ -721,11 +724,11 @@ void activate(float* numbers, long count, long activation) {
         }
 }
 
-// Some rows on their way through the sublayers of a stack: what is added to, what a sublayer reads and what it gives.
+// Activations of some rows in a stack. hidden: residual stream. entering: input of a sublayer. output: its output.
 struct Rows {
     const Stack& stack;
     const long d_model, head_size;
-    long rows;                                                                  // at most those that there is room for
+    long rows;                                                                  // at most the number at construction
     const std::unique_ptr<float[]> hidden, entering, output, projected, attended;
     Levels levels;
 
@@ -736,10 +739,10 @@ struct Rows {
           projected(room_for<float>(rows * std::max(3 * d_model, stack.feed_forward))),
           attended(room_for<float>(rows * d_model)), levels(rows, std::max(d_model, stack.feed_forward)) {}
 
-    // When `hidden` is filled.
+    // Called after `hidden` is filled.
     void begin() {
         std::copy_n(hidden.get(), rows * d_model, entering.get());
-        std::fill_n(output.get(), rows * d_model, 0.0f);                        // nothing is added yet
+        std::fill_n(output.get(), rows * d_model, 0.0f);                        // the first norm adds nothing
         if (stack.pre_norm) leave(stack.first);
     }
 
@@ -755,7 +758,7 @@ struct Rows {
         if (!stack.pre_norm) std::copy_n(entering.get(), rows * d_model, hidden.get());
     }
 
-    // When `attended` is filled.
+    // Called after `attended` is filled.
     void leave_attention(const Linear& out, const Norm& norm) {
         multiply(out, attended.get(), output.get());
         leave(norm);
@@ -769,9 +772,9 @@ struct Rows {
     }
 };
 
-// Keys and values of the source for each decoder layer, (layers, all_tokens, 2 * d_model) as attention reads them
-// (`lay_out`), from the embedded tokens that begin at `begin` and are whole sentences: token t is of the one with
-// count[t] tokens from first[t] on.
+// Encodes the `tokens` embedded tokens from `begin` on, which are whole sentences, and writes the keys and values of
+// cross-attention for each decoder layer, (layers, all_tokens, 2 * d_model) in the layout of `lay_out`. Token t belongs
+// to the sentence of count[t] tokens from first[t] on.
 void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, Brief* memory,
             long begin, long tokens, long all_tokens) {
     Rows rows(encoder, tokens);
@@ -800,10 +803,10 @@ void encode(const Stack& encoder, const float* embedded, const int32_t* first, c
     }
 }
 
-// A step of some rows. The embedding of row r's token, times embedding_scale, is added to position length[r] - 1; its
-// keys and values in layer l are written into row past[r * past_stride + length[r] - 1] of cache + l * layer_stride,
-// whose rows past[r * past_stride ...] it attends to, and to the sentence of count[r] tokens from first[r] on in
-// memory + l * memory_stride.
+// Input of a decoder step. The embedding of row r's token, times embedding_scale, is added to the encoding of position
+// length[r] - 1. In layer l, its keys and values are written to row past[r * past_stride + length[r] - 1] of cache + l
+// * layer_stride; it attends to the length[r] rows past[r * past_stride], … of that cache, and to the source sentence
+// of count[r] tokens from first[r] on in memory + l * memory_stride.
 struct Position {
     const float *embedding, *positions;
     float embedding_scale;
@@ -818,7 +821,7 @@ struct Position {
     const int32_t *first, *count;
 };
 
-// What the rows are after the last layer, in `rows.entering`, of those that begin at `begin`.
+// Computes a decoder step of rows.rows rows from `begin` on; the result, after the last layer, is `rows.entering`.
 void step(Rows& rows, const Position& at, long begin) {
     const Stack& decoder = rows.stack;
     const long d_model = rows.d_model;
@@ -848,7 +851,7 @@ void step(Rows& rows, const Position& at, long begin) {
     }
 }
 
-// work(begin, count) for parts of `rows`, as many as there are threads or more.
+// Calls work(begin, count) for blocks of `rows`, in parallel; there are enough blocks for all threads.
 template <class Work>
 void in_parts(long rows, Work work) {
     long threads = 1;
@@ -860,7 +863,7 @@ void in_parts(long rows, Work work) {
     for (long begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
 }
 
-// A word that follows a hypothesis of a group (number `beam`), and log p of the longer one.
+// Continuation of hypothesis number `beam` of a group by `word`. total: log p of the continued hypothesis.
 struct Continuation {
     float total;
     int32_t beam, word;
@@ -868,7 +871,7 @@ struct Continuation {
 
 constexpr Continuation NONE = {LEAST, 0, 0};
 
-// Of what it is shown, the best `count`, best first, are kept in `best`, which is NONE at first.
+// Inserts a continuation into `best`, the list of the best `count` so far, best first; initially all are NONE.
 inline void consider(Continuation* best, long count, Continuation one) {
     long place = count - 1;
     if (!(one.total > best[place].total)) return;
@@ -876,12 +879,13 @@ inline void consider(Continuation* best, long count, Continuation one) {
     best[place] = one;
 }
 
-// Words whose logits are looked at while they lie in a core's cache.
+// Vocabulary block whose logits fit into a core's cache.
 constexpr long WORDS = 16 * PANEL;
 
-// For some rows log of the sum of exp of all logits, and the best words. They are shown all logits in blocks of WORDS.
+// Top-k with log-softmax in one pass: for each row the log of the sum of exp of all logits, and the best words. `show`
+// gets the logits in blocks of WORDS.
 struct Choice {
-    const long count;                                                           // of the best words of each row
+    const long count;                                                           // number of best words for each row
     std::vector<float> largest, sum, end;
     std::vector<Continuation> best;
 
@@ -893,7 +897,7 @@ struct Choice {
         std::fill(best.begin(), best.end(), NONE);
     }
 
-    // The logits of words `first` to `last`; they are overwritten where a word is forbidden.
+    // Adds the logits of words `first` to `last`; overwrites those of forbidden words.
     void show(long row, float* logits, long first, long last, const int64_t* forbidden, long number_forbidden) {
         Wide of_panel[WORDS / PANEL], of_all = all(LEAST);
         for (long begin = first; begin < last; begin += PANEL) {
@@ -925,8 +929,8 @@ struct Choice {
         }
     }
 
-    // The best `count` continuations of a group of `beam` hypotheses from row `first` on, with log p `before` each. Of
-    // normalised rows the logits are log p themselves.
+    // Finds the best `count` continuations of a group of `beam` hypotheses from row `first` on. before: their log p.
+    // must_end: only `</s>` may follow. normalised: the logits are used as they are, without log-softmax.
     void choose(long first, long beam, const float* before, bool must_end, bool normalised, Continuation* found) const {
         std::fill_n(found, count, NONE);
         for (long place = 0; place < beam; ++place) {
@@ -943,7 +947,7 @@ struct Choice {
     }
 };
 
-// What a search is given, see `search` below.
+// Arguments of `search`, see below.
 struct Search {
     const Stack& decoder;
     const float *embedding, *positions;
@@ -960,12 +964,12 @@ struct Search {
     int32_t *lengths, *tokens;
 };
 
-// A sentence that is being searched: `width` hypotheses of `length` words, whose rows of the cache are those of `slot`.
+// Sentence in search, with `width` hypotheses of `length` words. slot: its block of cache rows.
 struct Sentence {
     long number, slot, length, width;
 };
 
-// Of hypotheses, row by row: what they consist of, in words and in rows of the cache, their last word and log p.
+// Hypotheses by row: their words, the cache row of each position, the last word and log p.
 struct Hypotheses {
     long longest, rows = 0;
     std::vector<int32_t> words, past;
@@ -980,7 +984,7 @@ struct Hypotheses {
         totals[rows++] = total;
     }
 
-    // What row `parent` of `others` consists of, with its next word.
+    // Adds row `parent` of `others`, continued by a word.
     void add_longer(const Hypotheses& others, long parent, long length, int32_t word, float total) {
         std::copy_n(&others.words[parent * longest], length, &words[rows * longest]);
         std::copy_n(&others.past[parent * longest], length + 1, &past[rows * longest]);
@@ -989,11 +993,11 @@ struct Hypotheses {
     }
 };
 
-// Bytes of a thread's keys and values, at most where there is a choice.
+// Limit of a thread's KV cache in bytes; a single sentence may exceed it.
 constexpr long CACHE_BYTES = 256 << 20;
 
-// Searches sentences, `some` at once, until take() says that there are no more. One that is done makes room for another:
-// so the steps have as many rows as they can.
+// Searches up to `some` sentences at once, until take(), which returns the number of the next sentence, returns -1. A
+// finished sentence is replaced by the next one at once, which keeps the number of rows in a step high.
 template <class Take>
 void search_some(const Search& given, long some, Take take) {
     const long d_model = given.decoder.d_model, words = given.decoder.last->outputs, candidates = 2 * given.beam;
@@ -1059,7 +1063,8 @@ void search_some(const Search& given, long some, Take take) {
             } else {
                 stay.push_back({one.number, one.slot, one.length + 1, given.beam});
                 for (long place = 0; place < given.beam; ++place) {
-                    // Where fewer go on than the beam is wide, the first one stands in, without hope.
+                    // If fewer hypotheses remain than the beam is wide, copies of the first one with log p = -inf fill
+                    // it.
                     const bool hopeful = place < long(going.size());
                     const Continuation& next = best[going[hopeful ? place : 0]];
                     after.add_longer(now, row + next.beam, one.length, next.word, hopeful ? next.total : -INFINITY);
@@ -1097,7 +1102,7 @@ void choose(float* logits, const float* totals, long groups, long beam, long wor
     }
 }
 
-// What the engine does not call itself, but the self-check does.
+// Functions that only the self-check calls.
 
 void add_and_norm(const float* hidden, const float* output, const Norm* norm, float* sum, float* normed, long rows,
                   long size) {
@@ -1143,10 +1148,10 @@ void step(const Stack* decoder, const float* embedding, const float* positions, 
     });
 }
 
-// The whole of search.py's `search` without hooks: for each sentence the `found` hypotheses that have ended, in the order
-// in which they did, with their log p in `totals` and `lengths` words in `tokens`, each (sentences, most) and tokens
-// (sentences, most, longest). A sentence is done when `enough` have ended; limits: the longest target of each, `</s>`
-// included. The source's keys and values are as `step` takes them, first and count of each sentence.
+// Same search as `search` in search.py without hooks. Writes the finished hypotheses of each sentence in the order in
+// which they ended: found: (sentences,), their number; totals: (sentences, most), log p; lengths: (sentences, most),
+// number of words; tokens: (sentences, most, longest). A sentence is done when `enough` hypotheses have ended. limits:
+// longest target of each sentence, `</s>` included. memory: as in `step`; first, count: of each sentence.
 void search(const Stack* decoder, const float* embedding, const float* positions, float scale, const Brief* memory,
             long memory_stride, const int32_t* first, const int32_t* count, const int64_t* limits, long sentences,
             long beam, long enough, const int64_t* forbidden, long number_forbidden, long most, long longest,

@@ -219,7 +219,7 @@ def decode(pieces):
 
 
 def readme(exportable: Exportable, quantization: str) -> str:
-    """How to run the exported model."""
+    """Return the README of an exported model: instructions and code to run it."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     files = list(tokenizers.files())
     imported = isinstance(tokenizers.source, Numbered)
@@ -242,7 +242,7 @@ def readme(exportable: Exportable, quantization: str) -> str:
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """What remains to be known of a model that another library runs."""
+    """Properties of a model that another library runs."""
 
     max_positions: int
     precision: str

@@ -44,7 +44,7 @@ HEADER = """\
 
 @dataclass(frozen=True)
 class Imported:
-    """What has been imported. languages: the tokens of a model that translates into several; token: the one chosen."""
+    """Summary of an import. languages: language tokens of a multilingual model; token: the chosen one."""
 
     parameters: int
     source: str
@@ -82,7 +82,7 @@ def import_model(name: str, output: Path, source_language: str | None = None,
 
 def _read(folder: Path, name: str, source_language: str | None, target_language: str | None
           ) -> tuple[Imported, dict[str, Tensor], str, dict[str, bytes]]:
-    """What there is to say of a model; and of its bundle the weights, the recipe and the files of the tokenizers."""
+    """Read a model folder; returns a summary, and weights, recipe and tokenizer files of the bundle."""
     config, about = _read_object(folder / CONFIG), _read_object(folder / TOKENIZER, missing={})
     theirs = _read_weights(folder)
     section = section_from(config, bool(theirs.get(BIAS, torch.zeros(1)).any()))
@@ -272,8 +272,8 @@ def _languages(name: str, about: Mapping[str, Any], source: str | None, target: 
 
 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:
-    """What `generate` would do of its own accord; but a sentence is done, as always here, when the beam has finished
-    (`early_stopping=True`)."""
+    """Return the defaults of `generate` for this model, except that search stops as always here when beam_size
+    hypotheses have finished (`early_stopping=True`)."""
     said = {**config, **{key: value for key, value in _read_object(folder / GENERATION, missing={}).items()
                          if value is not None}}
     for key in ("max_length", "max_new_tokens", "length_penalty", "num_beams", "no_repeat_ngram_size"):

@@ -72,7 +72,7 @@ def weights_of_layers(section: ModelSection) -> Iterator[Weight]:
 
 
 def alternating_to_halves(d_model: int) -> Tensor:
-    """Which feature of ours is each of Marian's, (d_model,): 0, 2, 4, …, 1, 3, 5, …"""
+    """Return the index of our feature for each of Marian's features, (d_model,): 0, 2, 4, …, 1, 3, 5, …"""
     return torch.arange(d_model).view(-1, 2).T.flatten()
 
 

@@ -47,10 +47,11 @@ class Exported(Protocol):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What an export may differ by.
+    """Largest difference between a model and its export.
 
-    score: log p of a given translation, in nats: of the worst line where `each`, else the mean over all tokens.
-    same: the smallest share of equal translations. Translations are equal too if ours likes both as much, to 1e-3.
+    score: difference in log p of a given translation, in nats: of the worst line if `each`, else the mean per token.
+    same: smallest share of equal translations. Different translations count as equal if our model's scores of both
+        agree to 1e-3.
     """
 
     score: float
@@ -71,14 +72,14 @@ class Difference:
 
     @property
     def size(self) -> float:
-        """How far apart they are."""
+        """Absolute difference of the scores; infinite if one is missing."""
         return math.inf if self.gap is None else abs(self.gap)
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What was compared. worst_score, mean_score: how far log p of our translations differs, in nats, at worst and for
-    each token."""
+    """Result of a comparison. worst_score, mean_score: differences in log p of our translations, in nats: the
+    largest of a line, and the mean per token."""
 
     lines: int
     same: int
@@ -103,7 +104,7 @@ class Exportable:
     """Its `decoding` as other libraries have it; its `data` by the paths of the run, where the model is one's."""
     tokenizers: Tokenizers
     note: str
-    """What of `decoding` they lack, in a sentence; nothing where they lack nothing."""
+    """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
 
 
 def read_exportable(path: Path, format: str, searched: Set[str] = SEARCHED) -> Exportable:
@@ -124,7 +125,7 @@ def read_exportable(path: Path, format: str, searched: Set[str] = SEARCHED) -> E
 
 
 def decoding_elsewhere(decoding: DecodingSection, searched: Set[str]) -> tuple[DecodingSection, str]:
-    """What other libraries have of a recipe's `decoding`, and a sentence about what they have not."""
+    """Return the part of a recipe's `decoding` that another library supports, and a sentence about the rest."""
     given = decoding.model_dump(exclude_defaults=True)
     lacking = [key for key in given if key not in searched]
     if not lacking:
@@ -159,7 +160,7 @@ def folded(model: Model) -> Transformer:
 
 
 def what_is_not_elsewhere(section: ModelSection) -> str:
-    """What a model has that other libraries have not; nothing if it can be exported."""
+    """Return a feature of the model that other libraries do not support; "" if it can be exported."""
     reasons = {
         f"model.type: {section.type} is no encoder-decoder Transformer": section.type != "transformer",
         "it copies pieces of the source (model.copy)": section.copy,

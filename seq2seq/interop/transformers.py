@@ -133,7 +133,7 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _token(exportable: Exportable) -> str:
-    """What every source has to begin with."""
+    """Return the language token, with a space, that every source must begin with; "" without one."""
     source = exportable.tokenizers.source
     return f"{source.language} " if isinstance(source, Numbered) and source.language else ""
 

@@ -12,10 +12,10 @@ Model = Transformer | RecurrentModel | PointerNetwork | LanguageModel
 
 
 def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:
-    """The model that a recipe's `model` section describes, with fresh parameters drawn from torch's random state.
+    """Build the model of a recipe's `model` section, with parameters initialised from torch's random state.
 
     Raises:
-        ValueError: the vocabularies do not fit the way embeddings are tied.
+        ValueError: all embeddings are tied, but the vocabularies differ in size.
     """
     if section.type == "rnn":
         return RecurrentModel(

@@ -1,8 +1,8 @@
-"""Attention, a family: the one place that knows where sentences end.
+"""Attention of packed batches, in several forms. Only this module masks by sentence.
 
-att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` says which score and which
-normalisation; the usual softmax(q k_n / sqrt(D)) (Vaswani et al. 2017, arXiv:1706.03762, equation 1), and whatever can
-be written as it, goes through fast kernels that never hold the weights.
+att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` holds the scoring function and the
+normalisation. softmax(q k_n / sqrt(D)) (Vaswani et al. 2017, arXiv:1706.03762, equation 1), and every form that can be
+reduced to it, runs in fused kernels that do not return the weights.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.model.interface import Choices
 from seq2seq.model.packing import Sentences, pack, unpack
 
-# Additive scores are computed for so many elements at a time: they need head_size numbers for each.
+# Largest intermediate tensor of additive scores, in elements; more queries are computed in several chunks. Each score
+# needs head_size elements.
 ADDITIVE_ELEMENTS = 4_000_000
-# The matrices of Transformer layers are drawn from Glorot's range times this gain. For query, key and value, 1/sqrt(2)
-# is what PyTorch and fairseq use; with a gain of 1, training was hundreds of steps behind. The output projection and
-# the feed-forward sublayer get it, too: where sublayers add less to the residual sum at the start, a post-norm
-# Transformer learns faster still (benchmarks/README.md, "Learning").
+# Gain of the Glorot initialisation of Transformer layers. For query, key and value, PyTorch and fairseq use 1/sqrt(2),
+# too; with a gain of 1, training was hundreds of steps behind. The output projection and the feed-forward sublayer use
+# it as well: a post-norm Transformer learns still faster if its sublayers add less to the residual sum at the start
+# (benchmarks/README.md, "Learning").
 LAYER_GAIN = 2**-0.5
-# Below so many, the fused kernel of a decoding step is faster than batched products.
+# Up to this many sentences * heads, PyTorch's fused kernel is faster in a decoding step than batched products.
 FEW_SENTENCES_TIMES_HEADS = 64
 
 
 class Weighing(nn.Module):
-    """How much each key counts for a query: normalise(score(key, query)).
+    """Attention weights: normalise(score(key, query)).
 
     Args:
         score: "scaled_dot", q k / sqrt(D) (Vaswani et al. 2017); "dot", q k (Luong et al. 2015, arXiv:1508.04025);
             "bilinear", q W k (ibid., "general"); "additive", v tanh(q + k) (Bahdanau et al. 2015, arXiv:1409.0473,
-            section A.1.2), whose W and U are the projections that made query and key. Each head has its own W or v.
-        normalize: "softmax", or "relu", which sets negative scores to zero and scales nothing.
+            section A.1.2), whose W and U are the projections of query and key. Each head has its own W or v.
+        normalize: "softmax", or "relu", which sets negative scores to zero and leaves the others unscaled.
     """
 
     def __init__(self, num_heads: int, head_size: int, score: str = "scaled_dot", normalize: str = "softmax") -> None:
@@ -48,11 +49,11 @@ class Weighing(nn.Module):
 
     @property
     def fast(self) -> bool:
-        """Whether it is the softmax of a scaled dot product with what `prepare` makes of the query."""
+        """True if the weights equal the softmax of a scaled dot product with the prepared query (see `prepare`)."""
         return self.score != "additive" and self.normalize == "softmax"
 
     def prepare(self, query: Tensor) -> Tensor:
-        """The query whose scaled dot product with a key is the score; of additive scores the query as it is.
+        """Transform queries so that their scaled dot product with a key is the score; additive scores: unchanged.
 
         query: (…, heads, head_size).
         """
@@ -61,21 +62,22 @@ class Weighing(nn.Module):
         return query * math.sqrt(query.shape[-1]) if self.score in ("dot", "bilinear") else query
 
     def project(self, layer: nn.Module, hidden: Tensor) -> Tensor:
-        """What `layer` makes of `hidden`, (rows, d_model), with the queries, which come first in it, prepared."""
+        """Apply `layer`, whose output begins with the queries, to `hidden`, (rows, d_model), and prepare the
+        queries."""
         return self.projecting(layer)(hidden)
 
     def projecting(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """`project` for this layer as it is now."""
+        """Return `project` as a function of `hidden`, with the layer's present parameters."""
         if self.score in ("scaled_dot", "additive"):
             return cast(Callable[[Tensor], Tensor], layer.forward)
         weight, bias = self.prepared(cast(nn.Linear, layer))
         return lambda hidden: F.linear(hidden, weight, bias)
 
     def prepared(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Weight and bias of a layer like `layer` that prepares its queries itself."""
+        """Return weight and bias of a layer that computes `project(layer, hidden)` in one product."""
         if self.score in ("scaled_dot", "additive"):
             return layer.weight, layer.bias
-        # What is done to each query can be done to the columns of what makes it, which are fewer.
+        # Preparing is linear, so it can be applied to the columns of the query projection instead of to each query.
         columns = torch.cat([layer.weight, layer.bias[:, None]], 1)             # (outputs, d_model + 1)
         making, others = columns[: layer.in_features], columns[layer.in_features :]
         prepared = self.prepare(making.T.reshape(layer.in_features + 1, self.num_heads, -1)).flatten(1).T
@@ -84,7 +86,7 @@ class Weighing(nn.Module):
 
     @torch.no_grad()
     def fold_into(self, layer: nn.Linear) -> None:
-        """Let `layer` prepare its queries: from here on the score is a scaled dot product, if it is a dot product."""
+        """Fold the preparation of queries into `layer`. A dot or bilinear score becomes a scaled dot product."""
         if self.score in ("dot", "bilinear"):
             weight, bias = self.prepared(layer)
             layer.weight.copy_(weight)
@@ -92,12 +94,12 @@ class Weighing(nn.Module):
             self.score, self.weight = "scaled_dot", None
 
     def forward(self, query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        """The weights, (sentences, heads, queries, keys).
+        """Return the weights, (sentences, heads, queries, keys).
 
         Args:
             query: (sentences, heads, queries, head_size), prepared. keys: (sentences, heads, keys, head_size).
-            bias: (sentences, 1 or heads, queries or 1, keys), added to the scores: 0, or far below where a query may
-                not look.
+            bias: (sentences, 1 or heads, queries or 1, keys), added to the scores: 0, or a large negative number for a
+                key that is masked.
         """
         if self.score == "additive":
             scores = additive(query, keys, cast(Tensor, self.weight)) + bias
@@ -109,15 +111,19 @@ class Weighing(nn.Module):
 
 
 def additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
-    """v tanh(q + k), (sentences, heads, queries, keys) of (sentences, heads, …, head_size); v: weight, (heads,
-    head_size)."""
+    """Return additive scores v tanh(q + k), (sentences, heads, queries, keys).
+
+    query: (sentences, heads, queries, head_size). keys: (sentences, heads, keys, head_size). weight: v, (heads,
+        head_size).
+    """
     def scores(some_queries: Tensor, some_keys: Tensor) -> Tensor:
         hidden = (some_queries[:, :, :, None] + some_keys[:, :, None]).tanh()
         return torch.einsum("shqkd,hd->shqk", hidden, weight)
 
     a_sentence = query[0].numel() * keys.shape[2]
     parts = zip(*(side.split(max(1, ADDITIVE_ELEMENTS // max(1, a_sentence))) for side in (query, keys)), strict=True)
-    # What lies between is computed once more in the backward pass: to keep it would take head_size times the weights.
+    # The hidden layer is recomputed in the backward pass: saving it would take head_size times the memory of the
+    # scores.
     again = torch.is_grad_enabled() and a_sentence * len(query) > ADDITIVE_ELEMENTS
     return torch.cat([cast(Tensor, checkpoint(scores, *part, use_reentrant=False)) if again else scores(*part)
                       for part in parts])
@@ -130,12 +136,12 @@ def attention(
     """Attention of packed sentences, each over its own keys.
 
     Args:
-        projected: of self-attention, (tokens, 3, heads, head_size): query, key and value of each token. Otherwise
-            (query_tokens, 1, heads, head_size) and (key_tokens, 2, heads, head_size). The query is prepared.
+        projected: for self-attention, (tokens, 3, heads, head_size): query, key and value of each token. Otherwise
+            (query_tokens, 1, heads, head_size) and (key_tokens, 2, heads, head_size). Queries are prepared.
         query_sentences, key_sentences: the same number of sentences in both.
-        causal: a query at position i sees the keys at positions 0 to i only.
-        window: it sees those at positions i - window to i + window only.
-        weighing: None is the softmax of the scaled dot product.
+        causal: the query at position i attends to keys at positions 0 to i only.
+        window: the query at position i attends to keys at positions i - window to i + window only; None: to all.
+        weighing: None: softmax of the scaled dot product.
     Returns:
         (query_tokens, heads, head_size)
     """
@@ -157,7 +163,10 @@ def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences,
 
 
 def may_see(query_sentences: Sentences, key_sentences: Sentences, causal: bool, window: int | None = None) -> Tensor:
-    """(sentences, 1, queries or 1, keys) bool, True = the query may see the key. Arguments: as `attention`."""
+    """Return the attention mask, (sentences, 1, queries or 1, keys) bool, True = may be attended to.
+
+    Arguments: as in `attention`.
+    """
     seen = key_sentences.real[:, None, None, :]
     if not causal and window is None:
         return seen
@@ -165,19 +174,24 @@ def may_see(query_sentences: Sentences, key_sentences: Sentences, causal: bool, 
     distance = (torch.arange(query_sentences.longest, device=device)[:, None]
                 - torch.arange(key_sentences.longest, device=device))           # (queries, keys)
     near = distance >= 0 if causal else distance >= -cast(int, window)
-    # A padded query sees itself: one that sees nothing would have weights that are not numbers, and hand them on to
-    # the gradients of its sentence's keys.
+    # A padded query may attend to its own position: fully masked, it would have NaN weights, and with them NaN
+    # gradients of its sentence's keys.
     return (seen & near) if window is None else (seen & near & (distance <= window)) | (distance == 0)
 
 
 def bias_of(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where True, far below elsewhere; finite, for a sentence that only fills a batch may have no key at all."""
+    """Return the additive mask: 0 where `seen`, a large negative number elsewhere.
+
+    Finite, because a dummy sentence that fills a batch may have no key at all.
+    """
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min / 2)
 
 
 def runs_packed(query: Tensor) -> bool:
-    """Whether the variable-length kernel can serve: CUDA, half precision, compute capability 8.0 and above, and a head
-    size that it takes. query: (tokens, heads, head_size)."""
+    """Return True if the variable-length kernel supports the query, (tokens, heads, head_size).
+
+    It needs CUDA, half precision, compute capability 8.0 or above, and a head size up to 256 that 8 divides.
+    """
     return (
         query.is_cuda
         and query.dtype in (torch.bfloat16, torch.float16)
@@ -196,7 +210,7 @@ def _packed_attention(query: Tensor, key: Tensor, value: Tensor, query_sentences
         query, key, value, query_sentences.offsets, key_sentences.offsets,
         query_sentences.longest, key_sentences.longest, window_size=(before, 0 if causal else before),
     )
-    return cast(Tensor, attended)                                               # a pair only where lse is asked for
+    return cast(Tensor, attended)                                               # it returns a pair only with lse
 
 
 def scaled_dot_product(stacks: tuple[Tensor, ...], seen: Tensor | None) -> Tensor:
@@ -204,21 +218,21 @@ def scaled_dot_product(stacks: tuple[Tensor, ...], seen: Tensor | None) -> Tenso
 
     Args:
         stacks: (3, batch, heads, length, head_size), or (1, …) of the query and (2, …) of key and value.
-        seen: (batch, 1 or heads, queries or 1, keys), True = may be seen. Each query must see at least one key.
+        seen: (batch, 1 or heads, queries or 1, keys), True = may be attended to; at least one key for each query.
     Returns:
         (batch, heads, queries, head_size)
     """
     if stacks[0].is_cuda:
         query, key, value = (part for stack in stacks for part in stack)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
-    # The CPU's fused kernel is slower than plain products at the length of sentences, and its backward in bf16 up to
-    # 15 times (PyTorch 2.13, 2 cores with AMX).
+    # At sentence lengths, PyTorch's fused CPU kernel is slower than plain products; its backward in bf16 up to 15
+    # times (PyTorch 2.13, 2 cores with AMX).
     attended: Tensor = _PlainAttention.apply(seen, *stacks)
     return attended
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: Weighing) -> Tensor:
-    """Attention of a decoding step, whose queries are few.
+    """Attention of a decoding step, with one query per row.
 
     Args:
         query: (sentences, heads, queries, head_size), prepared. keys, values: (sentences, heads, keys, head_size).
@@ -227,8 +241,9 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
         (sentences, heads, queries, head_size)
     """
     sentences, heads, queries, _ = query.shape
-    # One batched product needs many sentences to be worth its start, and more than one query to fill its tiles
-    # (bf16, PyTorch 2.13, AMX: 50 instead of 12 microseconds for a sentence, 20 % less time for 64 with a beam of 5).
+    # Batched products pay off only with many sentences, which outweigh their start-up cost, and with more than one
+    # query, which fills the tiles (bf16, PyTorch 2.13, AMX: 50 instead of 12 microseconds for one sentence, 20 % less
+    # time for 64 sentences with a beam of 5).
     if weighing.fast and (query.is_cuda or queries == 1 or sentences * heads <= FEW_SENTENCES_TIMES_HEADS):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
     return (weighing(query, keys, bias).flatten(0, 1) @ values.flatten(0, 1)).view(query.shape)
@@ -241,7 +256,7 @@ def by_row(attended: Tensor) -> Tensor:
 
 
 class _PlainAttention(torch.autograd.Function):
-    """Three batched products forward, four backward, and only the weights kept between."""
+    """Attention in three batched products forward and four backward; saves only its input and the weights."""
 
     @staticmethod
     def forward(ctx: Any, seen: Tensor | None, *stacks: Tensor) -> Tensor:
@@ -270,10 +285,10 @@ class _PlainAttention(torch.autograd.Function):
 
 
 def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> nn.Linear:
-    """A projection with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
+    """Return a linear layer with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
 
-    fused: how many matrices are stored in this one; each is drawn with its own fan-out.
-    gain: factor of the range they are drawn from.
+    fused: number of matrices concatenated in its weight; each is initialised with its own fan-out.
+    gain: factor of the range of the uniform distribution.
     """
     layer = nn.Linear(inputs, outputs)
     for matrix in layer.weight.detach().chunk(fused):
@@ -283,7 +298,7 @@ def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> n
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of each sentence over itself; one fused projection makes query, key and value.
+    """Multi-head self-attention; one fused projection computes query, key and value.
 
     score, normalize: see `Weighing`. window: see `attention`; a step gets it as part of its bias.
     """
@@ -306,17 +321,17 @@ class SelfAttention(nn.Module):
         return (self.weighing.project(self.query_key_value, hidden).view(hidden.shape[0], 3, self.num_heads, -1),)
 
     def weights_of(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
-        """What `forward` attends to with the same arguments, (sentences, heads, longest, longest)."""
+        """Return the weights of `forward` with the same arguments, (sentences, heads, longest, longest)."""
         return _weights(self._project(hidden), sentences, sentences, causal, self.window, self.weighing)
 
     def stepping(self) -> Callable[[Tensor, Tensor, Tensor, int, Tensor], Tensor]:
-        """The function for one position of every row, (rows, d_model), over what its own hypothesis produced before.
+        """Return the function that computes one position of every row, (rows, d_model) -> (rows, d_model).
 
         step(hidden, keys, values, slot, bias):
             hidden: (rows, d_model)
-            keys, values: (sentences, heads, slots, head_size), of all rows that a sentence ever had; this position is
-                written into them from `slot` on, one slot a row.
-            bias: (sentences, heads, rows of a sentence, slots), 0 where a row may look and -inf elsewhere.
+            keys, values: (sentences, heads, slots, head_size), the cache (see `caches.LayerCache`). The step writes
+                its own position into the slots from `slot` on, one slot for each row of a sentence.
+            bias: (sentences, heads, rows of a sentence, slots), 0 for a slot that a row may attend to, -inf elsewhere.
         """
         project, output, weighing = self.weighing.projecting(self.query_key_value), self.output.forward, self.weighing
 
@@ -335,10 +350,10 @@ class CrossAttention(nn.Module):
     """Multi-head attention of target positions over the source sentence.
 
     score, normalize: see `Weighing`.
-    hard: each head sees one source position only: in training one drawn from its weights, and `forward` returns what
-        the loss needs to train them (see `Choices`); otherwise the one of highest weight. The expectation of log p that
-        a drawn target gets is predicted from the query, as the estimator's baseline (Mnih and Gregor 2014,
-        arXiv:1402.0030, section 2.3).
+    hard: each head attends to a single source position. In training the position is sampled from the weights, and
+        `forward` returns the `Choices` that the loss needs to train them; otherwise it is the one of highest weight.
+        A linear layer over the query predicts the estimator's baseline (Mnih and Gregor 2014, arXiv:1402.0030, section
+        2.3).
     """
 
     def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
@@ -354,7 +369,10 @@ class CrossAttention(nn.Module):
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
                 memory_sentences: Sentences) -> tuple[Tensor, Choices | None]:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and what was drawn."""
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the sampled positions.
+
+        The positions are None except in training with hard attention.
+        """
         projected, choices = self._project(hidden, memory), None
         if self.hard:
             attended, choices = self._attend_hard(hidden, projected, sentences, memory_sentences)
@@ -373,8 +391,10 @@ class CrossAttention(nn.Module):
         return attended, Choices(by_token, self.baseline(hidden.detach()).squeeze(1))
 
     def weights_of(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
-        """What `forward` attends to with the same arguments, (sentences, heads, longest_target, longest_source); of
-        hard attention, the distribution that positions are drawn from."""
+        """Return the weights of `forward` with the same arguments, (sentences, heads, longest_target, longest_source).
+
+        For hard attention, the distribution that positions are sampled from.
+        """
         return _weights(self._project(hidden, memory), sentences, memory_sentences, False, None, self.weighing)
 
     def _project(self, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -382,7 +402,8 @@ class CrossAttention(nn.Module):
         return query, self._project_memory(memory)
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """(source_tokens, d_model) -> keys, values: (sentences, heads, longest_source, head_size), once a sentence."""
+        """(source_tokens, d_model) -> keys, values: (sentences, heads, longest_source, head_size), once per
+        sentence."""
         keys, values = unpack(self._project_memory(memory), memory_sentences)
         return keys, values
 
@@ -391,17 +412,18 @@ class CrossAttention(nn.Module):
         return projected
 
     def stepping(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """The function for one position of every row, (rows, d_model), over its sentence's memory as `start` made it.
+        """Return the function that computes one position of every row, (rows, d_model) -> (rows, d_model).
 
-        step(hidden, keys, values, bias): bias is (sentences, heads, 1, longest_source), 0 for a source token and -inf
-        elsewhere.
+        step(hidden, keys, values, bias):
+            keys, values: from `start`.
+            bias: (sentences, heads, 1, longest_source), 0 for a source token and -inf elsewhere.
         """
         project, output, weighing = self.weighing.projecting(self.query), self.output.forward, self.weighing
         hard = self.hard
 
         def step(hidden: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-            # A sentence's rows are its queries, (sentences, heads, beam, head_size): its memory is read once for all of
-            # them and never copied.
+            # The rows of a sentence are its queries, (sentences, heads, beam, head_size), so that its keys and values
+            # are read once for the whole beam and never copied.
             sentences, heads, _, head_size = keys.shape
             query = project(hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
             attended = choose(weighing(query, keys, bias), draw=False)[0] @ values if hard else attend(
@@ -411,7 +433,7 @@ class CrossAttention(nn.Module):
         return step
 
     def weights(self, hidden: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        """The weights of a step: (rows, heads, longest_source)."""
+        """Return the weights of a step, (rows, heads, longest_source). Arguments: as in `stepping`."""
         sentences, heads, _, head_size = keys.shape
         query = self.weighing.project(self.query, hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
         return by_row(self.weighing(query, keys, bias)).unflatten(1, (heads, -1))
@@ -419,7 +441,7 @@ class CrossAttention(nn.Module):
 
 def _weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
              window: int | None, weighing: Weighing) -> Tensor:
-    """(sentences, heads, queries, keys), what `attention` weighs the values with. Arguments: as there."""
+    """Return the weights of `attention` with the same arguments, (sentences, heads, queries, keys)."""
     query, keys, *_ = (part for stack, sentences in zip(projected, (query_sentences, key_sentences), strict=False)
                        for part in unpack(stack, sentences))
     return cast(Tensor, weighing(query, keys, bias_of(may_see(query_sentences, key_sentences, causal, window),
@@ -427,15 +449,15 @@ def _weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sent
 
 
 def choose(weights: Tensor, draw: bool) -> tuple[Tensor, Tensor | None]:
-    """One position of each distribution: (…, keys) -> the same shape with a single 1, and log p of what was drawn, (…).
+    """Choose one position of each distribution: (…, keys) -> one-hot of the same shape, and log p of the choice, (…).
 
-    draw: from the distribution; otherwise the most probable one is taken, and there is no log p. Half of the
-        distributions are then left as they are, their own expectation, with a log p of 0: what draws is blind without
-        them, until the rest of the model has learnt to make use of it (Xu et al. 2015, arXiv:1502.03044, section 4.1).
+    draw: sample the position; otherwise take the most probable one, without log p. When sampling, a random half of the
+        distributions are returned unchanged (soft attention) with a log p of 0, because with samples alone attention
+        gets hardly any signal until the rest of the model uses it (Xu et al. 2015, arXiv:1502.03044, section 4.1).
     """
     if not draw:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
-    # The least of exponential variables with these rates: a draw from the distribution.
+    # The index of the smallest of exponential variables with these rates is a sample of the distribution.
     drawn = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
     log_probability = weights.gather(-1, drawn).clamp(min=torch.finfo(weights.dtype).tiny).log()
     left = torch.rand_like(log_probability) < 0.5

@@ -1,7 +1,7 @@
-"""What a model attends to: the weights of every attention in it, seen from outside.
+"""Attention weights of a model, for inspection.
 
-The models keep no weights, and their forward knows of no one who looks: hooks see what each attention is called with,
-and ask it for the weights of the same arguments.
+Models do not return attention weights. Forward hooks record the arguments of each attention module and compute its
+weights from the same arguments.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Weights by layer, each (sentences, heads, queries, keys), zero where there is no query or no key.
+    """Attention weights by layer, each (sentences, heads, queries, keys), zero in padding.
 
-    A list is empty where the model has no such attention, or nobody asked for it. encoder: source over source.
-    decoder: target over the target before it. cross: target over source. Query i of the target is the step that reads
-    token i of `target_input` and writes token i of `target_output`.
+    A list is empty if the model has no such attention or it was not requested. encoder: source over source. decoder:
+    target over the target before it. cross: target over source. Query i of the target is the step that reads token i of
+    `target_input` and predicts token i of `target_output`.
     """
 
     encoder: list[Tensor]
@@ -40,7 +40,7 @@ class AttentionMaps:
 
 @torch.no_grad()
 def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS) -> AttentionMaps:
-    """Run `model` once over `batch`, by teacher forcing, and keep what it attends to. kinds: which of it."""
+    """Run `model` once over `batch` with teacher forcing and return its attention weights. kinds: those to return."""
     encoder: list[Tensor] = []
     decoder: list[Tensor] = []
     cross: list[Tensor] = []

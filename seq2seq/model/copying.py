@@ -1,4 +1,4 @@
-"""Copying pieces of the source into the target, for names and numbers that training has not seen (See et al. 2017)."""
+"""Copy mechanism (See et al. 2017), for names and numbers that training has not seen."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from seq2seq.model.packing import Sentences, pack, unpack
 
 
 class CopiedSource(NamedTuple):
-    """The source as `CopyHead` reads it, each part with a row for each sentence.
+    """Encoded source of `CopyHead`.
 
-    keys: (sentences, 1, longest_source, d_model). hints: (sentences, longest_source), what each token says about
-    copying. pieces: (sentences, longest_source) int64, ids. bias: (sentences, 1, 1, longest_source), 0 for a token that
-    can be copied and far below elsewhere.
+    keys: (sentences, 1, longest_source, d_model). hints: (sentences, longest_source), w_h h of each source token, its
+    term in the gate. pieces: (sentences, longest_source) int64, ids. bias: (sentences, 1, 1, longest_source), added to
+    the scores: 0 for a token that can be copied, a large negative number elsewhere.
     """
 
     keys: Tensor
@@ -26,17 +26,17 @@ class CopiedSource(NamedTuple):
     bias: Tensor
 
     def select(self, sentences: Tensor) -> CopiedSource:
-        """Keep sentences in a new order."""
+        """Return the source of these sentences, (new sentences,) indices."""
         return CopiedSource(*(part.index_select(0, sentences) for part in self))
 
 
 class CopyHead(nn.Module):
-    """Makes a `Mixture` of a decoder's output: whence to copy, and whether to.
+    """Turns a decoder's output into a `Mixture`: a copy distribution over source tokens and a gate.
 
-    The weights are an attention head of their own over the states h of the encoder, asked by the last state s of the
-    decoder. So they stay a distribution whatever attention the decoder has (hard, ReLU, many heads for other ends),
-    whose fast kernels need not hold its weights. The gate is g = sigmoid(w_s s + w_h sum_i a_i h_i + b) (See et al.
-    2017, arXiv:1704.04368, equation 8, without the input of the decoder, which s knows).
+    The copy distribution comes from an attention head of its own over the encoder states h, with the last decoder state
+    s as the query. It is therefore a distribution whatever the decoder's own attention is (hard, ReLU, many heads),
+    and that attention can use kernels that do not return weights. The gate is g = sigmoid(w_s s + w_h sum_i a_i h_i +
+    b) (See et al. 2017, arXiv:1704.04368, equation 8, without the decoder input, which s depends on).
     """
 
     def __init__(self, d_model: int) -> None:
@@ -49,10 +49,10 @@ class CopyHead(nn.Module):
 
     def forward(self, logits: Logits, memory: Tensor, source: Tensor, target_sentences: Sentences,
                 source_sentences: Sentences) -> Mixture:
-        """The mixture for every target position.
+        """Return the mixture for every target position.
 
         Args:
-            logits: of what is generated; their hidden states are s.
+            logits: of the vocabulary's distribution; `logits.hidden` is s.
             memory: (source_tokens, d_model), h. source: (source_tokens,), ids.
         """
         copied = self.start(memory, source, source_sentences)
@@ -62,18 +62,18 @@ class CopyHead(nn.Module):
         return Mixture(logits, self._gate(logits.hidden, weights, hints), weights, pieces)
 
     def start(self, memory: Tensor, source: Tensor, sentences: Sentences) -> CopiedSource:
-        """What `step` needs of the source; memory: (source_tokens, d_model), source: (source_tokens,)."""
+        """Encode the source for `step`. memory: (source_tokens, d_model), h. source: (source_tokens,), ids."""
         flat = torch.cat([self.key(memory), self.of_source(memory)], 1)
         padded = unpack(flat[:, None, None], sentences)[0]                      # (sentences, 1, longest, d_model + 1)
-        # The end is generated: a copied one would end hypotheses everywhere, and beam search after a few such. Only an
-        # empty sentence has nothing else.
+        # `</s>` cannot be copied: copies would end hypotheses at every step, and soon fill the beam. Only in an empty
+        # sentence, which has no other token, it can.
         words = (sentences.offsets.diff() - 1).clamp(min=1)
         copyable = torch.arange(sentences.longest, device=source.device) < words[:, None]
         bias = bias_of(copyable[:, None, None], memory.dtype)
         return CopiedSource(padded[..., :-1], padded[:, 0, :, -1], source[sentences.slots], bias)
 
     def step(self, hidden: Tensor, logits: Tensor, copied: CopiedSource) -> Tensor:
-        """log p of the mixture, (rows, vocab_size), of states (rows, d_model) with logits (rows, vocab_size)."""
+        """Return log p of the mixture, (rows, vocab_size). hidden: (rows, d_model), s. logits: (rows, vocab_size)."""
         sentences, beam = len(copied.keys), len(hidden) // len(copied.keys)
         queries = self.query(hidden).view(sentences, 1, beam, -1)
         weights = cast(Tensor, self.weighing(queries, copied.keys, copied.bias)).view(len(hidden), -1)

@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014) whose random numbers cost little on a CPU."""
+"""Dropout (Srivastava et al. 2014) with cheap random numbers on CPUs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from torch import Tensor, nn
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, probability: float) -> Tensor:
-        # Sixteen random bits decide an element: the probability is met to 1 in 65,536 at a tenth of the time that
-        # PyTorch's one draw of 53 bits an element takes on a CPU.
+        # 16 random bits per element: precise to 1 in 65,536, at a tenth of the time of PyTorch's 53 bits on a CPU.
         words = torch.empty((hidden.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: hidden.numel()].view(hidden.shape)
         dropped = round(probability * 65536)
-        # A mask in the type of what it multiplies: a boolean one would be converted element by element each time.
+        # The mask has the dtype of `hidden`: a boolean one would be converted at every product.
         factors = torch.ge(bits, dropped - 32768, out=torch.empty_like(hidden)).mul_(65536 / (65536 - dropped))
         ctx.save_for_backward(factors)
         return hidden * factors
@@ -36,7 +35,7 @@ class Dropout(nn.Module):
         self.probability = probability
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Any shape, unchanged."""
+        """(…) -> (…), any shape."""
         if not self.training or self.probability == 0:
             return hidden
         if hidden.is_cuda:

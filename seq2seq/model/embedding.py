@@ -1,4 +1,4 @@
-"""Embedding matrices, how they are looked up, and the positions that are added to them."""
+"""Embedding matrices, embedding lookup and sinusoidal positional encoding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """Sinusoidal positions, (length, d_model): sin(t / 10000^(2i/D)) at 2i, cos at 2i + 1 (Vaswani et al. 2017,
-    arXiv:1706.03762, section 3.5). On the CPU, also in the outline of a model on the meta device, where torch would
-    compute them through torch._dynamo."""
+    """Return the sinusoidal positional encoding, (length, d_model).
+
+    Vaswani et al. 2017 (arXiv:1706.03762), section 3.5: sin(t / 10000^(2i/D)) at 2i, cos at 2i + 1. Always computed on
+    the CPU, because on the meta device torch would import torch._dynamo for it.
+    """
     angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (
         torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
     )
@@ -19,9 +21,10 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class Lookup(torch.autograd.Function):
-    """Rows of an embedding matrix: (vocab_size, d_model), (tokens,) -> (tokens, d_model)."""
+    """Embedding lookup: (vocab_size, d_model), (tokens,) -> (tokens, d_model)."""
 
-    # The rows of frequent words receive hundreds of gradients; summed in bf16, all but the first few would be lost.
+    # Gradients are summed in fp32: a frequent word gets hundreds of them, and in bf16 all but the first few would be
+    # rounded away.
     @staticmethod
     def forward(ctx: Any, weight: Tensor, tokens: Tensor) -> Tensor:
         ctx.save_for_backward(tokens)
@@ -38,8 +41,10 @@ class Lookup(torch.autograd.Function):
 
 def embeddings(tied: str, source_vocab_size: int, target_vocab_size: int,
                d_model: int) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
-    """The matrices of target, source and output, each (vocab_size, d_model), with deviation 1/sqrt(d_model), so that
-    scaled inputs have unit variance and tied outputs small logits.
+    """Return the matrices of target, source and output, each (vocab_size, d_model).
+
+    The standard deviation is 1/sqrt(d_model), so that scaled embeddings have unit variance and tied outputs small
+    logits.
 
     tied: "all" (one matrix), "decoder" (target and output are one), "none".
     Raises:

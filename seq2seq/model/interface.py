@@ -1,7 +1,7 @@
-"""What search and trainer know of a model.
+"""Interface between the models and their users, search and trainer.
 
-The Transformer, and whatever comes beside it, implements `Seq2Seq`; search sees only `start` and `step`, the trainer
-only the call. A state is a value: `step` and `select` return a new one, and the caller decides which to keep.
+Every model implements `Seq2Seq`. Search uses `start` and `step` only, the trainer uses the call only. A state is
+immutable: `step` and `select` return a new one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from seq2seq.data.batching import Batch
 
 @dataclass(frozen=True)
 class Choices:
-    """Source positions that hard attention drew, for the score-function estimator (Williams 1992, "REINFORCE").
+    """Source positions sampled by hard attention, for the score-function estimator (Williams 1992, "REINFORCE").
 
-    log_probability: (target_tokens,), of the positions drawn for each target token, summed over the heads.
-    baseline: (target_tokens,), by how much log p of the target token was expected to exceed that of the others,
-    whatever is drawn.
+    log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
+    baseline: (target_tokens,), the estimator's baseline, independent of the sample: predicted log p of the target token
+    minus the mean over the other tokens.
     """
 
     log_probability: Tensor
@@ -33,12 +33,12 @@ class Choices:
 
 @dataclass(frozen=True)
 class Logits:
-    """Scores over the vocabulary, kept as the product that makes them: hidden @ weight.T + bias.
+    """Logits over the vocabulary as an unevaluated product: hidden @ weight.T + bias.
 
-    The loss multiplies a few hundred rows at a time, so that no (tokens, vocab_size) tensor ever exists in training.
+    The loss multiplies a few hundred rows at a time, so that no (tokens, vocab_size) tensor exists in training.
 
     hidden: (tokens, d_model). weight: (vocab_size, d_model). bias: (vocab_size,) or None.
-    choices: where hard attention drew positions to make `hidden`.
+    choices: positions sampled by hard attention to compute `hidden`.
     """
 
     hidden: Tensor
@@ -54,7 +54,7 @@ class Logits:
 
 @dataclass(frozen=True)
 class LogProbabilities:
-    """log p over few choices, such as the places of a sentence; -inf where a row has no such choice.
+    """log p over a small set of choices, such as source positions; -inf for choices that a row does not have.
 
     values: (tokens, choices).
     """
@@ -69,12 +69,12 @@ class LogProbabilities:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Words of the vocabulary mixed with pieces of the source (See et al. 2017, arXiv:1704.04368, equation 9):
+    """Mixture of the vocabulary's distribution and the copy distribution over source pieces.
 
-        p(y) = g p_vocabulary(y) + (1 - g) sum_{i: x_i = y} a_i
+    See et al. 2017 (arXiv:1704.04368, equation 9): p(y) = g p_vocabulary(y) + (1 - g) sum_{i: x_i = y} a_i
 
     logits: of p_vocabulary. gate: (tokens,), the logit of g. weights: (tokens, longest_source), a, each row a
-    distribution. pieces: (tokens, longest_source) int64, x, the ids of a row's own source.
+    distribution. pieces: (tokens, longest_source) int64, x, the source ids of the row's sentence.
     """
 
     logits: Logits
@@ -84,107 +84,108 @@ class Mixture:
 
     @property
     def choices(self) -> Choices | None:
-        """As of `logits`."""
+        """The choices of `logits`."""
         return self.logits.choices
 
     def copied(self, target: Tensor) -> Tensor:
-        """sum_{i: x_i = y} a_i of each target y: (tokens,) -> (tokens,)"""
+        """Copy probability sum_{i: x_i = y} a_i of each target y: (tokens,) -> (tokens,)"""
         return (self.weights * (self.pieces == target[:, None])).sum(1)
 
     def dense(self) -> Tensor:
-        """log p, (tokens, vocab_size). Not for training: no gradient."""
+        """log p, (tokens, vocab_size), without gradient."""
         return mixed(self.logits.dense(), self.gate, self.weights, self.pieces)
 
 
 @torch.no_grad()
 def mixed(logits: Tensor, gate: Tensor, weights: Tensor, pieces: Tensor) -> Tensor:
-    """log p of a `Mixture` whose logits are there already, (rows, vocab_size)."""
+    """Return log p of a `Mixture` from evaluated logits, (rows, vocab_size). Other arguments: as in `Mixture`."""
     log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
     generate, copy = (F.logsigmoid(side.to(log_probabilities.dtype))[:, None] for side in (gate, -gate))
     log_probabilities += generate
-    # Only what stands in the source changes.
+    # Copying changes only the ids that occur in the source.
     copied = torch.zeros_like(log_probabilities).scatter_add_(1, pieces, weights.to(log_probabilities.dtype))
     both = torch.logaddexp(log_probabilities.gather(1, pieces), copied.gather(1, pieces).log() + copy)
     return log_probabilities.scatter_(1, pieces, both)
 
 
 Output = Logits | LogProbabilities | Mixture
-"""What a model says of every target position."""
+"""Prediction of a model for every target position."""
 
 
 class State(Protocol):
-    """Where the decoding of some rows stands. Row r belongs to sentence r // (rows / sentences)."""
+    """Decoding state of a batch of hypotheses (rows). Row r belongs to sentence r // (rows / sentences)."""
 
     @property
     def attention(self) -> Tensor | None:
-        """(rows, longest_source), weights of the last step over the source, where they were asked for."""
+        """(rows, longest_source), attention weights of the last step over the source; None without `keep_attention`."""
 
     def select(self, rows: Tensor) -> State:
-        """Keep rows in a new order.
+        """Return the state with rows reordered, repeated or dropped.
 
         Args:
-            rows: (sentences, beam), the row that each survivor continues. A sentence that no row of it names is
-                dropped; all rows of one line belong to one sentence.
+            rows: (sentences, beam), the old row that each new row continues. All entries of one line of `rows` belong
+                to the same old sentence; an old sentence without entries is dropped.
         """
 
 
 class Stepwise(Protocol):
-    """A model that scores a target given a source step by step: all that search needs.
+    """Model that scores a target step by step: the interface of search.
 
-    max_positions: tokens of the longest sentence that it takes, `</s>` included.
+    max_positions: longest sentence that it takes, in tokens, `</s>` included.
     """
 
     max_positions: int
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> State:
-        """Encode the source; one row a sentence.
+        """Encode the source and return the state before the first step, with one row per sentence.
 
         Args:
             source: (source_tokens,), every sentence closed by `</s>`.
             source_offsets: (sentences + 1,) int32.
             longest_source: tokens of the longest sentence.
-            keep_attention: whether states carry `attention`.
+            keep_attention: states carry `attention`.
         """
 
     def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Score the token after `last_tokens` ((rows,)).
+        """Score the token that follows `last_tokens`, (rows,).
 
         Args:
-            state: what `start` or a step of this model returned.
+            state: returned by `start` or by another step of this model.
         Returns:
-            (rows, vocab_size), log-probabilities up to a constant per row, which the caller may overwrite, and the
+            Log-probabilities up to a constant per row, (rows, vocab_size), which the caller may overwrite; and the
             state after the step.
         """
 
 
 class Seq2Seq(Stepwise, Protocol):
-    """A model that scores a target also all positions at once, and so can be trained."""
+    """Model that also scores all target positions at once, for training."""
 
     def __call__(self, batch: Batch) -> Output:
-        """Scores of every position of `batch.target_output`, each seeing the target before it (teacher forcing)."""
+        """Score every position of `batch.target_output` given the target before it (teacher forcing)."""
 
 
 class WholeSearch(Protocol):
-    """A search of an engine's own, with the results of `search.beam.search` without hooks."""
+    """Search implemented by an engine, with the same results as `search.beam.search` without hooks."""
 
     def __call__(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
                  max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
                  ) -> list[list[tuple[list[int], float]]]:
-        """The hypotheses of each sentence that have ended, in the order in which they did: words without `</s>`, and
-        log p.
+        """Return the finished hypotheses of each sentence, in the order in which they ended, as (ids without `</s>`,
+        log p).
 
-        Args: as `beam.search` takes them; enough: how many end a sentence's search. forbidden: ids without `</s>`.
+        Args: as in `beam.search`; enough: number of finished hypotheses that ends a sentence's search. forbidden:
+            banned ids, without `</s>`.
         """
 
 
 Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""totals, beams, ids, each (groups, candidates), best first: log p of each continuation, which hypothesis of its group
-it continues, and with what word. Where fewer are possible than asked for, log p of the others is -inf."""
+"""totals, beams, ids, each (groups, candidates), best first: log p of the continuation, index of the continued
+hypothesis in its group, and id of the next token. If there are too few continuations, log p of the rest is -inf."""
 
 
 class TopK(Protocol):
-    """Finds the best continuations: `search.topk.continuations`, or something faster that returns the same."""
+    """Function that finds the best continuations: `search.topk.continuations`, or a faster one with equal results."""
 
     def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
                  normalised: bool) -> Continuations:
@@ -192,21 +193,21 @@ class TopK(Protocol):
 
 
 class Engine(Stepwise, Protocol):
-    """A trained model, run fast (see `inference.engines`): its steps, and all that is special to the hardware.
+    """Fast implementation of a trained model for some hardware (see `inference.engines`).
 
-    precision: what it computes in.
+    precision: number format of the computation.
     """
 
     precision: str
 
     @property
     def topk(self) -> TopK:
-        """The function that finds the best continuations of its logits."""
+        """Function that finds the best continuations of each hypothesis in the logits."""
 
     @property
     def whole_search(self) -> WholeSearch | None:
-        """A search without hooks from end to end, if it has one."""
+        """Search of this engine for calls without hooks; None if it has none."""
 
     @property
     def model(self) -> Seq2Seq:
-        """The model in PyTorch, which computes all positions of given targets at once."""
+        """Model in PyTorch, which scores all positions of given targets at once."""

@@ -1,4 +1,4 @@
-"""What a Transformer decoder keeps between the steps of a search."""
+"""KV caches and decoding state of a Transformer decoder."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from torch import Tensor
 
 from seq2seq.model.copying import CopiedSource
 
-# The target caches grow by so many steps at a time; their slots, and those that a step reads, are a multiple of 16.
+# Steps that the target caches grow by at a time, and the number that their slots, and the slots read in a step, are
+# rounded up to a multiple of.
 STEPS_OF_ROOM, ROUND_SLOTS = 16, 16
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What a decoder layer keeps between steps.
+    """KV cache of a decoder layer.
 
-    keys, values: (sentences, heads, slots, head_size), of every target position that any row of a sentence ever had.
-    memory_keys, memory_values: (sentences, heads, longest_source, head_size), shared by a sentence's rows.
+    keys, values: (sentences, heads, slots, head_size), of every target position of every hypothesis so far, those that
+    left the beam included. memory_keys, memory_values: (sentences, heads, longest_source, head_size), of
+    cross-attention, shared by a sentence's rows.
     """
 
     keys: Tensor
@@ -28,7 +30,7 @@ class LayerCache:
 
 
 class _Written:
-    """How many slots of some caches hold a position; shared by the states that share the caches."""
+    """Number of slots already written in some caches; shared by all states that share the caches."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -36,14 +38,14 @@ class _Written:
 
 @dataclass(frozen=True)
 class TransformerState:
-    """Decoding state: every layer's cache, and what each row may see of it.
+    """Decoding state: the KV cache of every layer, and the slots that each row may attend to.
 
-    A position is written once and never moves, whichever row goes on from it: `visible` says which slots hold a row's
-    own past. So a change in the order of a beam costs no copy, and the rows of a sentence read its keys together.
+    Keys and values are written once and never move: `visible` marks the slots of each row's own past. So reordering
+    the beam copies no cache, and all rows of a sentence read the same keys in one product.
 
-    position: of the next token. slots: how many are taken. begins: the first slot of each position before.
-    visible: (sentences, rows of a sentence, all slots), what is added to attention's scores: 0 where a row sees a slot,
-        -inf elsewhere.
+    position: of the next token. slots: number of written slots. begins: first slot of each earlier position.
+    visible: (sentences, rows of a sentence, all slots), added to the attention scores: 0 for the slots that a row may
+        attend to, -inf elsewhere.
     source_bias: (sentences, heads, 1, source slots), 0 for a source token and -inf elsewhere.
     """
 
@@ -60,7 +62,8 @@ class TransformerState:
 
     @staticmethod
     def begin(caches: tuple[LayerCache, ...], seen: Tensor, num_heads: int, keep_attention: bool) -> TransformerState:
-        """Before the first step. seen: (sentences, 1, source slots), 0 for a source token and -inf elsewhere."""
+        """Return the state before the first step. seen: (sentences, 1, source slots), 0 for a source token and -inf
+        elsewhere."""
         return TransformerState(0, 0, (), seen[:, :, :0], caches, seen[:, None].repeat(1, num_heads, 1, 1), _Written(0),
                                 keep_attention)
 
@@ -83,14 +86,14 @@ class TransformerState:
                        copied=self.copied and self.copied.select(sentences))
 
     def with_room(self) -> TransformerState:
-        """The same state with a free slot for each row, in caches that no other state writes to from here on."""
+        """Return the state with a free slot for each row, in caches that no other state will write to."""
         sentences, beam, room = self.visible.shape
         if self.slots + beam <= room and self.written.slots == self.slots:
             return self
-        # Whole steps more than needed: each size of the caches is a kernel of its own.
+        # Grows by several steps at once: oneDNN generates a kernel for each size of the caches.
         size = -(-(self.slots + STEPS_OF_ROOM * beam) // ROUND_SLOTS) * ROUND_SLOTS
 
-        def grown(old: Tensor) -> Tensor:                                       # slots that nobody sees must be finite
+        def grown(old: Tensor) -> Tensor:                                       # masked slots must be finite too
             larger = old.new_zeros(*old.shape[:2], size, old.shape[3])
             larger[:, :, : self.slots] = old[:, :, : self.slots]
             return larger
@@ -101,7 +104,7 @@ class TransformerState:
         return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
 
     def extended(self) -> TransformerState:
-        """Each row sees one slot more, its own of the position that is about to be written."""
+        """Return the state in which each row sees one more slot: its own, for the position about to be written."""
         beam = self.visible.shape[1]
         visible = self.visible.clone()
         visible[:, :, self.slots : self.slots + beam].diagonal(dim1=1, dim2=2).zero_()
@@ -110,11 +113,12 @@ class TransformerState:
                        begins=(*self.begins, self.slots))
 
     def target_bias(self, num_heads: int, window: int | None) -> Tensor:
-        """(sentences, heads, rows of a sentence, slots), 0 where the last position of a row looks and -inf elsewhere.
+        """Bias of self-attention, (sentences, heads, rows of a sentence, slots): 0 for a slot that a row's last
+        position may attend to, -inf elsewhere.
 
-        window: it sees so many positions before its own; None sees all.
+        window: number of earlier positions that it may attend to; None: all.
         """
-        # Of the slots those that may be taken; each number of them is a kernel of its own.
+        # Rounded up, because oneDNN generates a kernel for each number of slots.
         taken = -(-self.slots // ROUND_SLOTS) * ROUND_SLOTS
         bias = self.visible[:, None, :, :taken].repeat(1, num_heads, 1, 1)
         if window is not None:

@@ -1,8 +1,8 @@
-"""A Transformer decoder alone, which predicts the next token of a text: a language model.
+"""Decoder-only Transformer language model.
 
-The decoder of Vaswani et al. 2017 (arXiv:1706.03762) without its attention over a source, as Liu et al. 2018
-(arXiv:1801.10198, section 4.2.3) use it: log p(text) = sum_t log p(y_t | y_0, …, y_{t-1}), with `</s>` as the last
-token. To search and trainer it is a model like any other, to which the source of a sentence says nothing.
+The decoder of Vaswani et al. 2017 (arXiv:1706.03762) without cross-attention, as in Liu et al. 2018
+(arXiv:1801.10198, section 4.2.3): log p(text) = sum_t log p(y_t | y_0, …, y_{t-1}), with `</s>` as the last token.
+It has the same interface as the translation models, and ignores the source.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CausalLayer(nn.Module):
         return self._feed_forward(self.self_residual.leave(hidden, attended))
 
     def stepping(self) -> CausalStep:
-        """The function for one position of every row, (rows, d_model). Arguments: as `SelfAttention.stepping` says."""
+        """Return the function that computes one position of every row. See `SelfAttention.stepping`."""
         attend, transform = self.self_attention.stepping(), self.feed_forward.stepping()
         (enter, close), (enter_feed_forward, close_feed_forward) = (
             residual.stepping() for residual in (self.self_residual, self.feed_forward_residual))
@@ -64,7 +64,7 @@ class CausalLayer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Embedding, layers and output layer. `build_model` makes one from a recipe.
+    """Decoder-only Transformer with embedding and output layer. `build_model` builds it from a recipe.
 
     Args:
         tied_embeddings: input and output share one matrix.
@@ -72,7 +72,7 @@ class LanguageModel(nn.Module):
         positions: "sinusoidal" or "learned", counted from 0.
         max_positions: tokens of the longest sentence.
         score, normalize: of attention, see `attention.Weighing`.
-        window: a position sees no more than so many before it; None sees all.
+        window: number of earlier positions that self-attention may attend to; None: all.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LanguageModel(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
 
     def forward(self, batch: Batch) -> Logits:
-        """Scores of every target position, (target_tokens, vocab_size) as the product that makes them.
+        """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
 
         Raises:
             ValueError: a sentence is longer than `max_positions`.
@@ -115,10 +115,10 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
-        """See `interface.Seq2Seq.start`. The source says only how many texts there are.
+        """See `interface.Seq2Seq.start`. The source only gives the number of texts.
 
         Raises:
-            ValueError: attention is asked for; there is none over a source.
+            ValueError: `keep_attention`: there is no attention over a source.
         """
         if keep_attention:
             raise ValueError("a language model attends to no source")
@@ -131,7 +131,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[CausalStep] | None = None) -> tuple[Tensor, TransformerState]:
-        """See `interface.Seq2Seq.step`. steps: what `stepping` of each layer returned, if that is known."""
+        """See `interface.Seq2Seq.step`. steps: results of each layer's `stepping`, to avoid calling it again."""
         self._check_length(state.position + 1)
         before = state.with_room()
         after = before.extended()

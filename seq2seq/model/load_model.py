@@ -1,4 +1,4 @@
-"""A model out of the files of a bundle: the layers that its recipe describes, with the weights that it holds."""
+"""Loading of models from bundles."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bund
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers
 
 FLOATING = ("F", "BF")
-"""What the names of safetensors' types begin with that are floating point: F64, F32, F16, F8_E4M3, BF16."""
+"""Prefixes of safetensors' floating-point dtypes: F64, F32, F16, F8_E4M3, BF16."""
 
 
 class Undrawn(TorchFunctionMode):
-    """While it is active, no random number is drawn into a new weight: for models whose weights come from a file.
+    """Context that skips the random initialisation of weights, for models whose weights come from a file.
 
-    On the meta device, where there is nothing to draw into, torch draws through Python functions that import
-    torch._dynamo and sympy: a second.
+    On the meta device, torch's initialisation would import torch._dynamo and sympy, which takes a second.
     """
 
     DRAWING = frozenset({
@@ -40,11 +39,12 @@ class Undrawn(TorchFunctionMode):
 
 
 def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
-    """The model of a bundle, or of a run's best, with its weights in fp32 on the CPU.
+    """Load the model of a bundle, or of a run's best bundle, with weights in fp32 on the CPU.
+
+    Safe for untrusted bundles: no code in them is executed, and shapes are checked before memory is allocated.
 
     Raises:
-        CheckpointError: there is none, a file is damaged, or its files do not belong together. A bundle from a stranger
-            can hold anything: nothing of it is run, and no memory is taken but for what fits its weights.
+        CheckpointError: there is no bundle, a file is damaged, or the files do not match.
     """
     recipe, tokenizers = None, None
 
@@ -60,7 +60,7 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
     bundle = load_bundle(resolve_model_path(path), require)
     assert recipe is not None and tokenizers is not None
-    with Undrawn():                                                             # `require` knows that all are loaded
+    with Undrawn():                                                             # `require` checked all weights
         model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     model.load_state_dict(bundle.weights, strict=False)
     return model, recipe, tokenizers
@@ -75,7 +75,7 @@ def _described(bundle: Bundle) -> tuple[Recipe, Tokenizers]:
 
 
 def _outline(section: ModelSection, sizes: tuple[int, int], place: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of a model's weights, for which no memory is taken. place: where the recipe stands."""
+    """Return the shapes of a model's weights without allocating them. place: the recipe's path, for errors."""
     try:
         with torch.device("meta"), Undrawn():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
@@ -85,13 +85,13 @@ def _outline(section: ModelSection, sizes: tuple[int, int], place: Path) -> dict
 
 
 def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: Path) -> dict[str, Tensor]:
-    """The weights of a bundle, or of a run's best, for a new model, which takes no memory before they fit it.
+    """Return the weights of a bundle, or of a run's best bundle, to fine-tune; shapes are checked before they are read.
 
     Args:
         section: of the new model. sizes: of its vocabularies.
     Raises:
-        CheckpointError: there is none, or it is damaged.
-        RecipeError: it is another model.
+        CheckpointError: there is no bundle, or it is damaged.
+        RecipeError: its model has other weights.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
         own = _outline(section, sizes, Path("model"))
@@ -111,7 +111,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The model's parameters by name, tied ones once: what a bundle holds."""
+    """Return the parameters to store in a bundle, by name, tied ones once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

@@ -1,4 +1,4 @@
-"""Losses as sums with their counts; whoever reports divides once."""
+"""Losses as sums over tokens with their counts; the caller that reports a mean divides once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from seq2seq.data.batching import IGNORED
 from seq2seq.model.interface import Choices, Logits, LogProbabilities, Mixture, Output
 from seq2seq.tokenizers.tokenizer import END_ID
 
-# Logits of so many rows are computed at a time, or fewer where they would take more bytes: (tokens, vocab_size) at once
-# would be fresh pages each step, and each chunk costs a pass over the weights' gradient. A GPU needs larger products to
-# be busy.
+# Largest number of rows, and of bytes, of logits that are computed at once. All logits at once, (tokens, vocab_size),
+# would need freshly mapped memory in each step; smaller chunks cost more passes over the gradient of the weights. A GPU
+# needs larger products to be busy.
 CHUNK_ROWS, GPU_CHUNK_ROWS = 1536, 16384
 CHUNK_BYTES = 256_000_000
-# On a CPU their softmax is computed for so many elements at a time: 1 MB of fp32 stays in a core's own cache from one
-# pass to the next.
+# Number of elements of a softmax on a CPU: 1 MB of fp32, which stays in a core's own cache between the passes.
 CACHED_ELEMENTS = 250_000
 
 
 @dataclass(frozen=True)
 class LossSum:
-    """Sums over target tokens; nothing is averaged.
+    """Sums over target tokens, without averaging.
 
-    total: scalar tensor, what training minimises. log_probabilities: (tokens,), log p of each target in nats, without
-    smoothing, 0 where it does not count. tokens: how many targets counted.
+    total: scalar tensor, the training loss. log_probabilities: (tokens,), log p of each target in nats, without
+    smoothing, 0 for ignored positions. tokens: number of targets that count.
     """
 
     total: Tensor
@@ -38,16 +37,16 @@ class LossSum:
 
     @property
     def negative_log_likelihood(self) -> Tensor:
-        """-log p of all targets, a scalar."""
+        """Sum of -log p of all targets, a scalar."""
         return -self.log_probabilities.sum()
 
 
 def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
-    """What a training step minimises: the smoothed cross-entropy, and the terms that train hard attention.
+    """Return the training loss: smoothed cross-entropy, and the terms that train hard attention.
 
-    Arguments: as `smoothed_cross_entropy`.
+    Arguments: as in `smoothed_cross_entropy`.
     Raises:
-        ValueError: label smoothing of an output that is no product over a vocabulary.
+        ValueError: label smoothing of an output other than `Logits`.
     """
     if isinstance(output, Logits):
         loss = smoothed_cross_entropy(output, target, tokens, label_smoothing)
@@ -62,17 +61,17 @@ def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: 
 
 
 def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Tensor) -> Tensor:
-    """Loss whose gradient is that of the expected log p of the targets with regard to what draws the positions.
+    """Return the score-function (REINFORCE) loss of hard attention, whose gradient is that of the expected log p.
 
-    Williams 1992: d E[log p] = E[(log p - baseline) d log q(drawn)]; and the squared error of the baseline, which is
-    learnt. In a recurrent decoder a choice also changes what later tokens see; this reward leaves them out.
+    Williams 1992: d E[log p] = E[(log p - baseline) d log q(sample)]; plus the squared error of the learned baseline.
+    In a recurrent decoder a sample also affects later tokens; this reward ignores them.
 
     Args:
-        log_probabilities: (tokens,), of the targets given the drawn positions. target: (tokens,), -100 counts nowhere.
+        log_probabilities: (tokens,), of the targets given the sampled positions. target: (tokens,), -100 is ignored.
     """
     counted = target != IGNORED
-    # The baseline is learnt as a difference from the mean of the other tokens: Adam would need a thousand steps to
-    # move it to where log p is.
+    # The baseline predicts the difference from the mean of the other tokens; Adam would need a thousand steps to learn
+    # that mean.
     others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
     surplus = log_probabilities - others - choices.baseline.float()
     terms = surplus.square() / 2 - surplus.detach() * choices.log_probability.float()
@@ -80,9 +79,10 @@ def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Ten
 
 
 def log_probabilities(output: LogProbabilities | Mixture, target: Tensor) -> Tensor:
-    """log p of each target, (tokens,); 0 where the target is -100. Differentiable."""
+    """Return log p of each target, (tokens,), differentiable; 0 for targets of -100."""
     counted = target != IGNORED
-    # Some choice that every row has: the gradient of another would not be a number.
+    # Ignored targets become </s>, which every row has as a choice; a choice with log p = -inf would have a NaN
+    # gradient.
     targets = target.where(counted, END_ID)
     if isinstance(output, LogProbabilities):
         return output.values.gather(1, targets[:, None]).squeeze(1).where(counted, 0.0)
@@ -90,21 +90,21 @@ def log_probabilities(output: LogProbabilities | Mixture, target: Tensor) -> Ten
     bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
     generated: Tensor = _ChunkedLogProbability.apply(logits.hidden, logits.weight, bias, targets)
     copied = output.copied(targets).to(generated.dtype)
-    # What is not in the source has probability 0 of being copied; its logarithm would have no gradient.
+    # Tokens that are not in the source have a copy probability of 0, whose logarithm has no gradient.
     copied = copied.clamp(min=torch.finfo(copied.dtype).tiny).log()
     gate = output.gate.to(generated.dtype)
     return torch.logaddexp(F.logsigmoid(gate) + generated, F.logsigmoid(-gate) + copied).where(counted, 0.0)
 
 
 def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
-    """Cross-entropy against (1 - e) one-hot + e / vocab_size, summed.
+    """Return the summed cross-entropy against (1 - e) one-hot + e / vocab_size.
 
-    Szegedy et al. 2016 (arXiv:1512.00567), section 7, as Vaswani et al. 2017 use it (section 5.4).
+    Label smoothing: Szegedy et al. 2016 (arXiv:1512.00567), section 7; Vaswani et al. 2017, section 5.4.
 
     Args:
         logits: of (tokens, vocab_size).
-        target: (tokens,) int64; positions with -100 count nowhere.
-        tokens: how many of `target` count.
+        target: (tokens,) int64; -100 is ignored.
+        tokens: number of targets other than -100.
         label_smoothing: e; 0 is the plain negative log-likelihood.
     """
     bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
@@ -114,7 +114,7 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
 
 @torch.no_grad()
 def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
-    """-log p of each target in nats, (tokens,) fp32; 0 where the target is -100. Not for training: no gradient."""
+    """Return -log p of each target in nats, (tokens,) fp32, without gradient; 0 for targets of -100."""
     if not isinstance(output, Logits):
         return -log_probabilities(output, target).float()
     return _product_likelihood(output, target)
@@ -131,8 +131,10 @@ def _product_likelihood(logits: Logits, target: Tensor) -> Tensor:
 
 
 class _ChunkedLogProbability(torch.autograd.Function):
-    """log p of each target, (tokens,), chunk by chunk: what each counts in the loss is known only afterwards, so that
-    the gradient needs the scores once more."""
+    """log p of each target, (tokens,), computed in chunks.
+
+    The backward pass recomputes the logits, because the gradient of log p is known only then.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
@@ -173,17 +175,17 @@ def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _chunks(tokens: int, weight: Tensor) -> list[slice]:
     rows = GPU_CHUNK_ROWS if weight.is_cuda else CHUNK_ROWS
     most = max(1, min(rows, CHUNK_BYTES // (weight.shape[0] * weight.element_size())))
-    count = -(-tokens // most)                                                  # as few as may be, of equal size
+    count = -(-tokens // most)                                                  # the fewest, of equal size
     size = -(-tokens // max(1, count))
     return [slice(begin, min(begin + size, tokens)) for begin in range(0, tokens, size)]
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Loss and its gradient chunk by chunk in one pass: the softmax is there already when the loss is computed.
+    """Cross-entropy and its gradient, computed in chunks in one forward pass, which reuses the softmax.
 
-    With smoothing e, d loss / d scores = softmax - (1 - e) one-hot - e / V. The last term is the same for all scores of
-    a row, so that it reaches hidden states and weights as products with the mean weight and the sum of hidden states,
-    and no pass over the scores is spent on it; nor on their mean, which the loss needs.
+    With smoothing e, d loss / d scores = softmax - (1 - e) one-hot - e / V. The last term is the same for all scores
+    of a row. Its contribution to the gradients is therefore computed from the mean of the weights and the sum of the
+    hidden states, and so is the mean of the scores in the loss, without a pass over the scores.
     """
 
     @staticmethod
@@ -192,7 +194,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         vocab_size = weight.shape[0]
         differentiate = any(ctx.needs_input_grad[:3])
         hidden_gradient = torch.empty_like(hidden)
-        # Chunks add up in fp32 at least, whatever the weights are.
+        # Sums over chunks are at least fp32, whatever the dtype of the weights.
         precise = torch.promote_types(weight.dtype, torch.float32)
         weight_gradient: Tensor | None = None
         bias_gradient = torch.zeros(bias.shape, dtype=precise, device=weight.device)
@@ -202,7 +204,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         normalised = torch.empty_like(picked)                                   # log p of the targets
         cached = len(target) if weight.is_cuda else max(1, CACHED_ELEMENTS // vocab_size)
         chunks = _chunks(len(target), weight)
-        room = hidden.new_empty(chunks[0].stop, vocab_size)                     # fresh pages once, not once a chunk
+        room = hidden.new_empty(chunks[0].stop, vocab_size)                     # allocated once for all chunks
         for rows in chunks:
             scores = torch.mm(hidden[rows], weight.T, out=room[: rows.stop - rows.start])
             if bias.numel():
@@ -213,7 +215,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 exact = part.to(precise)
                 part_picked.copy_(exact.gather(1, part_targets))
                 probabilities = exact.softmax(1)
-                # What underflows counts as the smallest number, 87 nats in fp32; its gradient is right all the same.
+                # Probabilities that underflow count as the smallest number, 87 nats in fp32; their gradient is exact.
                 probability = probabilities.gather(1, part_targets)
                 part_normalised.copy_(probability.clamp(min=torch.finfo(precise).tiny).log_())
                 if not differentiate:
@@ -248,13 +250,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         hidden_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
-        if not gradient.is_cuda and gradient.item() == 1:                       # the usual case, without a pass
+        if not gradient.is_cuda and gradient.item() == 1:                       # the usual case needs no scaling
             return hidden_gradient, weight_gradient, bias_gradient, None, None
         scale = gradient.to(hidden_gradient.dtype)
         return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None
 
 
 def perplexity(negative_log_likelihood_sum: float, tokens: int) -> float:
-    """exp of the mean negative log-likelihood per target token, `</s>` included; never of the smoothed loss."""
+    """Return exp of the mean negative log-likelihood per target token, `</s>` included, without label smoothing."""
     mean = negative_log_likelihood_sum / tokens
     return math.exp(mean) if mean < 700 else math.inf

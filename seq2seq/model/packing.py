@@ -1,7 +1,7 @@
-"""Flat and padded layouts of the same sentences.
+"""Flat (packed) and padded layouts of a batch.
 
-Everywhere but in attention (and in recurrent models) a batch is flat: the sentences stand one behind another, and no
-position is computed that is not a token. `Sentences` says where each lies.
+Everywhere except in attention and in recurrent models a batch is flat: sentences are concatenated, and no padding is
+computed. `Sentences` holds their offsets.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sentences:
-    """Where the sentences of a flat array lie.
+    """Offsets and positions of the sentences in a flat array.
 
-    offsets: (sentences + 1,) int32, where each begins; the last one is the number of tokens.
+    offsets: (sentences + 1,) int32, first token of each sentence; the last entry is the number of tokens.
     positions: (tokens,) int64, position of each token in its sentence, from 0.
     longest: tokens of the longest sentence, known on the host.
     """
@@ -30,7 +30,7 @@ class Sentences:
 
     @staticmethod
     def from_offsets(offsets: Tensor, longest: int) -> Sentences:
-        """Sentences that begin at `offsets`, (sentences + 1,) int32."""
+        """Return the sentences with these offsets, (sentences + 1,) int32. longest: tokens of the longest one."""
         begins, lengths = offsets[:-1].long(), offsets.diff().long()
         begin_of_token = torch.repeat_interleave(begins, lengths)               # (tokens,)
         return Sentences(offsets, torch.arange(len(begin_of_token), device=offsets.device) - begin_of_token, longest)
@@ -38,8 +38,8 @@ class Sentences:
     def __len__(self) -> int:
         return self.offsets.shape[0] - 1
 
-    # The padded layout is made on first use: the variable-length kernel never asks for it, the other body does once
-    # a batch for all layers.
+    # The indices of the padded layout are computed on first use: the variable-length kernel never needs them, padded
+    # attention computes them once per batch and shares them between all layers.
 
     @cached_property
     def real(self) -> Tensor:
@@ -49,29 +49,32 @@ class Sentences:
 
     @cached_property
     def rows(self) -> Tensor:
-        """(tokens,) int64, row of each token among the (sentences * longest) padded ones."""
+        """(tokens,) int64, index of each token in the padded layout, (sentences * longest,)."""
         return self.sentence * self.longest + self.positions
 
     @cached_property
     def slots(self) -> Tensor:
-        """(sentences, longest) int64, token that fills each padded place; padding repeats token 0."""
+        """(sentences, longest) int64, index of the token at each padded position; padding repeats token 0."""
         within = torch.arange(self.longest, device=self.offsets.device)
         return ((self.offsets[:-1, None] + within) * self.real).long()
 
     @cached_property
     def sentence(self) -> Tensor:
-        """(tokens,) int64, the number of each token's sentence."""
+        """(tokens,) int64, index of each token's sentence."""
         return (self.positions == 0).cumsum(0) - 1
 
     def unpacking(self, parts: int, heads: int) -> Tensor:
-        """(parts * sentences * heads * longest,) int64: of all (tokens * parts * heads) rows the one that fills each
-        place of (parts, sentences, heads, longest)."""
+        """Gather indices from flat to padded, (parts * sentences * heads * longest,) int64.
+
+        Entry i is the row of (tokens, parts, heads), flattened, that goes to place i of (parts, sentences, heads,
+        longest).
+        """
         return self._remembered("unpacking", parts, heads, lambda: (
             self.slots[None, :, None] * (parts * heads) + self._numbers(parts * heads).view(parts, 1, heads, 1)
         ).flatten())
 
     def packing(self, parts: int, heads: int) -> Tensor:
-        """(tokens * parts * heads,) int64: the reverse of `unpacking`."""
+        """Gather indices from padded to flat, (tokens * parts * heads,) int64: the inverse of `unpacking`."""
         def places() -> Tensor:
             sentences, positions = self.rows[:, None] // self.longest, self.rows[:, None] % self.longest
             part, head = self._numbers(parts * heads) // heads, self._numbers(parts * heads) % heads
@@ -97,8 +100,8 @@ class Sentences:
 
 
 class _Unpack(torch.autograd.Function):
-    # Both directions are gathers: the backward of indexing would be a scatter, which is slow on CPU and adds in an
-    # order that may differ between runs.
+    # Forward and backward are both gathers. PyTorch's backward of indexing is a scatter, which is slow on CPUs and
+    # adds in an order that may differ between runs.
     @staticmethod
     def forward(ctx: Any, flat: Tensor, sentences: Sentences) -> Tensor:
         tokens, parts, heads, size = flat.shape
@@ -124,21 +127,21 @@ class _Pack(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         heads, size = ctx.shape[1], ctx.shape[3]
         padded = gradient.reshape(-1, size).index_select(0, ctx.sentences.unpacking(1, heads)).view(ctx.shape)
-        # A padded query's gradient would reach the keys and values of its sentence: it is cleared, not a repeat.
+        # The gradient of padded queries must be 0, not a copy of token 0's: it would flow into the keys and values.
         return padded.mul_(ctx.sentences.real_as(padded.dtype)), None
 
 
 def unpack(flat: Tensor, sentences: Sentences) -> Tensor:
     """(tokens, parts, heads, features) -> (parts, sentences, heads, longest, features), in one copy.
 
-    parts: such as query, key and value. Padding repeats the first token: finite values, which must never be seen.
-    Gradients that arrive there are dropped.
+    parts: such as query, key and value. Padding holds copies of the first token, so that it is finite; it must be
+    masked. Gradients of padding are dropped.
     """
     padded: Tensor = _Unpack.apply(flat, sentences)
     return padded
 
 
 def pack(padded: Tensor, sentences: Sentences) -> Tensor:
-    """(sentences, heads, longest, features) -> (tokens, heads, features); what stood in padded places is dropped."""
+    """(sentences, heads, longest, features) -> (tokens, heads, features); padding is dropped."""
     flat: Tensor = _Pack.apply(padded, sentences)
     return flat

@@ -1,7 +1,7 @@
 """Pointer networks (Vinyals et al. 2015, arXiv:1506.03134): the output is a sequence of positions of the input.
 
-p(c_m) = softmax(v^T tanh(W x_n + U h_m)) over the states x_n of the source, its end among them, where h_m is the state
-of the decoder, which reads the state that was pointed at before.
+p(c_m) = softmax(v^T tanh(W x_n + U h_m)) over the encoder states x_n, that of `</s>` included. h_m is the state of the
+decoder, whose input is the encoder state at the previous output position.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from seq2seq.model.packing import Sentences, pack, unpack
 from seq2seq.model.rnn import Encoder
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
-# Position p of a sentence, from 0, has the id FIRST_PLACE + p; its end, which is a token of the source too, has END_ID.
+# Position p of a sentence, from 0, has the id FIRST_PLACE + p; its `</s>`, also a token of the source, has END_ID.
 FIRST_PLACE = END_ID + 1
 
 States = tuple[Tensor, ...]
-"""What a recurrent layer carries on: (h,) of a GRU, (h, c) of an LSTM, each (layers, sentences, features)."""
+"""State of a recurrent layer: (h,) of a GRU, (h, c) of an LSTM, each (layers, sentences, features)."""
 
 
 def recurrent(layer: nn.RNNBase, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
     """Run a recurrent layer: (sentences, length, features) -> (sentences, length, hidden), and the last states.
 
-    States of sentences shorter than `length` have read padding.
+    The last states of sentences shorter than `length` include padding.
     """
     given = None if states is None else states if isinstance(layer, nn.LSTM) else states[0]
     outputs, after = layer(inputs, given)
@@ -52,9 +52,9 @@ def packed(rows: Tensor, sentences: Sentences) -> Tensor:
 
 @dataclass(frozen=True)
 class PointerState:
-    """Where the decoding of some rows stands.
+    """Decoding state.
 
-    memory, keys: (sentences, longest_source, features), states of the source and W x_n, shared by a sentence's rows.
+    memory, keys: (sentences, longest_source, features), encoder states and W x_n, shared by a sentence's rows.
     lengths: (sentences,), tokens of each source. states: of the decoder, (layers, rows, d_model). position: of the next
     token.
     """
@@ -79,14 +79,14 @@ class PointerState:
 
 
 class PointerNetwork(nn.Module):
-    """A bidirectional recurrent encoder, and a recurrent decoder that points at its states.
+    """Pointer network: a bidirectional recurrent encoder, and a recurrent decoder that points at encoder states.
 
-    Its target vocabulary are the places of the longest sentence: END_ID + max_positions ids.
+    Its target vocabulary consists of the positions of the longest sentence: END_ID + max_positions ids.
 
     Args:
         d_model: width of embeddings, of both directions of the encoder together, and of the decoder; even.
         cell: "gru" or "lstm".
-        max_positions: tokens of the longest sentence, its end included.
+        max_positions: tokens of the longest sentence, `</s>` included.
         scale_embedding: as in `Transformer`.
     """
 
@@ -98,7 +98,7 @@ class PointerNetwork(nn.Module):
         self.scale = math.sqrt(d_model) if scale_embedding else 1.0
         self.source_embedding = nn.Parameter(torch.empty(source_vocab_size, d_model).normal_(std=d_model**-0.5))
         self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
-        self.start_state = nn.Parameter(torch.zeros(1, d_model))                # what the decoder reads at first
+        self.start_state = nn.Parameter(torch.zeros(1, d_model))                # input of the decoder's first step
         self.first = linear(d_model // 2, decoder_layers * d_model, fused=decoder_layers)
         self.decoder: nn.RNNBase = {"gru": nn.GRU, "lstm": nn.LSTM}[cell](
             d_model, d_model, decoder_layers, batch_first=True, dropout=dropout if decoder_layers > 1 else 0.0)
@@ -108,7 +108,7 @@ class PointerNetwork(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, batch: Batch) -> LogProbabilities:
-        """log p of every place for every target position: (target_tokens, END_ID + longest_source).
+        """Return log p of every source position for every target position: (target_tokens, END_ID + longest_source).
 
         Raises:
             ValueError: a sentence is longer than `max_positions`.
@@ -117,7 +117,7 @@ class PointerNetwork(nn.Module):
         source = Sentences(batch.source_offsets, batch.source_positions, batch.longest_source)
         target = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
         memory = self.encode(batch.source, source)
-        # The state that each target token points at; the first row is what stands before the first token.
+        # The encoder state at which each target token points; row 0 is `start_state`, the input of the first step.
         begins = source.offsets.long().index_select(0, target.sentence)
         places = (begins + batch.target_input - FIRST_PLACE).clamp(0, len(memory) - 1) + 1
         read = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
@@ -167,8 +167,9 @@ class PointerNetwork(nn.Module):
         return F.pad(found, (0, self.max_positions - scores.shape[2]), value=-math.inf), after
 
     def _first_states(self, memory: Tensor, sentences: Sentences) -> States:
-        """Of the decoder, each (layers, sentences, d_model): what the encoder has read from the right."""
-        begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)       # one that only fills may be empty
+        """Return the decoder's first states, each (layers, sentences, d_model), from the encoder's backward
+        direction."""
+        begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)       # dummy sentences may be empty
         ends = memory[:, memory.shape[1] // 2 :].index_select(0, begins)
         first = self.first(ends).tanh().view(len(sentences), self.decoder.num_layers, -1).transpose(0, 1).contiguous()
         return (first, torch.zeros_like(first)) if isinstance(self.decoder, nn.LSTM) else (first,)
@@ -179,19 +180,21 @@ class PointerNetwork(nn.Module):
 
 
 def over_tokens(scores: Tensor, lengths: Tensor) -> Tensor:
-    """The scores with -inf where a source has no token. Both as in `over_places`."""
+    """Return the scores with -inf in padding. Arguments: as in `over_places`."""
     real = torch.arange(scores.shape[2], device=lengths.device) < lengths[:, None]
     return scores.masked_fill(~real[:, None], -math.inf)
 
 
 def over_places(scores: Tensor, lengths: Tensor) -> Tensor:
-    """log p over ids: none for the unknown and the start symbol, that of the source's last token for the end, then its
-    places in their order.
+    """Turn scores of source tokens into log p over target ids.
+
+    The unknown and the start symbol get -inf; END_ID gets the score of the source's last token, `</s>`; then follow the
+    positions in order.
 
     Args:
-        scores: (sentences, queries, longest_source), of each source token, its end the last. lengths: (sentences,).
+        scores: (sentences, queries, longest_source), of each source token, `</s>` last. lengths: (sentences,).
     Returns:
-        (sentences, queries, END_ID + longest_source); -inf beyond the places of a source.
+        (sentences, queries, END_ID + longest_source); -inf beyond the positions of a source.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     last = (lengths.long() - 1).clamp(min=0)[:, None, None].expand(-1, scores.shape[1], 1)

@@ -1,11 +1,11 @@
-"""The attentional encoder-decoder of Bahdanau et al. 2015 (arXiv:1409.0473): recurrent, one target position at a time.
+"""The recurrent encoder-decoder with attention of Bahdanau et al. 2015 (arXiv:1409.0473).
 
     h = bidirectional RNN over the source
     e_ti = a(s_{t-1}, h_i),  alpha_t = softmax(e_t),  c_t = sum_i alpha_ti h_i       (equations 5 and 6)
     s_t = f(s_{t-1}, [E y_{t-1}; c_t]),  p(y_t) = softmax(E' tanh(W [s_t; c_t; E y_{t-1}]))
 
-Where the paper has a maxout layer before the output there is a tanh, as in Luong et al. 2015 (arXiv:1508.04025,
-equation 5).
+Before the output layer it has a tanh, as in Luong et al. 2015 (arXiv:1508.04025, equation 5), instead of the paper's
+maxout layer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from seq2seq.model.packing import Sentences, pack, unpack
 
 
 class Encoder(nn.Module):
-    """A bidirectional GRU or LSTM; half of each annotation comes from the left, half from the right.
+    """Bidirectional GRU or LSTM. Each annotation is the concatenation of both directions.
 
-    cell: "gru" or "lstm". Between layers there is dropout.
+    outputs: width of the annotations, half of it per direction. cell: "gru" or "lstm". dropout: between layers.
     """
 
     def __init__(self, inputs: int, outputs: int, layers: int, cell: str, dropout: float) -> None:
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
 
     def forward(self, embedded: Tensor, sentences: Sentences) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs)"""
-        lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # one that only fills may be empty
+        lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # dummy sentences may be empty
         padded = unpack(embedded[:, None, None], sentences)[0, :, 0]            # (sentences, longest, inputs)
         packed = pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
         annotated, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True, total_length=sentences.longest)
@@ -49,17 +49,18 @@ class Encoder(nn.Module):
 
 
 class Cell(nn.Module):
-    """A GRU (Cho et al. 2014, as cuDNN computes it) or LSTM (Hochreiter and Schmidhuber 1997) whose input comes
-    projected, so that the part of it that is known beforehand can be projected for all positions at once.
+    """GRU (Cho et al. 2014, in cuDNN's form) or LSTM (Hochreiter and Schmidhuber 1997) cell with projected input.
 
-    gates: numbers that the projected input has for each unit, 3 or 4. parts: vectors of the state, 1 or 2.
+    The caller projects the input, so that it can project the embeddings of all positions at once.
+
+    gates: projected inputs per unit, 3 or 4. parts: vectors of the state, 1 or 2.
     """
 
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.parts = (3, 1) if cell == "gru" else (4, 2)
-        # Gates are drawn as the one matrix they are stored in. Drawn each by itself, from a range larger by sqrt(2),
-        # they learned more slowly than torch.nn.GRU (tests/test_learning.py).
+        # All gates are initialised as one matrix. With one initialisation per gate, whose range is larger by sqrt(2),
+        # the model learned more slowly than torch.nn.GRU (tests/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
@@ -76,9 +77,10 @@ class Cell(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """The decoder's attention to the annotations, with `num_heads` weights for each position (the paper has one).
+    """Attention of the decoder over the annotations, with `num_heads` heads (the paper has one).
 
-    Of the dot products only the bilinear one has parameters; the additive one has the paper's W_a, U_a and v_a.
+    The additive score has the paper's W_a, U_a and v_a. The dot products do not project query and key; only the
+    bilinear one has a parameter.
     """
 
     def __init__(self, units: int, num_heads: int, score: str, normalize: str, hard: bool) -> None:
@@ -92,20 +94,21 @@ class SourceAttention(nn.Module):
             self.baseline = nn.Linear(units, 1)
 
     def start(self, memory: Tensor, sentences: Sentences) -> Source:
-        """The annotations, (source_tokens, units), laid out for `forward`."""
+        """Prepare the annotations, (source_tokens, units), for `forward`."""
         heads = (memory.shape[0], 1, self.num_heads, -1)
         keys, values = unpack(torch.cat([self.key(memory).view(heads), memory.view(heads)], 1), sentences)
         return Source(keys, values, bias_of(sentences.real[:, None, None], memory.dtype))
 
     def weights(self, query: Tensor, source: Source) -> Tensor:
-        """(rows, units) -> (sentences, heads, rows of a sentence, longest_source)"""
+        """Attention weights: (rows, units) -> (sentences, heads, rows of a sentence, longest_source)"""
         sentences, heads, _, head_size = source.keys.shape
         queries = self.weighing.prepare(self.query(query).view(sentences, -1, heads, head_size)).transpose(1, 2)
         weights: Tensor = self.weighing(queries, source.keys, source.bias)
         return weights
 
     def forward(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor, Choices | None]:
-        """(rows, units) -> the context (rows, units), the weights, and what was drawn where hard attention learns."""
+        """(rows, units) -> context (rows, units), weights, and the sampled positions in training with hard
+        attention."""
         weights, choices = self.weights(query, source), None
         chosen = weights
         if self.hard:
@@ -116,10 +119,10 @@ class SourceAttention(nn.Module):
 
 
 class Source(NamedTuple):
-    """The annotations as attention reads them.
+    """Annotations as keys and values of attention.
 
-    keys, values: (sentences, heads, longest_source, head_size). bias: (sentences, 1, 1, longest_source), 0 for a token
-    and far below elsewhere.
+    keys, values: (sentences, heads, longest_source, head_size). bias: (sentences, 1, 1, longest_source), added to the
+    scores: 0 for a token, a large negative number for padding.
     """
 
     keys: Tensor
@@ -128,10 +131,14 @@ class Source(NamedTuple):
 
 
 def who_goes_on(sentences: Sentences) -> tuple[list[int], Tensor | None]:
-    """The number of sentences computed at each position, in an order, (sentences,), with the longest first.
+    """Plan a recurrent pass over targets of different length.
 
-    Those that have ended leave when they are a quarter, for to leave has a price, too. On a GPU, whose sizes the host
-    does not know, all stay, in their own order (None).
+    Finished sentences are removed when at least a quarter of the remaining ones have ended, because removal costs time,
+    too. On a GPU, where the host does not know the lengths, no sentence is removed.
+
+    Returns:
+        The number of sentences computed at each position, and the order of the sentences, (sentences,), longest first;
+        None: unchanged.
     """
     if sentences.offsets.is_cuda:
         return [len(sentences)] * sentences.longest, None
@@ -140,13 +147,13 @@ def who_goes_on(sentences: Sentences) -> tuple[list[int], Tensor | None]:
     left = (lengths > torch.arange(sentences.longest)[:, None]).sum(1).tolist()
     going_on = [len(sentences)] * bool(left)
     for rows in left[1:]:
-        # `longest` may be rounded up: positions that nobody has.
+        # `longest` may be rounded up, to positions that no sentence has.
         going_on.append(max(1, rows) if rows <= 0.75 * going_on[-1] else going_on[-1])
     return going_on, order
 
 
 def _places(sentences: Sentences, going_on: list[int], order: Tensor | None) -> Tensor:
-    """(tokens,) int64, of each token its row among those that were computed, one position behind another."""
+    """Return the row of each token, (tokens,) int64, in the concatenation of the computed positions."""
     device = sentences.offsets.device
     begins = torch.tensor([0, *going_on[:-1]], device=device).cumsum(0)
     rank = torch.arange(len(sentences), device=device) if order is None else order.argsort()
@@ -155,9 +162,10 @@ def _places(sentences: Sentences, going_on: list[int], order: Tensor | None) -> 
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """Where decoding stands.
+    """Decoding state.
 
-    hidden: (layers, parts, rows, units). output: (rows, units), what the last step ended with.
+    hidden: (layers, parts, rows, units). output: (rows, units), input of the output layer in the last step, for input
+        feeding.
     """
 
     hidden: Tensor
@@ -181,19 +189,19 @@ class RecurrentState:
 
 
 class RecurrentModel(nn.Module):
-    """Encoder, attention, decoder, embeddings and output layer. `build_model` makes one from a recipe.
+    """Recurrent encoder and decoder with attention, embeddings and output layer. `build_model` builds it from a recipe.
 
     Args:
         d_model: size of embeddings, annotations and decoder states; even.
-        cell: "gru" or "lstm". encoder_layers, decoder_layers: how many stand one on another; attention asks with the
-            last decoder layer, and its context enters the first.
-        score, normalize: see `attention.Weighing`. hard: attend to one position, drawn in training.
-        input_feeding: what a step ends with enters the next one (Luong et al. 2015, section 3.3).
+        cell: "gru" or "lstm". encoder_layers, decoder_layers: numbers of layers. The query of attention is the state of
+            the last decoder layer; the context is an input of the first.
+        score, normalize: see `attention.Weighing`. hard: attend to a single position, sampled in training.
+        input_feeding: feed the attentional hidden state of a step to the next one (Luong et al. 2015, section 3.3).
         dropout: on embeddings, between layers and before the output layer.
         max_positions: tokens of the longest sentence.
         tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
     Raises:
-        ValueError: vocabularies of different size cannot share one matrix.
+        ValueError: all embeddings are tied, but the vocabularies differ in size.
     """
 
     def __init__(
@@ -216,7 +224,8 @@ class RecurrentModel(nn.Module):
         self.cells = nn.ModuleList(Cell(cell, d_model) for _ in range(decoder_layers))
         gates, parts = (3, 1) if cell == "gru" else (4, 2)
         self.first = linear(d_model // 2, decoder_layers * parts * d_model, fused=decoder_layers * parts)
-        # What enters the cells and the output layer, apart by where it comes from.
+        # Inputs of the first cell and of the output layer: the embedding, the context and the fed-back state have a
+        # projection each.
         self.embedded_in = linear(d_model, (gates + 1) * d_model)
         self.context_in = linear(d_model, (gates + 1) * d_model)
         self.fed_in = linear(d_model, gates * d_model) if input_feeding else None
@@ -233,14 +242,14 @@ class RecurrentModel(nn.Module):
         """
         self._check_length(sentences.longest)
         memory = self.encoder(self._embed(self.source_embedding, source), sentences)
-        # tanh(W_s h_1), h_1 what the backward direction ends with (section A.2.2).
+        # tanh(W_s h_1), with h_1 the last state of the backward direction (section A.2.2).
         begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)
         ends = memory[:, self.d_model // 2 :].index_select(0, begins)
         first = self.first(ends).tanh().view(len(sentences), len(self.cells), -1, self.d_model)
         return memory, first.permute(1, 2, 0, 3).contiguous()
 
     def forward(self, batch: Batch) -> Logits | Mixture:
-        """Scores of every target position, (target_tokens, vocab_size) as the product that makes them.
+        """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
 
         Raises:
             ValueError: a sentence is longer than `max_positions`.
@@ -298,13 +307,14 @@ class RecurrentModel(nn.Module):
 
     def _advance(self, embedded: Tensor, hidden: Tensor, output: Tensor,
                  source: Source) -> tuple[Tensor, Tensor, Tensor, Choices | None]:
-        """One position of every row.
+        """Compute one position of every row.
 
         Args:
-            embedded: (rows, (gates + 1) * d_model), what the last token gives to the first cell and to the output.
-            hidden: (layers, parts, rows, d_model). output: (rows, d_model), of the position before.
+            embedded: (rows, (gates + 1) * d_model), projections of the last token's embedding for the first cell and
+                for the output.
+            hidden: (layers, parts, rows, d_model). output: (rows, d_model). Both of the previous position.
         Returns:
-            hidden and output of this position, the weights of the attention, and what was drawn.
+            hidden and output of this position, the attention weights, and the positions sampled by hard attention.
         """
         context, weights, choices = self.attention(hidden[-1, 0], source)
         entering = embedded + self.context_in(context)

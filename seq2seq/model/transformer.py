@@ -39,13 +39,13 @@ class FeedForward(nn.Module):
         return projected
 
     def stepping(self) -> Callable[[Tensor], Tensor]:
-        """`forward` with its parts looked up once."""
+        """Return `forward` as a plain function, whose modules and parameters are looked up only once."""
         inner, activation, outer = self.inner.forward, self.activation, self.outer.forward
         return lambda hidden: outer(activation(inner(hidden)))
 
 
 class Residual(nn.Module):
-    """The residual connection, dropout and norm around a sublayer f.
+    """Residual connection, dropout and layer norm around a sublayer f.
 
     post-norm: norm(x + dropout(f(x))), the paper's (section 3.1); pre-norm: x + dropout(f(norm(x))).
     Used as `residual.leave(x, f(residual.enter(x)))`.
@@ -58,16 +58,16 @@ class Residual(nn.Module):
         self.pre_norm = pre_norm
 
     def enter(self, hidden: Tensor) -> Tensor:
-        """What the sublayer reads, (rows, d_model)."""
+        """Return the input of the sublayer, (rows, d_model)."""
         return self.norm(hidden) if self.pre_norm else hidden
 
     def leave(self, hidden: Tensor, output: Tensor) -> Tensor:
-        """Join the sublayer's output to what entered, (rows, d_model)."""
+        """Add the sublayer's output to the residual stream, (rows, d_model)."""
         joined = hidden + self.dropout(output)
         return joined if self.pre_norm else self.norm(joined)
 
     def stepping(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-        """`enter` and `leave` for decoding: without dropout, and the output is overwritten."""
+        """Return `enter` and `leave` for decoding: without dropout; `leave` overwrites the sublayer's output."""
         norm = partial(torch.layer_norm, normalized_shape=self.norm.normalized_shape, weight=self.norm.weight,
                        bias=self.norm.bias, eps=self.norm.eps)
         if self.pre_norm:
@@ -115,8 +115,8 @@ class DecoderLayer(nn.Module):
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
                 memory_sentences: Sentences) -> tuple[Tensor, Choices | None]:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and what hard attention drew.
-        """
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the positions sampled by
+        hard attention."""
         attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=True)
         hidden = self.self_residual.leave(hidden, attended)
         attended, choices = self.cross_attention(self.cross_residual.enter(hidden), memory, sentences,
@@ -124,22 +124,26 @@ class DecoderLayer(nn.Module):
         return self._feed_forward(self.cross_residual.leave(hidden, attended)), choices
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> LayerCache:
-        """The cache before the first step: memory (source_tokens, d_model) projected once, no slot for the target."""
+        """Return the cache before the first step, with the projected memory and no target slot.
+
+        memory: (source_tokens, d_model).
+        """
         keys, values = self.cross_attention.start(memory, memory_sentences)
         empty = keys[:, :, :0]
         return LayerCache(empty, empty, keys, values)
 
     def stepping(self) -> DecoderStep:
-        """The function for one position of every row. Its parts are looked up here, once: in each step of one sentence,
-        that would take a fifth of the time.
+        """Return the function that computes one position of every row.
+
+        Modules are looked up here, once: in every step, the lookup would take a fifth of the time of one sentence.
 
         step(hidden, cache, slot, target_bias, source_bias):
             hidden: (rows, d_model)
-            slot: where in the cache this position is written, one slot for each row of a sentence.
-            target_bias: (sentences, heads, rows of a sentence, slots), of the slots up to the last that is taken.
-            source_bias: (sentences, heads, 1, longest_source). 0 where a row may look, -inf elsewhere.
+            slot: first slot of the cache for this position, one slot for each row of a sentence.
+            target_bias: (sentences, heads, rows of a sentence, slots), of the slots up to the last written one.
+            source_bias: (sentences, heads, 1, longest_source). Both: 0 where a row may attend, -inf elsewhere.
         Returns:
-            (rows, d_model), and what its cross-attention read, of the same shape.
+            The layer's output, (rows, d_model), and the input of its cross-attention, of the same shape.
         """
         attend_to_target, attend_to_source = self.self_attention.stepping(), self.cross_attention.stepping()
         transform = self.feed_forward.stepping()
@@ -163,20 +167,20 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder, decoder, embeddings and output layer. `build_model` makes one from a recipe.
+    """Transformer encoder and decoder with embeddings and output layer. `build_model` builds it from a recipe.
 
     Args:
-        source_vocab_size, target_vocab_size: equal where all embeddings are tied.
-        tied_embeddings: "all" (source, target and output are one matrix), "decoder" (target and output), "none".
+        source_vocab_size, target_vocab_size: must be equal if all embeddings are tied.
+        tied_embeddings: "all" (source, target and output share one matrix), "decoder" (target and output), "none".
         scale_embedding: e = sqrt(d_model) E[index] (section 3.4).
         positions: "sinusoidal" or "learned", counted from 0.
         max_positions: tokens of the longest sentence.
-        score, normalize: of all attention, see `attention.Weighing`.
-        window: self-attention sees positions no further away than this; None is the whole sentence.
-        hard: the last layer's attention to the source is hard, see `attention.CrossAttention`.
-        copy: pieces of the source can be copied, see `copying.CopyHead`.
+        score, normalize: of every attention, see `attention.Weighing`.
+        window: largest distance between positions in self-attention; None: no limit.
+        hard: hard cross-attention in the last layer, see `attention.CrossAttention`.
+        copy: copy mechanism, see `copying.CopyHead`.
     Raises:
-        ValueError: vocabularies of different size cannot share one matrix.
+        ValueError: all embeddings are tied, but the vocabularies differ in size.
     """
 
     def __init__(
@@ -228,7 +232,7 @@ class Transformer(nn.Module):
         return output
 
     def forward(self, batch: Batch) -> Logits | Mixture:
-        """Scores of every target position, (target_tokens, vocab_size) as the product that makes them.
+        """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
 
         Raises:
             ValueError: a sentence is longer than `max_positions`.
@@ -239,7 +243,7 @@ class Transformer(nn.Module):
         memory = self.encode(batch.source, source_sentences)
         hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input,
                              target_sentences.positions)
-        choices = None                                                          # of the last layer, if it is hard
+        choices = None                                                          # of the last layer, with hard attention
         for layer in self.decoder:
             hidden, choices = layer(hidden, memory, target_sentences, source_sentences)
         logits = replace(self._logits(hidden), choices=choices)
@@ -262,7 +266,7 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[DecoderStep] | None = None) -> tuple[Tensor, TransformerState]:
-        """See `interface.Seq2Seq.step`. steps: what `stepping` of each layer returned, if that is known."""
+        """See `interface.Seq2Seq.step`. steps: results of each layer's `stepping`, to avoid calling it again."""
         self._check_length(state.position + 1)
         before = state.with_room()
         after = before.extended()

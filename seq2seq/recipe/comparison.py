@@ -1,4 +1,4 @@
-"""What has changed between the recipe of a run and the recipe it is resumed with."""
+"""Differences between the recipe of a run and the recipe it is resumed with."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,22 +24,22 @@ PROLONGING = (
     "training.device",
     "training.threads",
 )
-"""Keys, or sections of keys, that only prolong a run or report about it: a run that exists may take over new values."""
+"""Keys, or sections of keys, that only prolong a run or report about it: they may change when the run is resumed."""
 
 
 REFUSING = "max_line_bytes"
-"""This key of any corpus decides what is refused, never what is read."""
+"""Key of a corpus that only decides which text is refused; it never changes the text that is read."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A key with two values."""
+    """Key with its value in two recipes."""
 
     key: str
     old: Any
     new: Any
     prolongs: bool
-    """The key only prolongs or reports; the run can go on with the new value."""
+    """True if the key only prolongs or reports, so that the run can resume with the new value."""
 
     def __str__(self) -> str:
         old, new = ("not set" if value is None else value for value in (self.old, self.new))
@@ -47,8 +47,10 @@ class Difference:
 
 
 def differences(old: Recipe, new: Recipe) -> list[Difference]:
-    """Every key whose value differs, in the order of the schema. Recipes are compared with absolute paths, so that
-    the same files named from another directory are no difference."""
+    """Return every key whose value differs, in the order of the schema.
+
+    Paths are compared as absolute paths, so that the same file named from another directory is no difference.
+    """
     before, after = (dict(_leaves(recipe.resolve().model_dump(mode="json"), "")) for recipe in (old, new))
     return [
         Difference(key, before.get(key), after.get(key), prolongs(key))
@@ -58,12 +60,12 @@ def differences(old: Recipe, new: Recipe) -> list[Difference]:
 
 
 def prolongs(key: str) -> bool:
-    """Whether a run that exists may take over another value of the key."""
+    """Return True if the value of the key may change when a run is resumed."""
     return key.endswith(f".{REFUSING}") or any(key == start or key.startswith(f"{start}.") for start in PROLONGING)
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything that is no section and no list."""
+    """Yield (dotted key, value) of every scalar in a nested value."""
     if isinstance(value, dict | list):
         for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _leaves(inner, f"{key}.{step}" if key else str(step))

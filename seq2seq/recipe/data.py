@@ -15,11 +15,11 @@ TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
 OF_COLUMNS = (".tsv", ".csv")
-"""Formats whose columns have numbers, or names in their first line."""
+"""Formats whose columns are numbered, or named in the first line."""
 
 
 def _text_or_column(value: Any) -> Any:
-    """Refuse what is neither text nor a column number in one message; pydantic has one for each type of a union."""
+    """Return text or a column number; refuse anything else with one message, where pydantic has one per type."""
     if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         if isinstance(value, int) and value < 1:
             raise ValueError(f"columns count from 1, found {value}")
@@ -39,51 +39,52 @@ class Corpus(Section):
     A language model reads text of one language, in the same forms: `{text: train.en}`, `{file: pairs.tsv, text: 2}`, or
     `{hub: wmt/wmt14, config: de-en, split: train, text: en}`.
 
-    A model can make one of the sides: `{target: mono.en, translated_by: runs/en_de}` is back-translation,
-    `{source: train.de, translated_by: runs/teacher}` distillation.
+    A model can translate one side into the other: `{target: mono.en, translated_by: runs/en_de}` is back-translation,
+    `{source: train.de, translated_by: runs/teacher}` is knowledge distillation.
     """
 
     source: PathOrColumn = None
-    """The file of source sentences, one a line (may end in .gz or .zst); with `file` or `hub`, the column that holds
-    them, or of a .tmx their language."""
+    """File of source sentences, one per line (may end in .gz or .zst); with `file` or `hub`, their column, or in a .tmx
+    their language."""
     target: PathOrColumn = None
-    """The file of target sentences, line by line the translations; with `file` or `hub`, the column."""
+    """File of target sentences, the translations line by line; with `file` or `hub`, their column."""
     text: PathOrColumn = None
-    """Instead of `source` and `target`, for a language model: the file of sentences, or the column that holds them."""
+    """For a language model, instead of `source` and `target`: file of sentences, or their column."""
     file: str | None = None
     """One file of pairs: .tsv, .csv (RFC 4180: commas, and double quotes around text with commas), .jsonl, a
     translation memory .tmx (each may end in .gz or .zst as well) or .parquet. Without `source` and `target`, the first
     two columns of a .tsv or .csv, or the recipe's languages in a .tmx."""
     header: bool = False
-    """The first line of a .tsv or .csv names its columns; without it, columns are numbers from 1."""
+    """The first line of a .tsv or .csv contains the names of its columns; otherwise columns are numbered from 1."""
     markup: bool = False
-    """Keep the codes of the format that the text of a .tmx came from, such as `<b>`; otherwise they are left out."""
+    """Keep inline markup in the text of a .tmx, such as `<b>`; otherwise it is removed."""
     hub: str | None = None
-    """A data set of the Hugging Face hub. `source` and `target` are columns, or keys of its `translation` column."""
+    """Data set of the Hugging Face hub. `source` and `target` are columns, or keys of its `translation` column."""
     config: str | None = None
-    """Which configuration of the `hub` data set."""
+    """Configuration of the `hub` data set."""
     split: str | None = None
-    """Which split of the `hub` data set."""
+    """Split of the `hub` data set."""
     streaming: bool = False
-    """Read the `hub` data set as it arrives, without keeping a copy: for one larger than the disk."""
+    """Stream the `hub` data set instead of saving a copy, for one larger than the disk."""
     translated_by: str | None = None
-    """In training: a model (a run or a bundle, relative to the recipe file) that translates the side that is given,
-    `target` or `source`, into the one that is not."""
+    """For a training corpus with only `target` or only `source`: the model (a run or a bundle, relative to the recipe
+    file) that translates it into the other side."""
     sampling: bool | None = None
-    """With `translated_by`: draw translations instead of searching for the best. Not set: sources are drawn, targets
-    are searched for."""
+    """With `translated_by`: sample the translations instead of searching for the best. Not set: synthetic sources are
+    sampled, synthetic targets are searched for."""
     tag: str | None = None
-    """Written before each source, so that the model can tell this corpus from others: `<BT>` for back-translated text
-    (Caswell et al. 2019)."""
+    """Text to put before each source, so that the model can tell this corpus from others: `<BT>` for back-translated
+    text (Caswell et al. 2019)."""
     name: str | None = None
-    """What reports call this corpus. Otherwise they name its source."""
+    """Name of the corpus in reports. Not set: its source."""
     weight: PositiveFloat = 1.0
-    """How often each pair is seen in an epoch. 2 shows it twice, 0.5 shows a half of the pairs, another each epoch."""
+    """Number of times that each pair is seen in an epoch. 2 shows it twice; 0.5 shows half of the pairs, drawn anew in
+    each epoch."""
     limit: PositiveInt | None = None
-    """Read no more than this many pairs, from the first."""
+    """Read at most this many pairs, from the first."""
     max_line_bytes: PositiveInt = LONGEST_LINE
-    """Refuse text with a longer line, or a .tmx with a longer segment: it lacks line ends, or is a small packed file
-    that would fill the memory."""
+    """Refuse text with a longer line, or a .tmx with a longer segment: it lacks line ends, or is a small compressed
+    file that would fill the memory."""
 
     @model_validator(mode="after")
     def _exactly_one_form(self) -> "Corpus":
@@ -110,7 +111,9 @@ class Corpus(Section):
         if self.form == "files":
             if not named:
                 needed = "`source` and `target` (two files)" if self.text is None else "a file of `text`"
-                raise ValueError(f"a corpus needs {needed}, or `file`, or `hub`")
+                alone = self.target is not None and self.source is None
+                raise ValueError(f"a corpus needs {needed}, or `file`, or `hub`"
+                                 f"{'; that of a language model, `text`' if alone else ''}")
             return self
         if self.form == "table" and self.table_format is None:
             raise MistakeAt(
@@ -124,7 +127,7 @@ class Corpus(Section):
             raise ValueError("give both columns, `source` and `target`, or neither")
         if self.in_recipes_languages:
             return self
-        by_number = self.table_format in OF_COLUMNS and not self.header
+        by_number = self.has_numbered_columns
         if by_number and any(isinstance(column, str) for column in self.columns):
             raise ValueError(f"a {self.table_format} without `header: true` has numbered columns, such as `source: 1, "
                              "target: 2`")
@@ -135,31 +138,36 @@ class Corpus(Section):
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The keys of its texts: source and target, or text."""
+        """Keys that hold its texts: source and target, or text."""
         return ("source", "target") if self.text is None else ("text",)
 
     def tagged(self, source: str) -> str:
-        """A source as the model sees it."""
+        """Return the source sentence as the model reads it, with the tag before it."""
         return f"{self.tag} {source}" if self.tag else source
 
     @property
     def untagged(self) -> "Corpus":
-        """The same text as it lies, for whoever judges it: an empty source would not be empty with a tag."""
+        """Return the corpus without its tag, for code that judges the text: with a tag no source is empty."""
         return self.model_copy(update={"tag": None})
 
     @property
     def in_recipes_languages(self) -> bool:
-        """Whether it is a translation memory that does not say which of its languages are meant."""
+        """True for a translation memory without `source` and `target`: the recipe's languages are read from it."""
         return self.table_format == ".tmx" and self.source is None and self.text is None
 
     @property
+    def has_numbered_columns(self) -> bool:
+        """True of a table whose columns have numbers, not names."""
+        return self.table_format in OF_COLUMNS and not self.header
+
+    @property
     def form(self) -> Literal["files", "table", "hub"]:
-        """Which of the three forms this corpus has."""
+        """Form of the corpus, one of three."""
         return "hub" if self.hub is not None else "table" if self.file is not None else "files"
 
     @property
     def table_format(self) -> str | None:
-        """Its ending, one of `TABLE_FORMATS`, for a corpus with `file`; None for other forms and other endings."""
+        """Suffix of `file`, one of `TABLE_FORMATS`; None for other forms and other suffixes."""
         name = self.file or ""
         suffix = Path(name).suffix
         if suffix in PACKED:
@@ -169,7 +177,7 @@ class Corpus(Section):
 
     @property
     def columns(self) -> tuple[str | int, ...]:
-        """Where each of `sides` is: a column, or a file in a corpus of files."""
+        """Column of each of `sides`, or its file in a corpus of files."""
         if self.text is not None:
             return (self.text,)
         if self.translated_by is not None:
@@ -178,12 +186,12 @@ class Corpus(Section):
 
     @property
     def samples(self) -> bool:
-        """Of a corpus with `translated_by`: whether its translations are drawn."""
+        """True if the translations of a corpus with `translated_by` are sampled."""
         return self.source is None if self.sampling is None else self.sampling
 
     @property
     def label(self) -> str:
-        """What reports call this corpus."""
+        """Name of the corpus in reports."""
         if self.name is not None:
             return self.name
         if self.form == "hub":
@@ -192,11 +200,14 @@ class Corpus(Section):
 
     @property
     def paths(self) -> list[Path]:
-        """The files that the corpus is read from, as they are written."""
+        """Files of the corpus, as written in the recipe."""
         return [Path(str(getattr(self, key))) for key in self._path_keys()]
 
     def resolve(self, directory: Path, recipe_directory: Path | None = None) -> "Corpus":
-        """The same corpus with absolute paths, which were relative to `directory`; that of a model, to the recipe's."""
+        """Return a copy with absolute paths.
+
+        directory: that the files are relative to. recipe_directory: that `translated_by` is relative to.
+        """
         paths = {key: os.path.abspath(directory / getattr(self, key)) for key in self._path_keys()}
         if self.translated_by is not None:
             paths["translated_by"] = os.path.abspath((recipe_directory or directory) / self.translated_by)
@@ -208,10 +219,11 @@ class Corpus(Section):
 
 
 class Cleaning(Section):
-    """Which training pairs are left out; each is counted with its reason. Pairs with an empty side always are."""
+    """Filters that drop training pairs; the log counts the pairs by reason. Pairs with an empty side are always
+    dropped."""
 
     max_characters: PositiveInt = 5000
-    """Drop pairs with a side longer than this. Keeps wreckage of web pages away from the tokenizer."""
+    """Drop pairs with a side longer than this. Keeps debris of web pages away from the tokenizer."""
     max_pieces: PositiveInt = 256
     """Drop pairs with a side of more subword pieces than this."""
     max_length_ratio: Annotated[float, Field(gt=1)] | None = None
@@ -224,36 +236,37 @@ class Cleaning(Section):
     remove_damaged: bool = False
     """Drop pairs with U+FFFD, control characters, or text read in a wrong encoding (`Ã¤` for `ä`)."""
     min_number_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Drop pairs in which a smaller share of the numbers in digits, of the side with more, has a counterpart on the
-    other side: digits, Chinese or Japanese numerals, English or German number words. The cheapest sign of a wrong pair
-    in text from the web; 0.7 is a good value. Not set: none are dropped, for number words of other languages are not
-    known."""
+    """Drop pairs in which a smaller share of the numbers has a counterpart on the other side. Counted are the numbers
+    in digits of the side that has more; a counterpart may be in digits, Chinese or Japanese numerals, English or German
+    number words. The cheapest sign of a wrong pair in text from the web; 0.7 is a good value. Not set: none are
+    dropped, because number words of other languages are not known."""
     max_length_deviation: PositiveFloat | None = None
-    """Drop pairs whose lengths lie more standard deviations apart than this from what is usual in the corpus (Gale and
-    Church 1993), learned from its first 10,000 pairs, which should be like the rest. 3 suits text from the web, 4
-    costs fewer good pairs. Not set: none are dropped."""
+    """Drop pairs whose target is more than this many standard deviations longer or shorter than expected for its source
+    (Gale and Church 1993). The expectation is learned from the first 10,000 pairs, which should be like the rest. 3
+    suits text from the web, 4 costs fewer good pairs. Not set: none are dropped."""
     language: Literal["any", "sides", "lingua"] = "any"
-    """Drop pairs with a side in a wrong language. `sides` learns from the first 10,000 pairs what both sides look like
-    and drops text that looks like the other side; `lingua` knows 75 languages and takes some
-    10 ms a pair (`pip install lingua-language-detector`)."""
+    """Drop pairs with a side in a wrong language. `sides` learns from the first 10,000 pairs what each side looks like
+    and drops text that looks like the other side; `lingua` knows 75 languages and takes about 10 ms per pair
+    (`pip install lingua-language-detector`)."""
 
 
 class Data(Section):
     """Parallel text to train on, to validate with and to test with."""
 
     root: str = "."
-    """Directory that the paths of the corpora start from; itself relative to the recipe file."""
+    """Directory that the paths of the corpora are relative to; itself relative to the recipe file."""
     train: Annotated[tuple[Corpus, ...], Field(strict=False, min_length=1)]
     """List of training corpora."""
     temperature: Annotated[float, Field(ge=1)] = 1.0
-    """How much more often small training corpora are seen: each is drawn as often as its size (times its weight) to
-    the power of 1 / temperature says (Arivazhagan et al. 2019). 1 takes them as large as they are."""
+    """Temperature that oversamples small training corpora: each is sampled in proportion to its size (times its weight)
+    to the power of 1 / temperature (Arivazhagan et al. 2019). 1 keeps the natural proportions."""
     valid: Corpus
-    """Corpus that decides during training which model is best."""
+    """Validation corpus, which selects the best model during training."""
     test: dict[TestName, Corpus] = {}
-    """Test corpora by name. The finished model is measured on each."""
+    """Test corpora by name. The finished model is evaluated on each."""
     cleaning: Cleaning = Cleaning()
-    """Which training pairs are left out."""
+    """Filters that drop training pairs; the log counts the pairs by reason. Pairs with an empty side are always
+    dropped."""
 
     @field_validator("valid", "test")
     @classmethod
@@ -266,11 +279,11 @@ class Data(Section):
         return value
 
     def keyed_corpora(self) -> Iterator[tuple[tuple[str | int, ...], Corpus]]:
-        """All corpora, train, valid and test, each with the steps of its key below `data`."""
+        """Yield all corpora (train, valid, test), each after its key below `data`."""
         yield from ((("train", number), corpus) for number, corpus in enumerate(self.train))
         yield ("valid",), self.valid
         yield from ((("test", name), corpus) for name, corpus in self.test.items())
 
     def corpora(self) -> Iterator[Corpus]:
-        """All corpora: train, valid, test."""
+        """Yield all corpora: train, valid, test."""
         yield from (corpus for _, corpus in self.keyed_corpora())

@@ -1,4 +1,4 @@
-"""The `decoding` section of a recipe: what is searched for, and how."""
+"""The `decoding` section of a recipe: the options of search and sampling."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypedDict
@@ -17,77 +17,78 @@ from seq2seq.recipe.section import Pieces, Section, Tokens
 Phrases = Annotated[tuple[str, ...], Field(strict=False)]
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
 DRAWN: dict[str, Any] = {"sampling": True, "n_best": 1, "mbr": 0, "diverse_groups": 1, "require": ()}
-"""Keys with which one translation is drawn, whatever is searched for otherwise."""
+"""Values that turn any `decoding` section into one that draws a single sample per sentence."""
 
 
 class DecodingSection(Section):
-    """How translations are searched."""
+    """Search options."""
 
     beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Hypotheses kept for each sentence; 1 is greedy search. Of no use with `sampling`."""
+    """Number of hypotheses kept for each sentence; 1 is greedy search. Ignored with `sampling`."""
     patience: Annotated[float, Field(ge=1, le=100)] = 1.0
-    """A sentence is done when this times `beam_size` hypotheses have ended (Kasai et al. 2022). Raise it for a model
-    that is very sure of its words: what ends early, however improbable, can be enough before the best has ended."""
+    """The search of a sentence stops when `patience` * `beam_size` hypotheses have ended (Kasai et al. 2022). Raise it
+    for a model with sharp distributions: there improbable hypotheses that end early can fill the beam before the best
+    one has ended."""
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Exponent of the length that a hypothesis' log-probability is divided by. 0 prefers short ones."""
+    """Exponent of the length that divides a hypothesis' log-probability. 0 prefers short translations."""
     length_penalty_form: Literal["power", "wu"] = "power"
-    """The divisor: length^penalty, or ((5 + length) / 6)^penalty of Wu et al. 2016."""
+    """Form of the divisor: length^penalty, or ((5 + length) / 6)^penalty of Wu et al. 2016."""
     coverage_penalty: NonNegativeFloat = 0.0
-    """Strength of the penalty for source pieces that got little attention (Wu et al. 2016, equation 14), in the score
-    of hypotheses that have ended. 0 turns it off."""
+    """Strength of the penalty for source pieces that got little attention (Wu et al. 2016, equation 14), applied to the
+    score of finished hypotheses. 0 turns it off."""
     min_length: Pieces = 0
-    """Shortest translation, in pieces. Of a line translated in parts, each part."""
+    """Shortest translation, in pieces. If a line is translated in parts, it applies to each part."""
     max_length: Tokens | None = None
-    """Longest translation, in pieces, where `max_length_ratio` allows more. Not set: no other limit."""
+    """Upper limit of a translation's length in pieces, in addition to `max_length_ratio`. Not set: no other limit."""
     max_length_ratio: PositiveFloat = 2.0
     """Longest translation, in pieces: this times the source's pieces, plus `max_length_offset`."""
     max_length_offset: Pieces = 20
     """Pieces that a translation may have beyond `max_length_ratio` times its source."""
     no_repeat_ngram: Pieces = 0
-    """No so many pieces in a row stand in a translation twice. 0 turns it off."""
+    """No n-gram of this many pieces occurs twice in a translation. 0 turns it off."""
     ignore_case: bool = False
-    """`forbid` and `require` mean their phrases in any casing: `dog` also `Dog` and `DOG`."""
+    """Match the phrases of `forbid` and `require` in any casing: `dog` also as `Dog` and `DOG`."""
     forbid: Phrases = ()
-    """Words or phrases that no translation holds. In languages with spaces only whole words are meant: `art` forbids no
-    `party`."""
+    """Words or phrases that no translation may contain. In languages with spaces they match whole words only: `art`
+    does not forbid `party`."""
     require: Phrases = ()
-    """Words or phrases that every translation holds. In languages with spaces as whole words: `kicking` is no `kick`.
-    Wants a beam about as wide as they have pieces."""
+    """Words or phrases that every translation must contain. In languages with spaces they match whole words only:
+    `kicking` does not count as `kick`. Needs a beam about as wide as the number of their pieces."""
     diverse_groups: PositiveInt = 1
-    """Groups of the beam that avoid each other's words (diverse beam search, Vijayakumar et al. 2016); must divide
-    `beam_size`. 1 turns it off."""
+    """Number of groups of the beam that avoid each other's words (diverse beam search, Vijayakumar et al. 2016); must
+    divide `beam_size`. 1 turns it off."""
     diverse_strength: NonNegativeFloat = 0.5
-    """What a word loses, in nats, for each hypothesis of an earlier group that chose it in the same step."""
+    """Penalty of a word, in nats, for each hypothesis of an earlier group that chose it in the same step."""
     sampling: bool = False
-    """Draw translations instead of searching for the most probable ones; `n_best` says how many of each sentence."""
+    """Sample translations instead of searching for the most probable ones; `n_best` is the number of samples."""
     temperature: PositiveFloat = 1.0
-    """Of samples: below 1 the probable becomes more probable, above 1 everything more alike."""
+    """Softmax temperature of sampling: below 1 sharpens the distribution, above 1 flattens it."""
     top_k: Pieces = 0
-    """Of samples: only the so many most probable pieces. 0: all."""
+    """Sample from the k most probable pieces only. 0: all."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of samples: only the smallest set of pieces whose probabilities reach this sum."""
+    """Sample from the smallest set of pieces whose probabilities reach this sum (nucleus sampling)."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Of samples: only pieces at least so many times as probable as the most probable one."""
+    """Sample only from pieces that have at least this share of the most probable piece's probability."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Samples follow from it and the number of the line."""
+    """Seed of the samples; each line's samples depend on it and on the line number."""
     mbr: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Of so many candidates (samples, or the best of the beam) take the one that agrees most with all of them by chrF:
-    minimum-Bayes-risk decoding. 0 turns it off."""
+    """Minimum-Bayes-risk decoding: number of candidates (samples, or the best of the beam), of which the one with the
+    highest mean chrF against all of them is chosen. 0 turns it off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Translations given for each sentence, at most `beam_size`, or `mbr`; with `sampling`, the samples."""
+    """Number of translations per sentence, at most `beam_size`, or `mbr`; with `sampling`, the number of samples."""
     safety_net: bool = True
-    """Look for faults in each translation: nothing translated, loops, lengths that cannot be, copies, numbers and
-    addresses of the source that got lost. Where there are some, search again in another way and take what has fewer.
+    """Look for faults in each translation: nothing translated, loops, an impossible length, copied source text, lost
+    numbers and addresses. If there are any, search again with other options and keep the translation with fewer faults.
     Samples and `mbr` are not searched again."""
     word_confidence: bool = False
-    """Also tell how sure the model is of each word: the geometric mean of the probabilities of its pieces."""
+    """Also report the model's confidence in each word: the geometric mean of the probabilities of its pieces."""
     ensemble_mean: Literal["probability", "log_probability"] = "probability"
-    """Where several models translate together: the mean of what."""
+    """Mean that an ensemble takes of its models' predictions: of probabilities or of log-probabilities."""
     fusion_weight: NonNegativeFloat = 0.2
-    """Where a language model helps: the weight of its log-probability beside the model's."""
+    """Weight of a fused language model's log-probability; the translation model's has weight 1."""
     batch_tokens: Tokens = 8192
-    """Source tokens translated together in greedy search; of a wider beam, half as many times fewer. Changes speed and
-    memory, not the translations."""
+    """Source tokens per batch in greedy search; a beam of N > 2 gets 2 / N of them. Changes speed and memory, not the
+    translations."""
 
     @field_validator("max_length")
     @classmethod
@@ -117,7 +118,9 @@ class DecodingSection(Section):
     def _groups_divide_beam(cls, groups: int, info: ValidationInfo) -> int:
         beam_size = info.data.get("beam_size", groups)
         if beam_size % groups:
-            raise ValueError(f"a beam of {beam_size} cannot be cut into {groups} groups of equal size")
+            fitting = [str(size) for size in (beam_size // groups * groups, -(-beam_size // groups) * groups) if size]
+            raise ValueError(f"a beam of {beam_size} cannot be cut into {groups} groups of equal size; a beam of "
+                             f"{' or '.join(fitting)} can")
         if groups > 1 and info.data.get("require"):
             raise ValueError("required phrases share out the whole beam; leave out one of both")
         return groups
@@ -135,7 +138,7 @@ class DecodingSection(Section):
     @classmethod
     def _only_samples_are_narrowed(cls, value: Any, info: ValidationInfo) -> Any:
         if value != cls.model_fields[str(info.field_name)].default and not info.data.get("sampling", True):
-            raise ValueError("it changes samples only; turn sampling on, too")
+            raise ValueError("it changes samples only; add sampling: true, or leave it out")
         return value
 
     @field_validator("mbr")
@@ -143,7 +146,7 @@ class DecodingSection(Section):
     def _candidates_are_found(cls, mbr: int, info: ValidationInfo) -> int:
         if mbr > info.data.get("beam_size", mbr) and not info.data.get("sampling", False):
             raise ValueError(f"a beam of {info.data['beam_size']} cannot give {mbr} candidates; raise beam_size, or "
-                             "turn sampling on")
+                             "add sampling: true")
         return mbr
 
     @field_validator("n_best")
@@ -158,7 +161,7 @@ class DecodingSection(Section):
 
 
 class DecodingOptions(TypedDict, total=False):
-    """Keys of `DecodingSection`, each of which a call in Python can give another value."""
+    """Keys of `DecodingSection` that a Python call can override."""
 
     beam_size: int
     patience: float

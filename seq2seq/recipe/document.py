@@ -1,4 +1,4 @@
-"""YAML 1.2 as plain values that know where each of them was written."""
+"""YAML 1.2 as plain values, with the line of each value."""
 
 from dataclasses import dataclass, field
 from io import StringIO
@@ -11,12 +11,12 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.representer import RoundTripRepresenter
 
 Key = tuple[str | int, ...]
-"""Where a value stands in a recipe: ("data", "train", 0, "source")."""
+"""Path to a value in a recipe: ("data", "train", 0, "source")."""
 
 _TAG = "tag:yaml.org,2002:"
-# A bundle comes from others, and a few lines of aliases to aliases can stand for billions of values.
+# Protects against hostile bundles: a few lines of nested aliases can expand to billions of values.
 _MOST_VALUES = 100_000
-# Ends of lines to YAML 1.1, and the mark that begins a file.
+# Line ends in YAML 1.1, and the byte order mark.
 _UNSAFE_CHARACTERS = frozenset("\x85\u2028\u2029\ufeff")
 
 
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """Something the user has to mend."""
+    """Message about a mistake of the user, and its place."""
 
     place: Place
     text: str
@@ -42,34 +42,34 @@ class Mistake(NamedTuple):
 
 @dataclass
 class Document:
-    """Plain dicts, lists and scalars, the place of each by its key, and what was wrong with them so far."""
+    """Plain dicts, lists and scalars, the place of each by its key, and the mistakes found so far."""
 
     value: Any
     places: dict[Key, Place]
     mistakes: list[Mistake] = field(default_factory=list)
 
     def place(self, key: Key) -> Place:
-        """Where the value was written, or the nearest section around it that was."""
+        """Return the place of the value at `key`, or of the nearest enclosing section that the user wrote."""
         while key not in self.places:
             key = key[:-1]
         return self.places[key]
 
     def mistake(self, key: Key, text: str) -> Mistake:
-        """A mistake in the value at `key`. The key comes before the text, unless the `--set` there names it already."""
+        """Return a mistake at `key`; its text begins with the key, unless the place is a `--set` that names it."""
         place, dotted = self.place(key), ".".join(str(step) for step in key)
         named = not dotted or place.source.startswith(f"--set {dotted}=")
         return Mistake(place, text if named else f"{dotted}: {text}")
 
     def fill_from(self, base: "Document", section: str) -> None:
-        """Take from the section of `base` what this document does not say itself."""
+        """Copy the keys of `section` that this document lacks from `base`."""
         self.value[section] = _filled(self.value.get(section, {}), base.value[section])
         self.places = {key: place for key, place in base.places.items() if key[:1] == (section,)} | self.places
 
     def set(self, key: Key, new: "Document") -> None:
-        """Put the value of `new` at `key`; sections on the way are made, items of lists must exist.
+        """Put the value of `new` at `key`; missing sections are created, items of lists must exist.
 
         Raises:
-            KeyError: the way leads through something that is no section and no list, or past the end of a list. Its
+            KeyError: a step of the key meets neither a section nor a list, or lies past the end of a list. Its
                 argument is a message.
         """
         here = self.value
@@ -101,12 +101,12 @@ def _filled(value: Any, base: Any) -> Any:
 
 
 def read_yaml(text: str, source: str, line: int | None = None) -> Document:
-    """Read one YAML 1.2 document; what is wrong with it is in its `mistakes`.
+    """Read one YAML 1.2 document; its errors are in `mistakes`.
 
     Args:
         text: the document.
-        source: what messages call it.
-        line: a fixed line for all places (0: no line), instead of those in the text.
+        source: its name in messages.
+        line: a fixed line number for all places (0: no line), instead of those in the text.
     """
     document = Document(None, {(): Place(source, 1 if line is None else line)})
     try:
@@ -120,7 +120,7 @@ def read_yaml(text: str, source: str, line: int | None = None) -> Document:
 
 
 class _Reader:
-    """Turns nodes into values. Unlike ruamel's constructors it goes on after a mistake and keeps every line."""
+    """Turns nodes into values. Unlike ruamel's constructors it continues after a mistake and keeps line numbers."""
 
     def __init__(self, document: Document, source: str, line: int | None) -> None:
         self.document, self.source, self.line = document, source, line
@@ -152,7 +152,7 @@ class _Reader:
             if not isinstance(name_node, ScalarNode):
                 self.document.mistakes.append(Mistake(place, "a key must be a word; put {braces} in quotes"))
                 continue
-            # The text itself: a test set called 2016 is '2016'.
+            # The text as written, not converted: a test set called 2016 is '2016'.
             name = name_node.value
             inner = (*key, name)
             if name in values:
@@ -164,7 +164,7 @@ class _Reader:
         return values
 
     def scalar(self, node: Node) -> Any:
-        """A number, true, false, nothing, or text. Dates stay text; they make good names of runs."""
+        """Return a number, bool, None or text. Dates stay text, because they make good names of runs."""
         read = {
             "int": self.scalars.construct_yaml_int,
             "float": self.scalars.construct_yaml_float,
@@ -192,11 +192,11 @@ def _is_utf8(text: str) -> bool:
 
 
 def _syntax_mistake(error: Exception, source: str, line: int | None) -> Mistake:
-    """What stopped the YAML parser, in a sentence and with its line."""
+    """Describe the YAML parser's error in a sentence, with its line."""
     if isinstance(error, RecursionError):
         return Mistake(Place(source, line or 0), "not a recipe: nested too deeply, or an alias that contains itself")
     if not isinstance(error, MarkedYAMLError):
-        # Characters that YAML does not allow come without a mark, and with a second line that is of no use.
+        # For characters that YAML does not allow, the error has no mark, and its second line is useless.
         return Mistake(Place(source, line or 0), f"not valid YAML: {str(error).strip().splitlines()[0]}")
     mark = error.problem_mark or error.context_mark
     problem = str(error.problem or error.context)
@@ -209,7 +209,7 @@ def _syntax_mistake(error: Exception, source: str, line: int | None) -> Mistake:
 
 
 class _Representer(RoundTripRepresenter):
-    """Writes text with line ends of other standards in double quotes, where they are escaped; plain, they are lost."""
+    """Writes text with non-ASCII line ends in double quotes, which escape them; a plain scalar would lose them."""
 
 
 def _represent_text(representer: RoundTripRepresenter, text: str) -> Any:
@@ -221,7 +221,7 @@ _Representer.add_representer(str, _represent_text)
 
 
 def write_yaml(value: dict[str, Any]) -> str:
-    """Plain values as YAML 1.2, which `read_yaml` reads as the same values."""
+    """Return plain values as YAML 1.2; `read_yaml` restores the same values."""
     yaml = YAML()
     yaml.Representer = _Representer
     yaml.width = 1_000_000  # one value, one line: readable differences between recipes

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a recipe, in plain words."""
+"""Error messages for a recipe, in plain words, made from pydantic's errors."""
 
 import difflib
 import math
@@ -11,8 +11,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
-from seq2seq.recipe.decoding import DecodingSection
+from seq2seq.recipe.decoding import SAMPLING_KEYS, DecodingSection
 from seq2seq.recipe.document import Document, Key, Mistake
+from seq2seq.recipe.language_codes import code_for
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.section import MistakeAt, Section
 
@@ -31,8 +32,8 @@ _EXPECTED = {
     "less_than_equal": "a number of at most {le}",
     "literal_error": "{expected}",
 }
-_LARGEST = 10**9  # bounds beyond it are those of computers, not of users
-# What the patterns of the schema allow, by the type of name they check.
+_LARGEST = 10**9  # larger bounds are technical limits, of no interest to users
+# Descriptions of the schema's patterns, by the key that they check.
 _PATTERNS = {
     "name": "letters a-z, digits, '_', '.' and '-', with a letter or digit first",
     "source": "a language code, such as de, zh or pt-BR",
@@ -41,11 +42,11 @@ _PATTERNS = {
 
 
 def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
-    """Say each error with its place in the document."""
+    """Yield a mistake, with its place in the document, for each error."""
     for detail in error.errors(include_url=False):
         key: Key = detail["loc"]
         if detail["type"] == "too_short" and detail["input"]:
-            continue  # its items have mistakes of their own, and pydantic counts only the good ones
+            continue  # its invalid items have mistakes of their own; pydantic counts the valid ones only
         cause = (detail.get("ctx") or {}).get("error")
         if isinstance(cause, MistakeAt):
             key += cause.key
@@ -59,13 +60,16 @@ def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
                   name_of: Callable[[str], str] = str) -> DecodingSection:
-    """A `decoding` section with other values for some keys.
+    """Return a `decoding` section in which `options` override some keys. Options that turn sampling off leave out what
+    the section says of samples.
 
-    name_of: a key as the user knows it.
+    name_of: function from a key to the name that the user knows, for messages.
     Raises:
-        OptionError: keys that do not exist, or values that they do not allow; with all mistakes, a line each.
+        OptionError: unknown keys or invalid values; lists all mistakes, one per line.
     """
     changed: dict[str, Any] = {**decoding.model_dump(), **options}
+    if options.get("sampling") is False:
+        changed |= {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS if key not in options}
     try:
         return DecodingSection.model_validate(changed)
     except ValidationError as error:
@@ -99,7 +103,8 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
         return f"expected a list of 2 numbers, found {len(given) if isinstance(given, list) else given}"
     if kind == "string_pattern_mismatch":
         expected = _PATTERNS.get(str(key[-1]), "letters a-z, digits, '_' and '-'")
-        return f"expected {expected}; found {show(found)}"
+        code = code_for(found) if key[:1] == ("languages",) else None
+        return f"expected {expected}; found {show(found)}" + (f". Its code is {code}." if code else "")
     bounds = {name: _bound(value) for name, value in context.items()}
     expected = _EXPECTED[kind].format(**bounds) if kind in _EXPECTED else detail["msg"]
     if kind in ("int_type", "float_type", "finite_number"):
@@ -109,19 +114,19 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
 
 
 def _bound(value: Any) -> Any:
-    """A bound as people write it; the name of a value as it is."""
+    """Format a bound for people; other values stay as they are."""
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
 
 
 def _bounds(key: Key) -> str:
-    """What a number at this key may be, such as " above 0"."""
+    """Describe the bounds of the number at this key, such as " above 0"."""
     section = section_at(key[:-1])
     entry = section.model_fields.get(str(key[-1])) if section else None
     if entry is None:
         return ""
     annotations = [entry.metadata, *(get_args(choice)[1:] for choice in get_args(entry.annotation)
                                      if get_origin(choice) is Annotated)]
-    # Some constraints are themselves in a Field(), others bare.
+    # Some constraints are wrapped in a Field(), others are not.
     bounds = [bound for listed in annotations for each in listed for bound in getattr(each, "metadata", [each])]
     words = [f"{word} {_bound(value)}" for word, name in (("above", "gt"), ("of at least", "ge"), ("below", "lt"),
                                                           ("of at most", "le"))
@@ -130,7 +135,7 @@ def _bounds(key: Key) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as a recipe would write it."""
+    """Format a value as in a recipe, shortened to 60 characters."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -161,7 +166,7 @@ def _hint(kind: str, found: Any, context: dict[str, Any]) -> str:
 
 
 def _similar_key(key: Key) -> str:
-    """The key that was probably meant: one of the same section, else one of that name elsewhere."""
+    """Suggest the key that was probably meant: a similar one in this section, else the same one in another section."""
     section = section_at(key[:-1])
     name = str(key[-1])
     close = difflib.get_close_matches(name, section.model_fields if section else [], n=1)
@@ -186,7 +191,7 @@ def _at(value: Any, key: Key) -> Any:
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """The section that a field holds: itself, or in a list, in a dict, or where it may be left out."""
+    """Return the section class in a field's type, also inside a list, a dict or an optional; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, dict):
@@ -197,7 +202,7 @@ def section_of(annotation: Any) -> type[Section] | None:
 
 
 def section_at(key: Key) -> type[Section] | None:
-    """The section that stands at a key of a recipe. Numbers of items and names of tests are passed over."""
+    """Return the section class at a key of a recipe. List indices and names of test sets are skipped."""
     section: type[Section] | None = Recipe
     for step in key:
         if section is None:
@@ -209,7 +214,7 @@ def section_at(key: Key) -> type[Section] | None:
 
 
 def walk_fields(section: type[Section] = Recipe, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """All keys of a recipe with their fields, sections before what is in them. The keys of items of `data.train` are
+    """Yield all keys of a recipe with their fields, each section before its keys. Keys of the items of `data.train` are
     `data.train.source` and so on."""
     for name, entry in section.model_fields.items():
         yield f"{prefix}{name}", entry

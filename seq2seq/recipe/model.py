@@ -1,4 +1,4 @@
-"""The `model` section of a recipe: the network, and what it is measured by."""
+"""The `model` section of a recipe: the network and its default metrics."""
 
 import warnings
 from typing import Annotated, Literal
@@ -17,65 +17,65 @@ Layers = Annotated[int, Field(ge=1, le=1000)]
 
 
 class ModelSection(Section):
-    """The network."""
+    """Architecture and sizes of the network."""
 
     base: Annotated[str | None, Field(exclude=True)] = None
     """Size that comes with the package: `tiny`, `small`, `base`, `big` (Transformers) or `rnn_small`; or a file with
-    `model:` and `training:` sections, relative to the recipe file. It fills in what the recipe does not say. Gone once
-    the recipe is read."""
+    `model:` and `training:` sections, relative to the recipe file. It provides the values that the recipe leaves out,
+    and does not appear in the saved recipe."""
     type: Literal["transformer", "rnn", "pointer", "language_model"] = "transformer"
     """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015, with one head unless `num_heads`
-    says otherwise. `pointer`: Vinyals et al. 2015, recurrent too; the target file holds positions of the source's
-    words, counted from 1 (`1 3 2`). `language_model`: the Transformer's decoder alone, which continues text."""
+    is set. `pointer`: Vinyals et al. 2015, also recurrent; the target file contains positions of source words, counted
+    from 1 (`1 3 2`). `language_model`: a decoder-only Transformer, which continues text."""
     d_model: Annotated[int, Field(gt=0, le=65_536)] = 512
-    """Width of embeddings and of the states between sublayers; of an `rnn` or a `pointer`, of its decoder and of both
-    directions of its encoder together."""
+    """Width of embeddings and hidden states. In an `rnn` or a `pointer`, width of the decoder, and of both directions
+    of the encoder together."""
     encoder_layers: Layers = 6
-    """Layers of the encoder. A language model has none."""
+    """Number of encoder layers. A language model has none."""
     decoder_layers: Layers = 6
-    """Layers of the decoder."""
+    """Number of decoder layers."""
     num_heads: Annotated[int, Field(gt=0, le=256)] = 8
-    """Heads of each attention; must divide `d_model`. Memory for the scores of attention grows with them."""
+    """Number of attention heads; must divide `d_model`. More heads need more memory for attention scores."""
     score: Literal["scaled_dot", "dot", "additive", "bilinear"] | None = None
-    """How attention compares a query with a key. Not set: `scaled_dot`, in an `rnn` `additive`."""
+    """Scoring function of attention. Not set: `additive` in an `rnn`, else `scaled_dot`."""
     normalize: Literal["softmax", "relu"] = "softmax"
-    """What makes attention's weights of the scores."""
+    """Function that turns attention scores into weights."""
     selection: Literal["soft", "hard"] = "soft"
-    """`soft` attends to a weighted mean; `hard` to one position, drawn in training: the cross-attention of the last
-    decoder layer, or of an `rnn`."""
+    """`soft` attends to the weighted mean of all positions; `hard` to a single position, sampled in training, in the
+    cross-attention of the last decoder layer, or of an `rnn`."""
     window: Positions | None = None
-    """Self-attention sees positions no further away than this. Not set: the whole sentence."""
+    """Largest distance between positions in self-attention. Not set: the whole sentence."""
     cell: Literal["gru", "lstm"] = "gru"
     """Recurrent unit of an `rnn` or a `pointer`."""
     input_feeding: bool = False
-    """In an `rnn`, show the decoder what it made of the last step (Luong et al. 2015)."""
+    """In an `rnn`, feed the attentional hidden state of the previous step to the decoder (Luong et al. 2015)."""
     copy: bool = False  # type: ignore[assignment]
-    """Mix words of the vocabulary with pieces copied from the source, by a learned gate (See et al. 2017): for names
-    and numbers that training has not seen. Needs `tokenizer.joint` and no label smoothing. So sure a model is best
-    searched with `decoding.patience: 2`, or greedily."""
+    """Copy mechanism: a learned gate mixes the vocabulary's distribution with a copy of source pieces (See et al.
+    2017), for names and numbers that training has not seen. Needs `tokenizer.joint` and no label smoothing. Its
+    distributions are sharp: use `decoding.patience: 2`, or greedy search."""
     feed_forward: Annotated[int, Field(gt=0, le=1_000_000)] = 2048
-    """Width inside the feed-forward sublayers."""
+    """Hidden width of the feed-forward sublayers."""
     dropout: Share = 0.1
     """Dropout after the embedding and on the output of each sublayer."""
     activation: Literal["relu", "gelu", "silu"] = "relu"
-    """Activation inside the feed-forward sublayers."""
+    """Activation of the feed-forward sublayers."""
     norm: Literal["post", "pre"] = "post"
-    """Layer norm after each residual sum (the paper), or before each sublayer (easier to train when deep)."""
+    """Layer norm after each residual sum (as in the paper), or before each sublayer (easier to train when deep)."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """How positions are told apart."""
+    """Positional encoding: fixed sinusoids, or a learned embedding."""
     max_positions: Positions = 1024
-    """Pieces of the longest sentence, its end included. `learned` has a vector for each position."""
+    """Length of the longest sentence in pieces, including end of sentence. `learned` has one vector per position."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
-    """Which matrices are one: source, target and output (`all`), target and output (`decoder`), or `none`. A language
-    model has no source: to it `all` and `decoder` are the same."""
+    """Embedding matrices that are shared: source, target and output (`all`), target and output (`decoder`), or `none`.
+    For a language model, which has no source, `all` and `decoder` are the same."""
     scale_embedding: bool = True
     """Multiply embeddings by the square root of `d_model`."""
     output_bias: bool = False
-    """Add a learned bias to each word's score."""
+    """Add a learned bias to the logits."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What the finished model is measured by."""
+        """Default metrics of the finished model."""
         if self.type == "language_model":
             return PERPLEXITIES
         return ("bleu", "chrf", "ter")
@@ -109,7 +109,7 @@ class ModelSection(Section):
 
     @property
     def attention_score(self) -> str:
-        """`score`, or what it is if it is not set."""
+        """`score`, or its default for this type of model if it is not set."""
         return self.score or ("additive" if self.type == "rnn" else "scaled_dot")
 
     @field_validator("positions")

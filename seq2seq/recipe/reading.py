@@ -1,4 +1,4 @@
-"""Reading a recipe: its file, the base it names, `--set` options, and everything that is wrong with them at once."""
+"""Reading a recipe: its file, its base and `--set` options; all their mistakes are reported at once."""
 
 import difflib
 import os
@@ -15,11 +15,11 @@ from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.sizes import PREFIX, model_sizes
 
 BASE_SECTIONS = ("model", "training")
-# Keys whose path is that of a directory, relative to the recipe; the others are of files in data.root.
+# Keys that hold the path of a directory, relative to the recipe; other paths are of files in data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MOST_BYTES = 4_000_000
-"""Of a recipe. It may come through a pipe; a device would never end."""
-# What decides the shape of a model's weights besides its `model` section, and is taken over with them.
+"""Largest recipe file. A recipe may be read from a pipe, and a device such as /dev/zero never ends."""
+# Keys of `tokenizer` that decide the shapes of the weights and are therefore taken over with them in fine-tuning.
 TAKEN_OVER = ("type", "joint")
 
 
@@ -30,18 +30,19 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bo
         path: the recipe's file.
         overrides: `training.max_steps=200`, the value in YAML; later ones win. Items of lists are numbered from 0
             (`data.train.0.limit=100`). Paths in them are relative to the working directory.
-        check_files: whether every file that the recipe names must exist.
+        check_files: require that every file named in the recipe exists.
     Raises:
-        RecipeError: with all mistakes, a line each.
+        RecipeError: lists all mistakes, one per line.
     """
     return parse_recipe(_read_text(Path(path)), path, overrides, check_files)
 
 
 def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), check_files: bool = False,
                  alone: bool = False) -> Recipe:
-    """Read a recipe from text, as `load_recipe` does. Its relative paths start in the directory of `where`.
+    """Read a recipe from text, as `load_recipe` does. Its paths are relative to the directory of `where`.
 
-    alone: it may name no base, so that no other file is read: a model's recipe, which may come from a stranger.
+    alone: refuse a recipe with a base, so that no other file is read; for the recipe of a model, which may come from
+        an untrusted source.
     """
     directory = Path(where).parent
     document = read_yaml(text, str(where))
@@ -89,12 +90,16 @@ def _read_text(path: Path) -> str:
         raise RecipeError(
             f"{path}:{line}: not UTF-8 text (byte {error.object[error.start]:#04x}). Save it as UTF-8."
         ) from None
+    except IsADirectoryError:
+        inside = path / "recipe.yaml"
+        found = f" There is one in it: {inside}" if inside.is_file() else ""
+        raise RecipeError(f"{path} is a directory; a recipe is a file.{found}") from None
     except OSError as error:
         raise RecipeError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def _error(mistakes: list[Mistake], overrides: Sequence[str] = ()) -> RecipeError:
-    """One error for all mistakes: file by file, line by line, then the options as they were given."""
+    """Return one error with all mistakes: by file and line, then by `--set` option in the order given."""
     options = [f"--set {override}" for override in overrides]
     files = [mistake.place.source for mistake in mistakes if mistake.place.source not in options]
     sources = list(dict.fromkeys([*files, *options]))
@@ -120,13 +125,13 @@ def _read_overrides(overrides: Sequence[str], mistakes: list[Mistake]) -> list[t
 
 
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:
-    """Fill the sections of the recipe from the size or the file that `model.base` names, and remove that key."""
+    """Fill the sections of the recipe from `model.base`, a size or a file, and remove that key."""
     name: Key = ("model", "base")
     recipe_directory, from_option = directory, False
     model = document.value.get("model")
     base = model.pop("base", None) if isinstance(model, dict) else None
     for setting in [setting for key, setting in settings if key == name]:
-        # What --set names is relative to the working directory.
+        # A path given by --set is relative to the working directory.
         base, directory, document.places[name] = setting.value, Path.cwd(), setting.place(())
         from_option = True
     settings[:] = [(key, setting) for key, setting in settings if key != name]
@@ -153,7 +158,7 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
 
 
 def _no_base(base: str, path: Path, other: Path) -> str:
-    """The mistake that `model.base` names neither a size nor a file; `other` as in `_where_else`."""
+    """Message for a `model.base` that is neither a size nor a file; `other` as in `_where_else`."""
     if "/" in base or Path(base).suffix:
         told = _no_file(path, other, "to the recipe")
         return told if other.is_file() else f"{told} {_sizes()}"
@@ -180,11 +185,11 @@ def _what_is_no_base(sections: Document) -> Iterator[Mistake]:
 
 
 def _take_over(document: Document, directory: Path) -> None:
-    """Fill the `model` section, and what belongs to it, from the model that training starts from."""
+    """Fill the `model` section and the keys `TAKEN_OVER` from the recipe of the model that training starts from."""
     training = document.value.get("training")
     start = training.get("start_from") if isinstance(training, dict) else None
     if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
-        return                                                                  # that a directory is missing is said
+        return                                                                  # `_missing_files` reports it
     other = read_yaml(_read_text(path), str(path))
     if other.mistakes or not isinstance(other.value, dict):
         document.mistakes += other.mistakes
@@ -196,7 +201,7 @@ def _take_over(document: Document, directory: Path) -> None:
 
 
 def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """What looks like a corpus in a recipe that nobody has checked yet."""
+    """Yield the corpora of an unvalidated recipe with their keys."""
     data = recipe.get("data")
     if not isinstance(data, dict):
         return
@@ -210,7 +215,7 @@ def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
-    """Each path of an unchecked recipe but the base: its key, and the section and name under which it stands."""
+    """Yield each path of an unvalidated recipe, except the base, as (key, section, name in the section)."""
     tokenizer = recipe.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("taken_from"), str):
         yield ("tokenizer", "taken_from"), tokenizer, "taken_from"
@@ -230,9 +235,10 @@ def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
 
 
 def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> dict[Key, str]:
-    """Make the paths that --set gave absolute: they are relative to the working directory, others to the recipe.
+    """Make the paths given by --set absolute: they are relative to the working directory, others to the recipe.
 
-    Returns those paths as they were written, by key.
+    Returns:
+        The paths before that change, by key.
     """
     written: dict[Key, str] = {}
     overridden = {tuple(str(step) for step in key) for key in keys}
@@ -244,7 +250,7 @@ def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> dict[Key,
 
 
 def _missing_files(document: Document, directory: Path, written: dict[Key, str]) -> Iterator[Mistake]:
-    """Paths of the recipe at which nothing is. written: those that --set gave."""
+    """Yield a mistake for each path that does not exist. written: paths given by --set, by key."""
     root = directory
     for key, section, name in _paths(document.value):
         base, start = (directory, "to the recipe") if name in DIRECTORIES else (root, "to data.root")
@@ -261,26 +267,27 @@ def _missing_files(document: Document, directory: Path, written: dict[Key, str])
 
 
 def _no_file(path: Path, other: Path, start: str) -> str:
-    """The mistake that no file is at `path`; `other` and `start` as in `_where_else`."""
+    """Message for a missing file at `path`; `other` and `start` as in `_where_else`."""
     return f"there is no file {path}.{'' if other.is_file() else _similar_file(path)}" + _where_else(
         path, other, start, other.is_file())
 
 
 def _no_directory(path: Path, other: Path, start: str) -> str:
-    """The mistake that no directory is at `path`; `other` and `start` as in `_where_else`."""
+    """Message for a missing directory at `path`; `other` and `start` as in `_where_else`."""
     elsewhere = _where_else(path, other, start, other.is_dir())
     return f"there is no directory {path}" + (f".{elsewhere}" if elsewhere else "")
 
 
 def _where_else(path: Path, other: Path, start: str, exists: bool) -> str:
-    """Where a recipe would have looked for a path that --set gave, and how to write it. Empty if that is no other
-    place.
+    """Hint for a missing path given by --set: the place that the recipe itself would mean, and the path to write.
 
     Args:
-        path: where it was looked for.
-        other: where it would have been looked for, had it been written in the recipe.
-        start: what paths in the recipe are relative to.
-        exists: whether `other` does.
+        path: the missing path.
+        other: the place that the same text would mean if it stood in the recipe.
+        start: the directory that paths in the recipe are relative to, in words.
+        exists: True if there is something at `other`.
+    Returns:
+        The hint; "" if `other` is `path`.
     """
     if other == path:
         return ""

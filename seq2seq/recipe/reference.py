@@ -1,4 +1,4 @@
-"""JSON Schema for editors and a table of all keys, both made from the fields of the schema."""
+"""JSON Schema for editors and a table of all keys, both generated from the fields of the schema."""
 
 import json
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ Editors that know YAML complete and check a recipe that begins with `# yaml-lang
 `recipe.schema.json` seen from the recipe.
 """
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-_LARGEST = 10**9  # bounds beyond it are those of computers, not of users
+_LARGEST = 10**9  # larger bounds are technical limits, of no interest to users
 
 
 def recipe_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a recipe."""
+    """Return the JSON Schema (draft 2020-12) of a recipe."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
 
 
 def recipe_reference() -> str:
-    """All keys with type, default and meaning, as Markdown."""
+    """Return all keys with type, default and meaning, as Markdown."""
     schema = recipe_schema()
     text = [_INTRODUCTION, _table(schema, [""], schema["$defs"])]
     for name, keys in _sections(schema).items():
@@ -47,7 +47,7 @@ def write_reference(directory: Path) -> None:
 
 
 def _sections(schema: dict[str, Any]) -> dict[str, list[str]]:
-    """Each section of the schema with the keys under which it stands, in the order of a recipe."""
+    """Map each section of the schema to the keys that have it as their value, in the order of a recipe."""
     sections: dict[str, list[str]] = {}
 
     def visit(section: dict[str, Any], prefix: str) -> None:
@@ -73,7 +73,7 @@ def _table(section: dict[str, Any], keys: list[str], sections: dict[str, Any]) -
     for name, entry in section["properties"].items():
         free = all(prolongs(f"{key}.{name}".strip(".")) for key in keys)
         default = "" if name in section.get("required", []) else _default(entry)
-        # Pydantic leaves out the description of a key that says the same as that of its section.
+        # Pydantic omits the description of a key if it equals the description of the key's section.
         meaning = entry.get("description") or sections[next(_references(entry))]["description"]
         cells = [f"`{name}`{' ↻' if free else ''}", _kind(entry), default, " ".join(meaning.split())]
         rows.append(f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |")
@@ -90,7 +90,7 @@ def _default(entry: dict[str, Any]) -> str:
 
 
 def _kind(entry: dict[str, Any]) -> str:
-    """What may be written, in words."""
+    """Describe the allowed values of a schema entry in words."""
     if "anyOf" in entry:
         return " or ".join(_kind(choice) for choice in entry["anyOf"] if choice.get("type") != "null")
     if "enum" in entry or "const" in entry:

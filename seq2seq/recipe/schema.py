@@ -1,6 +1,6 @@
-"""A recipe: its sections, and what they owe to one another.
+"""The recipe: its sections, and the rules between keys of different sections.
 
-Defaults stand in the sections and nowhere else, and so does their documentation.
+Each default and its documentation exist once, in the section.
 """
 
 import os
@@ -21,7 +21,7 @@ LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8
 
 
 class Languages(Section):
-    """The two languages, as codes."""
+    """Language codes of source and target."""
 
     source: LanguageCode | None = None
     """Code of the language to translate from, such as `de`. A language model has none."""
@@ -30,15 +30,15 @@ class Languages(Section):
 
     @property
     def monolingual(self) -> bool:
-        """There is no language to translate from: the model is a language model."""
+        """True for a language model, which has no source language."""
         return self.source is None
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Both codes.
+        """Source and target code.
 
         Raises:
-            RecipeError: there is no language to translate from.
+            RecipeError: the model is a language model, which has no source.
         """
         if self.source is None:
             raise RecipeError("this is a language model: there is no text that it would translate, or attend to.")
@@ -49,7 +49,7 @@ VOCABULARY_SIZES = (260, 10_000_000)
 
 
 def _number_or_auto(value: Any) -> Any:
-    """Refuse what is neither a size nor `auto` in one message; pydantic has one for each type of a union."""
+    """Return a size or `auto`; refuse anything else with one message, where pydantic has one per type of the union."""
     least, most = VOCABULARY_SIZES
     if value == "auto" or isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
@@ -63,31 +63,34 @@ VocabularySize = Annotated[
 
 
 class TokenizerSection(Section):
-    """The vocabulary, made from the training corpora; of subwords by sentencepiece."""
+    """The vocabulary, built from the training corpora: sentencepiece subwords, or whole words."""
 
     taken_from: str | None = None
-    """Another model, a run or a bundle, whose tokenizer is used instead of a new one, so that the two can be joined.
-    A language model takes that of the target language. All other keys but `subword_sampling` then say nothing."""
+    """Use the tokenizer of this model (a run or a bundle) instead of training a new one, so that the two models can
+    decode together. A language model takes the target tokenizer. All other keys but `subword_sampling` are then
+    ignored."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
-    """Unigram language model (Kudo 2018), byte-pair encoding (Sennrich et al. 2016), or whole `words`, which stand
-    between white space; those that training has not seen are unknown. Not set for a `pointer`: `words`, which it
-    needs."""
+    """Unigram language model (Kudo 2018), byte-pair encoding (Sennrich et al. 2016), or whole `words`, separated by
+    white space, where words that training has not seen become the unknown token. Not set for a `pointer`: `words`,
+    which it needs."""
     vocab_size: VocabularySize = "auto"
-    """Number of pieces, among them 256 bytes and 3 symbols; of `words` the largest number, the most frequent are
-    kept. `auto` suits it to the training text: a piece for each different character, and as many subwords as the square
-    root of the number of all characters, at most 32,000, or fewer where the text does not give so many; of `words`,
-    30,000."""
+    """Number of pieces, including 256 bytes and 3 symbols; for `words` the upper limit, the most frequent ones are
+    kept. `auto` derives it from the training text: one piece for each different character, plus as many subwords as
+    the square root of the number of all characters (at most 32,000, and no more than the text allows); 30,000 for
+    `words`."""
     joint: bool = True
-    """One vocabulary for both languages; false makes one for each, each of `vocab_size` pieces. A pointer's targets are
-    positions and always have their own."""
+    """Train one vocabulary for both languages; false trains one per language, each of `vocab_size` pieces. The targets
+    of a `pointer` are positions and always have a vocabulary of their own."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
-    """What happens to text before it is cut. `nmt_nfkc` folds characters (， becomes a comma) and cannot be undone."""
+    """Unicode normalisation before tokenization. `nmt_nfkc` folds characters (， becomes a comma) and cannot be
+    undone."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
-    """Share of the characters in the text that get a piece of their own; the others are written as bytes."""
+    """Share of the text that consists of characters with a piece of their own; rarer ones are encoded as bytes."""
     sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
-    """Lines drawn to train the tokenizer, both languages together."""
+    """Number of lines sampled to train the tokenizer, both languages together."""
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Cut training text differently in each epoch: alpha of unigram sampling, dropout of BPE merges. 0 turns it off."""
+    """Segment the training text differently in each epoch (subword regularisation): alpha of unigram sampling, or the
+    dropout of BPE merges. 0 turns it off."""
 
     @field_validator("subword_sampling")
     @classmethod
@@ -98,8 +101,8 @@ class TokenizerSection(Section):
 
 
 def _defaults_of(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
-    """Defaults, by section, that differ from those in the schema because of what stands in `model` and `metrics`, which
-    nobody has checked yet."""
+    """Return the defaults, by section, that depend on `model` and `metrics`, both unvalidated, and differ from the
+    schema's."""
     model = model if isinstance(model, dict) else {}
     training: dict[str, Any] = {}
     tokenizer: dict[str, Any] = {}
@@ -115,36 +118,36 @@ def _defaults_of(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
 
 
 class Recipe(Section):
-    """Everything that decides a training run."""
+    """All settings of a training run."""
 
     name: RunName
-    """What the run is called; it is kept in `runs/<name>`."""
+    """Name of the run; it is saved in `runs/<name>`."""
     languages: Languages
-    """The two languages, as codes."""
+    """Language codes of source and target."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Every random choice follows from it."""
+    """Seed of every random choice."""
     data: Data
     """Parallel text to train on, to validate with and to test with."""
     tokenizer: TokenizerSection = TokenizerSection()
-    """The subword vocabulary."""
+    """The vocabulary, built from the training corpora: sentencepiece subwords, or whole words."""
     model: ModelSection = ModelSection()
     """The network."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False, min_length=1)] | None = None
-    """What translations are measured by: BLEU, chrF, TER, or `exact`, the share of lines that equal their reference.
-    Validation leaves TER out, for it is slow. Not set: the first three; of a language model its perplexities."""
+    """Metrics of translations: BLEU, chrF, TER, or `exact`, the share of lines that equal their reference. Validation
+    skips TER, which is slow. Not set: the first three, or the perplexities of a language model."""
     training: TrainingSection = TrainingSection()
-    """How the model is trained."""
+    """Optimizer, batches, validation and checkpoints."""
     decoding: DecodingSection = DecodingSection()
-    """How translations are searched."""
+    """Search options."""
     expected: dict[str, dict[Metric, Annotated[tuple[float, float], Field(strict=False)]]] = {}
-    """Lowest and highest score expected, by test name and metric. Training warns when a score lies outside."""
+    """Lowest and highest expected score, by test set and metric. Training warns about a score outside the range."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_follow_the_model(cls, values: Any) -> Any:
-        """Fill in what a type of model needs other than the defaults, where the recipe does not say it."""
+        """Fill in the defaults that depend on the type of the model, where the recipe has no value."""
         model = values.get("model") if isinstance(values, dict) else None
         defaults = _defaults_of(model, values.get("metrics")) if isinstance(values, dict) else {}
         filled = {section: keys | values.get(section, {}) for section, keys in defaults.items()
@@ -235,7 +238,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _one_language_or_two(self) -> "Recipe":
-        """A language model is of one language, has text alone and translates nothing; others need both sides."""
+        """Check that a language model has one language and monolingual text, and any other model has both sides."""
         alone = self.model.type == "language_model"
         if not alone and self.languages.source is None:
             raise MistakeAt("languages.source", f"missing. {Languages.model_fields['source'].description}")
@@ -261,38 +264,38 @@ class Recipe(Section):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Recipes are equal when they say the same. Where they were read from is no part of it."""
+        """Compare the values of all keys; the directory a recipe was read from does not count."""
         return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
 
     @property
     def measures(self) -> tuple[Metric, ...]:
-        """`metrics`, or what they are if they are not set."""
+        """`metrics`, or the default for this type of model if they are not set."""
         return self.metrics or self.model.metrics
 
     @property
     def directory(self) -> Path:
-        """Where the recipe's relative paths start: the directory of its file, absolute."""
+        """Directory that the recipe's paths are relative to: that of its file, absolute."""
         return self._directory
 
     @property
     def data_directory(self) -> Path:
-        """Where the relative paths of the corpora start, absolute."""
+        """Directory that the paths of the corpora are relative to (`data.root`), absolute."""
         return Path(os.path.abspath(self.directory / self.data.root))
 
     @property
     def tokenizer_model(self) -> Path | None:
-        """The model that the tokenizer is taken from, if it is."""
+        """Path of the model whose tokenizer is used; None if a new tokenizer is trained."""
         taken_from = self.tokenizer.taken_from or self.training.start_from
         return None if taken_from is None else self.directory / taken_from
 
     def located(self, directory: Path) -> "Recipe":
-        """The same recipe, with relative paths that start in `directory`."""
+        """Return a copy of the recipe whose paths are relative to `directory`."""
         copy = self.model_copy()
         copy._directory = Path(os.path.abspath(directory))
         return copy
 
     def resolve(self) -> "Recipe":
-        """The same recipe with absolute paths, so that it means the same wherever its file lies."""
+        """Return a copy with absolute paths, which is valid in any directory."""
         root = self.data_directory
         data = self.data.model_copy(
             update={
@@ -313,7 +316,7 @@ class Recipe(Section):
         return self.model_copy(update={"data": data, "tokenizer": tokenizer, "training": training})
 
     def to_yaml(self) -> str:
-        """The recipe as a file, with every default written out."""
+        """Return the recipe as YAML, with every default written out."""
         from seq2seq.recipe.document import write_yaml
 
         return write_yaml(self.model_dump(mode="json", exclude_none=True))

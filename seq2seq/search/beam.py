@@ -1,11 +1,12 @@
-"""Beam search over the step interface. Knows nothing of architectures.
+"""Beam search over the step interface, for every model.
 
-A hypothesis' score is log p(target) / length^alpha with `</s>` counted in both. Each step considers the 2 * beam_size
-best continuations of a sentence; one that ends among the first beam_size of them finishes, and a sentence is done when
-beam_size hypotheses have finished. A beam of 1 is greedy search, and a beam as wide as the space is exhaustive.
+The score of a hypothesis is log p(target) / length^alpha, with `</s>` counted in both. Each step considers the 2 *
+beam_size best continuations of a sentence. One that ends among the first beam_size of them is finished, and a sentence
+is done when beam_size hypotheses have finished. A beam of 1 is greedy search; a beam as wide as the search space is
+exhaustive.
 
-What a step may be changed by: functions of the scores before they are normalised (`score_functions`) and after it
-(`constraints`), and the choice of the continuations that are considered (`selection`).
+Hooks: logits processors before normalisation (`score_functions`) and after it (`constraints`), and candidate selection
+(`selection`).
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished target.
+    """Finished hypothesis.
 
-    tokens: ids without `</s>`. log_probability: log p(tokens, `</s>` | source). score: what hypotheses are ranked by.
-    bonus: the part of the score that is not a log-probability.
+    tokens: ids without `</s>`. log_probability: log p(tokens, `</s>` | source). score: for ranking. bonus: the part of
+    the score that does not come from the log-probability, such as the coverage penalty.
     """
 
     tokens: list[int]
@@ -41,9 +42,9 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Hypotheses:
-    """The unfinished targets of some sentences, as a function that changes scores sees them.
+    """Unfinished hypotheses of some sentences, the input of logits processors.
 
-    tokens: (sentences, beam, length), what has been produced. lines: number of each sentence in the search's input.
+    tokens: (sentences, beam, length), target ids so far. lines: index of each sentence in the input of the search.
     """
 
     tokens: Tensor
@@ -51,7 +52,7 @@ class Hypotheses:
 
 
 class NoHypothesis(Exception):
-    """Constraints have left nothing of the sentences `lines`, numbers in the search's input."""
+    """No hypothesis satisfies the constraints. lines: indices of the sentences in the input of the search."""
 
     def __init__(self, lines: list[int]) -> None:
         super().__init__(f"no target of sentences {lines} meets all constraints")
@@ -59,38 +60,40 @@ class NoHypothesis(Exception):
 
 
 ScoreFunction = Callable[[Hypotheses, Tensor], Tensor]
-"""(hypotheses, logits (rows, vocab_size)) -> logits; what changes scores."""
+"""Logits processor: (hypotheses, logits (rows, vocab_size)) -> logits."""
 
 Selection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
-"""(hypotheses, logits (rows, vocab_size), past (sentences, groups, beam of a group), count) -> totals, beams, words,
-each (sentences, groups, candidates): at most `count` continuations of each group's hypotheses, in the order in which
-they may survive. totals: past + logits, log p. beams: which of the group's hypotheses each continues. words: with what.
+"""Candidate selection: (hypotheses, logits (rows, vocab_size), past (sentences, groups, beam of a group), count) ->
+totals, beams, words, each (sentences, groups, candidates).
+
+At most `count` continuations of each group's hypotheses, by priority. totals: past + logits, log p. beams: index of the
+continued hypothesis in its group. words: id of the next token.
 """
 
 LengthNormaliser = Callable[[int], float]
 
 
 def power_normaliser(alpha: float) -> LengthNormaliser:
-    """length ** alpha; 0 compares plain log-probabilities, 1 their means."""
+    """Return the length penalty length ** alpha; 0 compares sums of log-probabilities, 1 means per token."""
     return lambda length: float(length**alpha)
 
 
 def wu_normaliser(alpha: float) -> LengthNormaliser:
-    """((5 + length) / 6) ** alpha, Wu et al. 2016 (arXiv:1609.08144), section 7."""
+    """Return the length penalty ((5 + length) / 6) ** alpha of Wu et al. 2016 (arXiv:1609.08144), section 7."""
     return lambda length: ((5 + length) / 6) ** alpha
 
 
-# The bookkeeping of a search is a few hundred numbers a step: it is done on the host, in NumPy, whose operations start
-# several times faster than PyTorch's.
+# The bookkeeping of a search handles a few hundred numbers per step. It uses NumPy on the host, because NumPy's
+# operations have several times less overhead than PyTorch's.
 
 
 @dataclass(frozen=True)
 class _Frontier:
-    """The groups of the sentences still searched, one sentence's behind another's, and how far they are.
+    """Beams of the sentences in search; each sentence has `of_sentence` successive groups of hypotheses.
 
-    numbers: (groups,), the number of each, counted over all lines of the input. tokens: (groups, beam, length), beam
-    that of a group. totals: (groups, beam), log p so far. limits: (groups,), longest target. done: (groups,) bool,
-    which have all their hypotheses and wait for the others of their sentence. of_sentence: how many a sentence has.
+    numbers: (groups,), index of each group in the whole input. tokens: (groups, beam, length), with `beam` hypotheses
+    per group. totals: (groups, beam), log p so far. limits: (groups,), longest target. done: (groups,) bool, True =
+    the group is finished and waits for the other groups of its sentence.
     """
 
     numbers: np.ndarray
@@ -122,9 +125,9 @@ class _Frontier:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """The continuations that each group considers, in the order in which they may survive; see `Continuations`.
+    """Candidate continuations of each group, by priority; see `Continuations`.
 
-    ends: (groups, candidates) bool, which end their hypothesis. stays: which go on, and are not hopeless.
+    ends: (groups, candidates) bool, True = ends its hypothesis. stays: True = continues it, with log p above -inf.
     """
 
     totals: np.ndarray
@@ -136,7 +139,7 @@ class _Candidates:
     @staticmethod
     def of(totals: np.ndarray, beams: np.ndarray, ids: np.ndarray) -> _Candidates:
         ends = ids == END_ID
-        # A total that is not a number is hopeless, too.
+        # False for NaN, too.
         return _Candidates(totals, beams, ids, ends, ~ends & (totals > -np.inf))
 
 
@@ -149,30 +152,30 @@ def search(
     bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False, topk: TopK = continuations,
     whole_search: WholeSearch | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best targets of each sentence.
+    """Find the best hypotheses of each sentence.
 
     Args:
-        source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as `Stepwise.start` takes them.
-        max_lengths: longest target of each sentence, `</s>` included; a hypothesis that reaches it must end there.
-        normaliser: divisor of the log-probability by length.
-        banned: ids that no hypothesis holds. They keep their share of probability, so that scores stay the model's.
-        n_best: hypotheses for each sentence, at most `beam_size`; fewer where fewer exist.
-        score_functions: applied to the logits of each step, in this order; what they return is normalised.
-        constraints: applied afterwards, so that what they leave keeps its probability, as with `banned`.
-        selection: the continuations that are considered; if not given, the most probable.
-        groups: parts of the beam, of equal size, that are searched each on its own.
-        patience: a group is done when so many times its size have ended (Kasai et al. 2022, arXiv:2204.05424, equation
-            2); a greedy one when its one has.
-        bonus: what is added to the score of a hypothesis that ends, (rows,), from the state after its last step.
-        normalised: the model's logits are used as they are, because they are not to sum to 1.
-        topk: what finds the most probable continuations.
-        whole_search: searches in the model's own way where nothing above changes a step.
+        source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as in `Stepwise.start`.
+        max_lengths: longest target of each sentence, `</s>` included; a hypothesis of this length must end.
+        normaliser: length penalty, the divisor of the log-probability.
+        banned: ids that no hypothesis may contain. Probabilities are not renormalised, so that scores stay the model's.
+        n_best: number of hypotheses per sentence, at most `beam_size`; fewer are returned if fewer exist.
+        score_functions: logits processors applied in this order before the log-softmax.
+        constraints: logits processors applied after it, so that the remaining tokens keep their probability.
+        selection: candidate selection; None: the most probable continuations.
+        groups: number of equal parts of the beam that are searched independently.
+        patience: a group is done when `patience` times its size have ended (Kasai et al. 2022, arXiv:2204.05424,
+            equation 2); a group of one when its hypothesis has.
+        bonus: function from the state after the last step to a term of the score of ending hypotheses, (rows,).
+        normalised: use the logits as scores, without log-softmax.
+        topk: function that finds the most probable continuations.
+        whole_search: search of the engine, used if no hook is given.
     Returns:
-        For each sentence its hypotheses, best first.
+        The hypotheses of each sentence, best first.
     Raises:
-        ValueError: n_best exceeds beam_size, or the groups would not be of equal size.
-        NoHypothesis: the constraints leave nothing of a sentence.
-        FloatingPointError: the model's scores are not numbers.
+        ValueError: n_best exceeds beam_size, or `groups` does not divide it.
+        NoHypothesis: no hypothesis of a sentence satisfies the constraints.
+        FloatingPointError: the logits are NaN.
     """
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"a beam of {beam_size} cannot give {n_best} hypotheses")
@@ -202,7 +205,7 @@ def search(
         must_end = frontier.limits <= length if length >= shortest_limit else None
         totals, normal = frontier.totals, normalised
         if (constraints or selection) and not normalised:
-            # What constraints leave keeps its probability, and a selection sees probabilities.
+            # Normalised before the constraints are applied, so that the remaining tokens keep their probability.
             totals, normal = totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape), True
         for function in constraints:
             logits = function(frontier.hypotheses(device), logits)
@@ -225,7 +228,7 @@ def search(
 
 def _best(ended: Sequence[list[Hypothesis]], n_best: int, model: Stepwise, source: tuple[Tensor, Tensor, int],
           constrained: bool) -> list[list[Hypothesis]]:
-    """The best of the hypotheses that have ended, of each sentence. Raises: as `search`."""
+    """Return the best finished hypotheses of each sentence. Raises: as `search`."""
     if lacking := [line for line, hypotheses in enumerate(ended) if not hypotheses]:
         logits, _ = model.step(torch.full((len(ended),), START_ID, device=source[0].device), model.start(*source))
         if constrained and not logits.isnan().any():
@@ -238,7 +241,7 @@ def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser:
             bonuses: np.ndarray | None, finished: list[list[Hypothesis]]) -> None:
     """Add the hypotheses that end among the first `size` candidates of their group to `finished`.
 
-    bonuses: (groups, beam), what is added to the score of the targets that end now.
+    bonuses: (groups, beam), terms of the score of hypotheses that end in this step.
     """
     if not candidates.ends[:, :size].any():
         return
@@ -255,14 +258,15 @@ def _finish(frontier: _Frontier, candidates: _Candidates, size: int, normaliser:
 
 def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
            finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
-    """The first `size` candidates of each group that do not end, in their order, of the sentences that stay: of which
-    not `enough` have finished.
+    """Continue each group with its first `size` candidates that do not end, and drop finished sentences.
+
+    A group is finished when it has `enough` hypotheses, a sentence when all its groups are.
 
     Returns:
-        The next frontier, and (sentences, beam), the row that each hypothesis of a sentence continues.
+        The next frontier, and the row that each hypothesis continues, (sentences, beam).
     """
     beam, groups = frontier.tokens.shape[1], np.arange(len(frontier.numbers))[:, None]
-    if candidates.stays[:, :size].all() and not frontier.done.any():            # nothing has ended: most steps
+    if candidates.stays[:, :size].all() and not frontier.done.any():            # no hypothesis ends: most steps
         parents = candidates.beams[:, :size]
         tokens = np.concatenate([frontier.tokens[groups, parents], candidates.ids[:, :size, None]], 2)
         after = replace(frontier, tokens=tokens, totals=candidates.totals[:, :size])
@@ -271,7 +275,7 @@ def _go_on(frontier: _Frontier, candidates: _Candidates, size: int, enough: int,
     places = leaving.argsort(axis=1, kind="stable")[:, :size]
 
     def first(values: np.ndarray) -> np.ndarray:
-        return values[groups, places]                                           # a third of `take_along_axis`'s time
+        return values[groups, places]                                           # 3 times as fast as `take_along_axis`
 
     totals = np.where(first(leaving), -np.inf, first(candidates.totals)).astype(candidates.totals.dtype)
     done = np.array([len(finished[number]) >= enough for number in frontier.numbers]) | (totals[:, 0] == -np.inf)

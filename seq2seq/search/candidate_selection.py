@@ -1,4 +1,4 @@
-"""Which continuations a step of search considers, where it is not the most probable ones: `beam.Selection`."""
+"""Candidate selection in search (`search.Selection`): sampling, diverse beam search and lexical constraints."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 @dataclass(frozen=True)
 class Sampling:
-    """Each hypothesis is drawn word by word; a search with it has as many groups as hypotheses.
+    """Sampling: each hypothesis is drawn token by token. The search has one group per hypothesis.
 
-    What is drawn depends on the seed, the line and the sample's number alone. A sample's log-probability remains the
-    model's, whatever the distribution is narrowed to (see `sampling.narrowed`).
+    Samples depend only on the seed, the line and the sample's index. Their log-probability is the model's, before
+    temperature and truncation (see `sampling.narrowed`).
 
-    lines: (sentences, numbers), whole numbers that tell each line of the search's input from every other line.
+    lines: (sentences, numbers), integers that identify each line of the search's input.
     """
 
     seed: int
@@ -50,10 +50,11 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Diverse:
-    """Diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with the Hamming diversity).
+    """Diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with Hamming diversity).
 
-    The groups of the beam choose one after another; a word loses `strength` for each hypothesis of the groups before
-    that chose it in this step. What a hypothesis is worth afterwards remains its log-probability.
+    The groups of the beam select one after another. A token's score is reduced by `strength` for each hypothesis of
+    an earlier group that selected it in this step. The penalty only affects selection, not the hypothesis'
+    log-probability.
     """
 
     strength: float
@@ -62,7 +63,7 @@ class Diverse:
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
         sentences, groups, size = past.shape
         by_group = logits.view(sentences, groups, size, -1)
-        chosen = logits.new_zeros(sentences, by_group.shape[3])                 # how often, by the groups before
+        chosen = logits.new_zeros(sentences, by_group.shape[3])                 # counts of the earlier groups
         considered = []
         for group in range(groups):
             own, own_past = by_group[:, group], past[:, group : group + 1]
@@ -79,10 +80,10 @@ class Diverse:
 
 @dataclass(frozen=True)
 class RequiredPhrase:
-    """A phrase that a target's text contains in the end, in whatever subwords.
+    """Phrase that the text of a finished target must contain, however it is segmented.
 
-    spellings: sequences of subwords that complete the phrase; search proposes their subwords one after another. At
-    least one, none of them empty.
+    spellings: token sequences that spell the phrase; search proposes their tokens one after another. At least one, none
+    of them empty.
     """
 
     phrase: Phrase
@@ -90,30 +91,31 @@ class RequiredPhrase:
 
     @property
     def size(self) -> int:
-        """Subwords of the shortest spelling."""
+        """Number of tokens of the shortest spelling."""
         return min(map(len, self.spellings))
 
 
 class RequiredPhrases:
     """Lexically constrained beam search: the text of every target contains all phrases of its line.
 
-    A phrase of whole words is met as soon as the text ends in it, for `</s>` may follow. If the next subword continues
-    its last word ("kick", "ing"), the phrase is lacking again.
+    A phrase of whole words is satisfied as soon as the text ends in it, because `</s>` may follow. If the next token
+    continues its last word ("kick", "ing"), the phrase is missing again.
 
-    The beam is shared out among the numbers of subwords that hypotheses lack (Post and Vilar 2018, arXiv:1804.06609,
-    "dynamic beam allocation"), here in turns: the best candidate with fewest of them, the best with one more, …, then
-    the second best of each. So a beam narrower than the phrases are long keeps only those that are furthest.
+    The beam is divided among banks of hypotheses that lack the same number of tokens (Post and Vilar 2018,
+    arXiv:1804.06609, "dynamic beam allocation"), here round-robin: the best candidate that lacks the fewest tokens, the
+    best that lacks one more, …, then the second best of each. A beam narrower than the number of tokens in the phrases
+    therefore keeps only the most advanced hypotheses.
     """
 
     def __init__(self, phrases: Sequence[Sequence[RequiredPhrase]], pieces: Sequence[bytes]) -> None:
-        """phrases: those of each line of the search's input. pieces: the text of each id in UTF-8, a space where it
-        begins a word."""
+        """phrases: of each line of the search's input. pieces: text of each id in UTF-8, with a space before a piece
+        that begins a word."""
         self.phrases = [list(dict.fromkeys(each)) for each in phrases]
         self.pieces = pieces
         self.continuing = _continuing(tuple(pieces))
 
     def unfinished(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
-        """A `ScoreFunction`: no target ends before it contains its phrases. A constraint of the same search."""
+        """`ScoreFunction` that bans `</s>` until the target contains its phrases; a constraint of the same search."""
         for row, (target, phrases) in enumerate(self._of_rows(hypotheses)):
             text = text_of(target, self.pieces) if phrases else ""
             if not all(each.phrase.is_in(text) for each in phrases):
@@ -121,8 +123,11 @@ class RequiredPhrases:
         return logits
 
     def lacking(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
-        """Number of subwords that a target lacks: the shortest spelling of each phrase that it does not contain, less
-        the beginning of one of them in which it ends."""
+        """Return the number of tokens that a target still lacks.
+
+        It is the length of the shortest spelling of each missing phrase, minus the tokens of one of them that the
+        target already ends in.
+        """
         text = text_of(target, self.pieces) if phrases else ""
         missing = [each for each in phrases if not each.phrase.is_in(text)]
         saved = (each.size - len(spelling) + self._begun(target, each.phrase, spelling)
@@ -135,7 +140,8 @@ class RequiredPhrases:
         assert groups == 1, "the beam is shared out as a whole"
         _, beams, ids = most_probable(logits, past, count)
         first_rows = beam * torch.arange(sentences, device=past.device)[:, None]
-        # Each once: the most probable of each sentence and of each hypothesis, and what brings a phrase further.
+        # Candidates without repetition: the best of each sentence, the best of each hypothesis, and the next tokens of
+        # missing phrases.
         considered = dict.fromkeys(zip((beams[:, 0] + first_rows).flatten().tolist(), ids.flatten().tolist(),
                                        strict=True))
         considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
@@ -148,7 +154,7 @@ class RequiredPhrases:
             if any(each.phrase.is_in(text) and not each.phrase.is_in(f"{text}x") for each in phrases):
                 completed.append(row)
         if completed:
-            # What ends the word just completed, because the most probable subwords may all continue it.
+            # Also the best token that ends the phrase's last word, because all the most probable ones may continue it.
             ending = logits[completed].masked_fill(self.continuing.to(logits.device), -math.inf).argmax(1)
             considered |= dict.fromkeys(zip(completed, ending.tolist(), strict=True))
         rows, words = torch.tensor(list(considered), device=logits.device).T
@@ -159,7 +165,7 @@ class RequiredPhrases:
                 target, phrases = by_row[row]
                 lacking = self.lacking((*target, word), phrases) if phrases else 0
                 candidates[row // beam].append(_Candidate(total, row % beam, word, lacking))
-        # Where fewer are possible than asked for, hopeless ones fill up.
+        # Too few candidates are filled up with impossible ones.
         chosen = [[*_in_turns(each)[:count], *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(each))]
                   for each in candidates]
         return (past.new_tensor([[[one.total for one in each]] for each in chosen]),
@@ -167,7 +173,8 @@ class RequiredPhrases:
                 ids.new_tensor([[[one.word for one in each]] for each in chosen]))
 
     def _begun(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
-        """How many subwords of a spelling the target ends in, where the phrase may begin; fewer than all."""
+        """Return how many of a spelling's first tokens, but not all, the target ends in, at a valid beginning of the
+        phrase."""
         spaced = self.pieces[spelling[0]].startswith(b" ")
         for size in range(min(len(spelling) - 1, len(target)), 0, -1):
             before = len(target) - size
@@ -177,7 +184,7 @@ class RequiredPhrases:
         return 0
 
     def _of_rows(self, hypotheses: Hypotheses) -> Iterator[tuple[tuple[int, ...], list[RequiredPhrase]]]:
-        """The target and the phrases of each row."""
+        """Yield the target and the phrases of each row."""
         for line, targets in zip(hypotheses.lines, hypotheses.tokens.tolist(), strict=True):
             for target in targets:
                 yield tuple(target), self.phrases[line]
@@ -185,7 +192,8 @@ class RequiredPhrases:
 
 @lru_cache(maxsize=4)
 def _continuing(pieces: tuple[bytes, ...]) -> Tensor:
-    """Which ids continue the word before them, (vocab_size,) bool; bytes of a character may."""
+    """Return the mask of ids that continue the previous word, (vocab_size,) bool. Byte pieces are included, because
+    they may."""
     texts = (piece.decode(errors="surrogateescape") for piece in pieces)
     return torch.tensor([begins_in_word(text) or "\udc80" <= text[:1] <= "\udcff" for text in texts])
 
@@ -198,8 +206,8 @@ class _Candidate(NamedTuple):
 
 
 def _in_turns(candidates: list[_Candidate]) -> list[_Candidate]:
-    """The best of each number of subwords lacking, those that lack fewest first; then the second best of each, and so
-    on."""
+    """Order candidates round-robin over banks: the best of each bank, starting with the one that lacks the fewest
+    tokens, then the second best of each, and so on."""
     ranks: Counter[int] = Counter()
     ranked = []
     for candidate in sorted(candidates, key=lambda candidate: -candidate.total):

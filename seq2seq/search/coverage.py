@@ -1,4 +1,4 @@
-"""The coverage penalty: a translation that has not looked at all of its source is worth less."""
+"""Coverage penalty: lowers the score of translations that did not attend to all of their source."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor
 
 from seq2seq.model.interface import Stepwise
 
-# A source position never attended to would cost infinitely much (attention that is cut off at 0 has such).
+# Lower limit of coverage: the logarithm of 0, which ReLU attention can give, would be an infinite penalty.
 LEAST_COVERAGE = 1e-6
 
 
 def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
-    """cp = strength * sum over the source of log(min(coverage, 1)), Wu et al. 2016 (arXiv:1609.08144), equation 14.
+    """Return strength * sum over the source of log(min(coverage, 1)), Wu et al. 2016 (arXiv:1609.08144), equation 14.
 
     Args:
-        coverage: (rows, longest_source), the attention that each source position received from all steps together; 1
-            beyond the end of a source.
+        coverage: (rows, longest_source), sum of the attention weights of each source position over all steps; 1 in
+            padding.
     Returns:
-        (rows,), at most 0; what is added to a hypothesis' score.
+        (rows,), at most 0, to be added to a hypothesis' score.
     """
     return strength * coverage.clamp(LEAST_COVERAGE, 1).log().sum(1)
 
 
 @dataclass(frozen=True)
 class CoveringState:
-    """The state of a model, with the attention of all its steps. coverage: (rows, longest_source)."""
+    """State of a model with its coverage, the sum of the attention of all steps, (rows, longest_source)."""
 
     inner: Any
     coverage: Tensor
@@ -45,7 +45,7 @@ class CoveringState:
 
 
 class Covering:
-    """A model whose states sum its attention up; otherwise the same model."""
+    """Wrapper of a model whose states also sum up its attention."""
 
     def __init__(self, model: Stepwise) -> None:
         self.model, self.max_positions = model, model.max_positions
@@ -64,5 +64,5 @@ class Covering:
         return logits, CoveringState(inner, state.coverage + inner.attention)
 
     def penalty(self, strength: float) -> Callable[[CoveringState], Tensor]:
-        """What search takes as `bonus`."""
+        """Return the coverage penalty as a function of the state, for `bonus` of `search`."""
         return lambda state: coverage_penalty(state.coverage, strength)

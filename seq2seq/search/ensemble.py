@@ -1,4 +1,4 @@
-"""Several models behind the one step interface: an ensemble, and a translation model joined by a language model."""
+"""Several models behind the step interface: ensembles, and shallow fusion with a language model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 @dataclass(frozen=True)
 class JoinedState:
-    """The state of each model. attention: (rows, longest_source), their mean, where all of them have it."""
+    """State of each model. attention: (rows, longest_source), the mean over the models; None if a model has none."""
 
     states: tuple[Any, ...]
 
@@ -31,14 +31,14 @@ class JoinedState:
 
 
 class Ensemble:
-    """Models of one vocabulary that decide together.
+    """Ensemble of models with the same vocabulary.
 
-    mean: "probability", p = mean of p_m; or "log_probability", p proportional to exp(mean of log p_m), which lets each
-    model rule a word out.
+    mean: "probability", p = mean of p_m; or "log_probability", p proportional to exp(mean of log p_m), with which a
+    single model can rule a word out.
     """
 
     def __init__(self, models: Sequence[Stepwise], mean: str = "probability") -> None:
-        """Raises ValueError where there are no models or no such mean."""
+        """Raises ValueError if `models` is empty or `mean` is unknown."""
         if mean not in ("probability", "log_probability") or not models:
             raise ValueError(f"cannot take the {mean} mean of {len(models)} models")
         self.models, self.mean = tuple(models), mean
@@ -62,9 +62,9 @@ class Fusion:
     """Shallow fusion (Gulcehre et al. 2015, arXiv:1503.03535, section 4.1) of a translation and a language model:
     log p(y|x) + weight * log p_lm(y).
 
-    This is no log-probability of anything: search takes it as it is (`normalised`).
+    The sum is not normalised, and search must not normalise it either (`normalised`).
 
-    language_model: its source is empty, so its batch is of sentences that are `</s>` alone.
+    language_model: gets an empty source, `</s>` alone, for each sentence.
     """
 
     def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:
@@ -80,7 +80,7 @@ class Fusion:
                            self.language_model.start(source.new_full((sentences,), END_ID), empty, 1))
 
     def step(self, last_tokens: Tensor, state: FusionState) -> tuple[Tensor, FusionState]:
-        """See `interface.Stepwise.step`; (rows, vocab_size) scores that are not to be normalised."""
+        """See `interface.Stepwise.step`. Returns scores, (rows, vocab_size), that must not be normalised."""
         translating, translation = self.model.step(last_tokens, state.translation)
         speaking, language = self.language_model.step(last_tokens, state.language)
         scores = _log_probabilities(translating) + self.weight * _log_probabilities(speaking)
@@ -89,7 +89,7 @@ class Fusion:
 
 @dataclass(frozen=True)
 class FusionState:
-    """The states of both models. attention: that of the translation model."""
+    """States of both models. attention: of the translation model."""
 
     translation: Any
     language: Any
@@ -105,5 +105,5 @@ class FusionState:
 
 
 def _log_probabilities(logits: Tensor) -> Tensor:
-    """In fp32 or finer: a half-precision logarithm has three digits."""
+    """Return log-probabilities in fp32 or float64, because half precision has three digits only."""
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)

@@ -1,7 +1,7 @@
-"""What a target must not hold, must begin with, must be as long as: functions of scores for search.
+"""Logits processors of search: minimum length, target prefixes, forbidden phrases and n-gram blocking.
 
-Each makes a `beam.ScoreFunction`, which may overwrite the logits that it is given and sets those of impossible words
-to -inf. As `constraints` of a search they leave the others their probability.
+Each function returns a `search.ScoreFunction`, which sets the logits of impossible tokens to -inf in place. Used as
+`constraints` of a search, the other tokens keep their probability.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 
 def at_least(length: int) -> ScoreFunction:
-    """No target of fewer than `length` words, `</s>` not counted."""
+    """Forbid targets of fewer than `length` tokens, `</s>` not counted."""
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         if hypotheses.tokens.shape[2] < length:
@@ -32,7 +32,7 @@ def at_least(length: int) -> ScoreFunction:
 
 
 def beginning_with(prefixes: Sequence[Sequence[int]]) -> ScoreFunction:
-    """Each target begins with its line's prefix, which may be empty."""
+    """Force each target to begin with its line's prefix, a sequence of ids that may be empty."""
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         _, beam, length = hypotheses.tokens.shape
@@ -47,7 +47,7 @@ def beginning_with(prefixes: Sequence[Sequence[int]]) -> ScoreFunction:
 
 
 def no_repeat_ngram(size: int) -> ScoreFunction:
-    """No `size` words in a row stand in a target twice (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
+    """Forbid repeated n-grams of `size` tokens (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         tokens = hypotheses.tokens.flatten(0, 1)                                # (rows, length)
@@ -63,14 +63,14 @@ def no_repeat_ngram(size: int) -> ScoreFunction:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A phrase and the rule by which a text contains it: that of `decoding.forbid` and of `decoding.require`.
+    """Phrase of `decoding.forbid` or `decoding.require`, with the rule by which a text contains it.
 
     text: the phrase, without white space around it.
-    whole_words: a phrase that begins or ends with a letter or digit begins or ends where a word does: "art" is neither
+    whole_words: a phrase that begins or ends with a letter or digit matches only at a word boundary: "art" is neither
         in "party" nor in "arts", but in "art-house". Combining marks belong to the word of the letter before them. A
-        phrase that begins or ends with another character, such as "." or "%", may do so anywhere. If not set, every
-        substring counts, as in languages written without spaces.
-    ignore_case: characters are compared without their case, one with one: "\u1e9e" equals "\u00df", but "SS" does not.
+        phrase that begins or ends with another character, such as "." or "%", matches anywhere. False: any substring
+        matches, as in languages written without spaces.
+    ignore_case: characters are compared one by one without their case: "\u1e9e" equals "\u00df", but "SS" does not.
     """
 
     text: str
@@ -78,7 +78,7 @@ class Phrase:
     ignore_case: bool = False
 
     def is_in(self, text: str) -> bool:
-        """Whether a text contains the phrase."""
+        """Return True if the text contains the phrase."""
         text = self._comparable(text)
         place = text.find(self._key)
         while place >= 0:
@@ -88,8 +88,7 @@ class Phrase:
         return False
 
     def begun_by(self, text: str) -> str:
-        """The longest beginning of the phrase, but not all of it, that a text ends in; in lower case if case is
-        ignored."""
+        """Return the longest proper prefix of the phrase that the text ends in; in lower case with `ignore_case`."""
         text = self._comparable(text)
         for length in range(min(len(self._key) - 1, len(text)), 0, -1):
             if text.endswith(self._key[:length]) and self.may_begin_behind(text[: len(text) - length]):
@@ -97,7 +96,7 @@ class Phrase:
         return ""
 
     def may_begin_behind(self, text: str) -> bool:
-        """Whether the phrase may follow a text at once."""
+        """Return True if the phrase may match directly after this text."""
         return not (self.whole_words and self._key[:1].isalnum() and _ends_in_word(text))
 
     def _may_end_before(self, text: str) -> bool:
@@ -112,20 +111,22 @@ class Phrase:
 
 
 def text_of(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
-    """The text of subwords; bytes that are not UTF-8, such as those of a character that is not complete, become lone
-    surrogates. pieces: the text of each id in UTF-8."""
+    """Return the text of tokens; bytes that are not UTF-8, such as an incomplete character, become lone surrogates.
+
+    pieces: text of each id in UTF-8.
+    """
     return b"".join([pieces[token] for token in tokens]).decode(errors="surrogateescape")
 
 
 def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True,
             ignore_case: bool = False) -> ScoreFunction:
-    """No target's text contains one of the phrases, in whatever subwords.
+    """Forbid targets whose text contains one of the phrases, however it is segmented.
 
-    After the subword "art" it is too late to say whether "s" will follow: the word "art" is forbidden there, and so is
-    "arts" unless it begins with another subword.
+    A token that completes the phrase is banned at once, because later tokens are unknown: with "art" forbidden, "arts"
+    cannot be produced as "art" + "s", only in another segmentation.
 
     Args:
-        pieces: the text of each id in UTF-8, a space where it begins a word.
+        pieces: text of each id in UTF-8, with a space before a piece that begins a word.
         whole_words, ignore_case: see `Phrase`.
     Raises:
         ValueError: a phrase is empty.
@@ -133,8 +134,8 @@ def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool =
     if not all(phrases):
         raise ValueError("an empty phrase is in every text")
     forbidden = [_Forbidden(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
-    # A subword is a byte at least, and a character four bytes at most: enough of them to hold the phrase, the character
-    # before it and an incomplete one behind it.
+    # Number of last tokens to look at: a token has at least one byte, and a character at most four. They hold the
+    # phrase, the character before it and an incomplete one behind it.
     reach = 4 * max(map(len, phrases), default=0) + 8
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -149,14 +150,14 @@ def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool =
 
 
 class _Forbidden:
-    """The subwords that would complete a phrase, by how much of it a text ends in."""
+    """Tokens that would complete a phrase, depending on the prefix of it that a text ends in."""
 
     def __init__(self, phrase: Phrase, pieces: Sequence[bytes]) -> None:
         self.phrase, self.pieces = phrase, pieces
         self.completing = lru_cache(maxsize=None)(self._completing)
 
     def after(self, text: bytes) -> Tensor:
-        """Ids that must not follow the text, (ids,)."""
+        """Return the ids that must not follow the text, (ids,)."""
         decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
         beginning = self.phrase.begun_by(characters)
@@ -171,7 +172,7 @@ class _Forbidden:
 
 
 def _ends_in_word(text: str) -> bool:
-    """Whether a letter or digit stands at the end, with or without combining marks."""
+    """Return True if the text ends with a letter or digit, followed by combining marks or not."""
     for character in reversed(text):
         if not _joins(character):
             return character.isalnum()
@@ -179,18 +180,18 @@ def _ends_in_word(text: str) -> bool:
 
 
 def begins_in_word(text: str) -> bool:
-    """Whether a text that follows a word continues it: it begins with a letter, a digit or a combining mark."""
+    """Return True if the text, after a word, continues it: it begins with a letter, a digit or a combining mark."""
     return text[:1].isalnum() or _joins(text[:1])
 
 
 def _joins(character: str) -> bool:
-    """Whether a character belongs to the word of the letter before it: combining marks, such as the vowel signs of
-    Hindi, and the joiners within Persian words."""
+    """Return True if the character belongs to the word of the letter before it: combining marks, such as the vowel
+    signs of Hindi, and the joiners within Persian words."""
     return not character.isascii() and (character in "\u200c\u200d" or unicodedata.category(character)[0] == "M")
 
 
 def _without_case(text: str) -> str:
-    """The text in one case, character by character, so that its length stays."""
+    """Return the case-folded text, character by character, so that its length stays the same."""
     folded = text.casefold()
     return folded if len(folded) == len(text) else "".join(map(_character_without_case, text))
 

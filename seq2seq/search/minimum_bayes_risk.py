@@ -1,7 +1,7 @@
-"""The translation that agrees most with all the others, instead of the most probable one.
+"""Minimum-Bayes-risk decoding (Kumar and Byrne 2004; with samples, Eikema and Aziz 2022, arXiv:2108.04718).
 
-Minimum-Bayes-risk decoding (Kumar and Byrne 2004; with samples, Eikema and Aziz 2022, arXiv:2108.04718), with chrF
-(Popovic 2015) as utility.
+Chooses the candidate that agrees most with all candidates instead of the most probable one. The utility is chrF
+(Popovic 2015).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ ORDER, BETA = 6, 2
 
 
 def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
-    """What each candidate would be worth if one of them, each as likely as another, were the reference: (candidates,).
+    """Return the expected utility of each candidate over all candidates as equally likely references: (candidates,).
 
-    The utility of two texts is the mean of chrF with the one and with the other as reference, from 0 to 100. A text
-    that stands there twice counts twice, itself included.
+    The utility of two texts is the mean of chrF with the one and with the other as reference, from 0 to 100. A repeated
+    text counts repeatedly, and each candidate is also its own reference.
 
     Raises:
         TypeError: a candidate is no str.
@@ -35,10 +35,11 @@ def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
 
 
 def pairwise_utilities(texts: Sequence[str]) -> np.ndarray:
-    """(texts, texts), the mean of both chrF scores of each pair, as sacreBLEU scores sentences."""
+    """Return the mean of both sentence-level chrF scores of each pair, as in sacreBLEU, (texts, texts)."""
     matches, totals = zip(*(_matching_ngrams(texts, order) for order in range(1, ORDER + 1)), strict=True)
     match, total = np.stack(matches), np.stack(totals)                  # (orders, texts, texts), (orders, texts)
-    # Precision is averaged over the orders of which both texts have n-grams, and recall is the precision of the other.
+    # Precision is averaged over the orders for which both texts have n-grams; recall is the precision of the other
+    # text.
     both = (total[:, :, None] > 0) & (total[:, None, :] > 0)
     precision = np.divide(match, total[:, :, None], out=np.zeros_like(match), where=both).sum(0)
     precision = np.divide(precision, both.sum(0), out=np.zeros_like(precision), where=both.any(0))
@@ -50,7 +51,7 @@ def pairwise_utilities(texts: Sequence[str]) -> np.ndarray:
 
 
 def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many n-grams of characters each two texts share, (texts, texts), and how many each has, (texts,)."""
+    """Return the number of character n-grams that each two texts share, (texts, texts), and of each text, (texts,)."""
     ngrams = [Counter(_ngrams("".join(text.split()), order)) for text in texts]
     holders = Counter(ngram for each in ngrams for ngram in each)
     columns = {ngram: column for column, ngram in enumerate(each for each, texts in holders.items() if texts > 1)}
@@ -58,7 +59,7 @@ def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.n
     for row, each in enumerate(ngrams):
         common = each.keys() & columns.keys()
         counts[row, [columns[ngram] for ngram in common]] = [each[ngram] for ngram in common]
-    # The smaller of two counts is how many numbers from 1 on are no larger than both: a product for each number.
+    # min(a, b) is the number of n >= 1 with n <= a and n <= b: one matrix product for each n.
     shared = np.zeros((len(texts), len(texts)))
     least = 1
     while (several := (counts >= least).sum(0) > 1).any():
@@ -67,7 +68,7 @@ def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.n
         shared += has @ has.T
         least += 1
     totals = np.array([each.total() for each in ngrams], float)
-    np.fill_diagonal(shared, totals)                                            # with itself a text shares all
+    np.fill_diagonal(shared, totals)                                            # a text shares all with itself
     return shared, totals
 
 

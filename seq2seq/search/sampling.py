@@ -1,6 +1,6 @@
-"""Drawing words instead of taking the most probable: functions of logits, and a draw that depends on no neighbour.
+"""Sampling: temperature, top-k, top-p and min-p as functions of logits, and draws that do not depend on the batch.
 
-What is not kept has the logit -inf. Each function returns new logits, (rows, vocab_size) as those it is given.
+Each function returns new logits, (rows, vocab_size), with -inf for the tokens that it removes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """logits / temperature: below 1 the probable becomes more probable, above 1 all become more alike.
+    """Return logits / temperature: below 1 sharpens the distribution, above 1 flattens it.
 
     Raises:
         ValueError: temperature is not positive.
@@ -29,7 +29,7 @@ def with_temperature(logits: Tensor, temperature: float) -> Tensor:
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k most probable words (Fan et al. 2018, arXiv:1805.04833); 0 keeps all.
+    """Keep the k most probable tokens (Fan et al. 2018, arXiv:1805.04833); 0 keeps all.
 
     Raises:
         ValueError: k is negative.
@@ -43,16 +43,16 @@ def top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of words whose probabilities sum to at least p (Holtzman et al. 2020, arXiv:1904.09751).
+    """Keep the smallest set of tokens whose probabilities sum to at least p (Holtzman et al. 2020, arXiv:1904.09751).
 
-    Of equally probable words the first ids are taken first.
+    Among equally probable tokens, smaller ids come first.
 
     Raises:
         ValueError: p is not above 0 and at most 1.
     """
     if not 0 < p <= 1:
         raise ValueError(f"top-p is above 0 and at most 1, found {p}")
-    if p == 1:                                                                  # sums of roundings may miss it
+    if p == 1:                                                                  # rounded sums may stay below 1
         return logits
     probabilities, ids = logits.double().softmax(1).sort(dim=1, descending=True, stable=True)
     enough = probabilities.cumsum(1) - probabilities >= p                       # without the word itself
@@ -60,7 +60,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
-    """Keep words at least p times as probable as the most probable one (Nguyen et al. 2024, arXiv:2407.01082).
+    """Keep tokens at least p times as probable as the most probable one (Nguyen et al. 2024, arXiv:2407.01082).
 
     Raises:
         ValueError: p is not at least 0 and at most 1.
@@ -73,15 +73,15 @@ def min_p(logits: Tensor, p: float) -> Tensor:
 
 
 def narrowed(logits: Tensor, *, temperature: float = 1.0, k: int = 0, p: float = 1.0, minimum: float = 0.0) -> Tensor:
-    """`with_temperature`, `top_k` of k, `top_p` of p and `min_p` of minimum, in this order."""
+    """Apply `with_temperature`, `top_k` of k, `top_p` of p and `min_p` of minimum, in this order."""
     return min_p(top_p(top_k(with_temperature(logits, temperature), k), p), minimum)
 
 
 def draw(logits: Tensor, uniforms: np.ndarray) -> Tensor:
-    """A word for each row, by its probability: the first at which the sum of probabilities exceeds the row's number.
+    """Sample a token for each row by inverting its cumulative distribution.
 
     Args:
-        uniforms: (rows,), numbers drawn evenly from [0, 1), as `uniforms` gives them.
+        uniforms: (rows,), uniformly distributed numbers from [0, 1), see the function `uniforms`.
     Returns:
         (rows,), ids; never one of probability 0, unless a row has no other.
     """
@@ -91,22 +91,22 @@ def draw(logits: Tensor, uniforms: np.ndarray) -> Tensor:
 
 
 def uniforms(*key: int | Sequence[int] | np.ndarray) -> np.ndarray:
-    """Numbers from [0, 1) that the key alone decides: another seed, line, sample or step is another draw.
+    """Return uniformly distributed numbers from [0, 1) as a hash of the key.
 
     Args:
-        key: whole numbers, not negative, or arrays of them, which are broadcast: (seed, lines, step), for instance.
+        key: non-negative integers, or arrays of them, which are broadcast: (seed, lines, step), for instance.
     Returns:
         float64, of the broadcast shape.
     """
     bits = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in key)), np.uint64)
     for part in key:
         bits = mixed(bits ^ np.asarray(part, np.uint64))
-    # 52 bits, so that even the largest number times a sum of probabilities stays below the sum.
+    # 52 bits, so that even the largest number, multiplied by a sum of probabilities, stays below the sum.
     return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 
 def mixed(states: np.ndarray) -> np.ndarray:
-    """The output of SplitMix64 in each state; all are uint64, of any shape. Different states have different outputs."""
+    """Return the output of SplitMix64 for each state, a bijection of uint64; any shape."""
     with np.errstate(over="ignore"):
         bits = np.asarray(states + GOLDEN_GAMMA)
         for shift, multiplier in zip((30, 27), MULTIPLIERS, strict=True):

@@ -1,7 +1,7 @@
-"""The most probable continuations of hypotheses: what a step of search computes from the logits.
+"""Top-k of a search step: the most probable continuations of hypotheses, from the logits.
 
-Everything that passes over whole rows of the vocabulary is PyTorch's; what is left is a few hundred numbers, which on a
-CPU are NumPy's, whose operations start several times faster.
+Passes over whole rows of the vocabulary use PyTorch. The remaining few hundred numbers, on a CPU, are left to NumPy,
+whose operations have several times less overhead.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from torch import Tensor
 from seq2seq.model.interface import Continuations
 from seq2seq.tokenizers.tokenizer import END_ID
 
-# The vocabulary is searched in blocks of so many words.
+# Size of the blocks of the vocabulary in the top-k.
 BLOCK = 64
-# Logits that are normalised together: 2 MB, which stay in a core's cache from one pass over them to the next.
+# Number of logits to normalise at once: 2 MB, which stay in a core's cache between the passes over them.
 CACHED_ELEMENTS = 500_000
 
 
 def continuations(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
                   normalised: bool) -> Continuations:
-    """The `count` best continuations of each group of hypotheses.
+    """Return the `count` best continuations of each group of hypotheses.
 
     Args:
-        logits: (rows, vocab_size), of each hypothesis, one group's behind another's; they are overwritten.
+        logits: (rows, vocab_size), of the hypotheses, group by group; they are overwritten.
         totals: (groups, beam), log p of each hypothesis.
-        forbidden: ids that nothing continues with, `</s>` not among them. They keep their share of probability, so
-            that log p stays the model's.
-        must_end: (groups,) bool, whose hypotheses have room for `</s>` alone; None: nobody's.
-        normalised: the logits are log p already.
+        forbidden: banned ids, without `</s>`. Probabilities are not renormalised, so that log p stays the model's.
+        must_end: (groups,) bool, True = only `</s>` may follow, because of the length limit; None: False for all.
+        normalised: use the logits as scores, without log-softmax.
     """
     past = totals if normalised else totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape)
     ban(logits, forbidden, must_end)
@@ -42,25 +41,25 @@ def continuations(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_en
 
 
 def on_host(found: tuple[Tensor, ...]) -> Continuations:
-    """Continuations as arrays."""
+    """Copy continuations to NumPy arrays."""
     totals, beams, ids = (part.cpu().numpy() for part in found)
     return totals, beams, ids
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """log of the sum of exp(logits) of each row, (rows,)."""
+    """Return log sum exp of each row of logits, (rows,)."""
     if logits.is_cuda:
         return logits.logsumexp(1)
-    # Without the usual pass for the maximum, a few rows at a time, which the processor's cache holds.
+    # Without the usual pass for the maximum; a few rows at a time, which fit into the cache.
     size = max(1, CACHED_ELEMENTS // logits.shape[1])
     sums = logits.exp().sum(1) if len(logits) <= size else torch.cat([part.exp().sum(1) for part in logits.split(size)])
-    # Logits beyond 88 overflow in fp32, far below 0 they vanish.
+    # In fp32 exp overflows for logits above 88, and the sum is 0 if all are far below 0. Then use the safe form.
     logs = sums.log_()
     return logs if np.isfinite(logs.numpy()).all() else logits.logsumexp(1)
 
 
 def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
-    """Overwrite the logits, (rows, vocab_size), of what may not follow; see `continuations`."""
+    """Set the logits, (rows, vocab_size), of tokens that may not follow to -inf; see `continuations`."""
     logits.index_fill_(1, forbidden, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()
@@ -70,39 +69,40 @@ def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
 
 
 def most_probable(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` best continuations of each group as tensors: `best` for past (sentences, groups, beam of a group)."""
+    """Return the `count` best continuations of each group as tensors: `best` for past of shape (sentences, groups, beam
+    of a group)."""
     sentences, groups, _ = past.shape
     totals, beams, ids = (part.view(sentences, groups, -1) for part in best(logits, past.flatten(0, 1), count))
     return totals, beams, ids
 
 
-# Both find them in those blocks of the vocabulary whose maxima are best, so that only a pass for the maxima, a
-# vectorised one, sees everything.
+# Both functions below search only the blocks of the vocabulary with the best maxima; the only pass over all logits is
+# the vectorised one that computes these maxima.
 
 
 def best(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` best of past + logits for each group; logits: (rows, vocab_size), past: (groups, beam).
+    """Return the `count` best of past + logits for each group; logits: (rows, vocab_size), past: (groups, beam).
 
     Returns:
-        Tensors as `Continuations`.
+        `Continuations` as tensors.
     """
     (groups, beam), vocab_size = past.shape, logits.shape[1]
     blocks = _blocks(logits)
     per_row = blocks.shape[1]
     maxima = (blocks.amax(2).view(groups, beam, per_row) + past[:, :, None]).flatten(1)
-    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (groups, blocks), of all its rows
+    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (groups, blocks), over all its rows
     beams = chosen // per_row
     rows = beams + beam * torch.arange(groups, device=logits.device)[:, None]
     totals = blocks[rows, chosen % per_row] + past.gather(1, beams)[:, :, None]
     found, places = totals.flatten(1).topk(min(count, totals[0].numel()), dim=1)
     block = places // BLOCK
     ids = (chosen % per_row).gather(1, block) * BLOCK + places % BLOCK
-    # Where fewer continuations are possible than asked for, the padding fills up.
+    # If there are too few continuations, padding of the last block is among them.
     return found, beams.gather(1, block), ids.clamp_(max=vocab_size - 1)
 
 
 def _best_on_host(logits: Tensor, past: np.ndarray, count: int) -> Continuations:
-    """The same in NumPy."""
+    """`best` in NumPy."""
     (groups, beam), vocab_size, blocks = past.shape, logits.shape[1], _blocks(logits)
     per_row, group = blocks.shape[1], np.arange(groups)[:, None]
     maxima = (blocks.amax(2).numpy().reshape(groups, beam, per_row) + past[:, :, None]).reshape(groups, -1)
@@ -120,13 +120,13 @@ def _best_on_host(logits: Tensor, past: np.ndarray, count: int) -> Continuations
 
 
 def _blocks(logits: Tensor) -> Tensor:
-    """(rows, blocks, BLOCK), the last one filled up with -inf."""
+    """(rows, vocab_size) -> (rows, blocks, BLOCK), the last block padded with -inf."""
     if padding := -logits.shape[1] % BLOCK:
         logits = F.pad(logits, (0, padding), value=-math.inf)
     return logits.view(len(logits), -1, BLOCK)
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` largest of each row, in any order: (rows, count), or all if there are fewer."""
+    """Return the indices of the `count` largest values of each row, unordered: (rows, count), or all if fewer."""
     count = min(count, values.shape[1])
     return values.argpartition(-count, axis=1)[:, -count:]

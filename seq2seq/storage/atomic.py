@@ -19,7 +19,7 @@ def replace_file(path: Path, contents: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Return when the file's contents, or the directory's names, are on the disk."""
+    """Sync a file's contents, or a directory's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,21 +1,23 @@
-"""What a run leaves on disk: checkpoints to resume from, and bundles to translate with.
+"""Checkpoints to resume from, and bundles to translate with.
 
-Everything here is a dict of tensors and a dict of JSON values; nothing is pickled, and no model code is known.
-How a directory comes to be on disk whole or not at all is directories.py's matter.
+Both consist of dicts of tensors and JSON values; nothing is pickled, and no model code is imported. directories.py
+writes their directories atomically.
 """
 
 import logging
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.storage.checksums import SEAL, sealed
 from seq2seq.storage.directories import (
     METADATA,
@@ -56,7 +58,7 @@ TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabular
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a training needs to go on as if it had never stopped."""
+    """Weights, optimizer state and train state of a step, for exact resumption."""
 
     path: Path
     step: int
@@ -68,18 +70,18 @@ class Checkpoint:
 def save_checkpoint(
     run: Path, step: int, model: Mapping[str, Tensor], state: Mapping[str, Tensor], info: dict[str, Any]
 ) -> Path:
-    """Write <run>/checkpoints/step-<step>; an older one of the same step is replaced.
+    """Write <run>/checkpoints/step-<step>; an older checkpoint of the same step is replaced.
 
     Args:
-        run: the run's directory, made if it does not exist.
+        run: the run's directory, created if it does not exist.
         model: the weights; tied ones once.
-        state: the other tensors, such as optimizer moments and averaged weights.
-        info: the other values (counters, best scores, …): JSON values that come back equal.
+        state: other tensors, such as optimizer moments and averaged weights.
+        info: other values (counters, best scores, …), which JSON must restore exactly.
     Returns:
         The checkpoint's directory.
     Raises:
-        CheckpointError: it cannot be written. What was there before is untouched.
-        TypeError: info holds something that would not come back from JSON as it was.
+        CheckpointError: it cannot be written. Earlier checkpoints are unharmed.
+        TypeError: a value of `info` would change in JSON.
     """
     _require_json(info, "info")
     place = Path(run) / CHECKPOINTS / f"step-{step:08d}"
@@ -92,15 +94,15 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read one checkpoint back, to the bit; tensors come to the CPU.
+    """Read a checkpoint; tensors are on the CPU, bit-identical to those saved.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or a newer seq2seq wrote it.
+        CheckpointError: it is missing, damaged, or from a newer version.
     """
 
     def read(directory: Path) -> Checkpoint:
         metadata = read_metadata(directory, "checkpoint", required=(MODEL, STATE))
-        # The counters of a training are worth as much as its weights: a flipped bit in them must not pass either.
+        # The train state must have a checksum, too: a flipped bit in a counter is as bad as one in a weight.
         if SEAL not in metadata:
             raise Damaged(f"{directory / METADATA} is damaged: it has no checksum of its contents.")
         verify(directory, metadata["sha256"])
@@ -111,26 +113,26 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """The run's checkpoints, oldest first, whether intact or not."""
+    """Return the run's checkpoints, intact or not, oldest first."""
     directory = Path(run) / CHECKPOINTS
     if not directory.is_dir():
         return []
-    # A replacement that was interrupted leaves the old directory under its second name only.
+    # After an interrupted replacement, the old directory may exist under its temporary name only.
     found = (re.fullmatch(r"(step-\d{8,})|\.(step-\d{8,})\.replaced", path.name) for path in directory.iterdir())
     names = {match[1] or match[2] for match in found if match}
     return sorted((directory / name for name in names), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step in a checkpoint's name."""
+    """Return the step in a checkpoint's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:
-    """The newest intact checkpoint; damaged ones are named in a warning and passed over. None where there are none.
+    """Return the newest intact checkpoint, or None if there are none; warns about damaged ones and skips them.
 
     Raises:
-        CheckpointError: all are damaged, or the newest comes from a newer seq2seq. Beginning anew is the user's choice.
+        CheckpointError: all are damaged, or the newest is from a newer version. Only the user may start again.
     """
     damages = []
     for path in reversed(list_checkpoints(run)):
@@ -150,7 +152,7 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
 
 
 def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
-    """Delete the checkpoints whose step is not in keep, and what interrupted saves have left behind."""
+    """Delete the checkpoints whose step is not in `keep`, and temporary files of interrupted saves."""
     kept = set(keep)
     directory = Path(run) / CHECKPOINTS
     if not directory.is_dir():
@@ -161,7 +163,7 @@ def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
                 if path.exists():
                     delete(replaced_of(path))
             else:
-                # Deleted under another name, so that a half-deleted checkpoint is never taken for a damaged one.
+                # Renamed before it is deleted, so that a half-deleted checkpoint does not look like a damaged one.
                 if path.exists():
                     delete(aside_of(path))
                     os.rename(path, aside_of(path))
@@ -175,7 +177,7 @@ def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
 
 
 def clear_leftovers(run: Path) -> None:
-    """Delete what saves and deletions that were interrupted have left in a run; nothing that it could go on from."""
+    """Delete temporary files that interrupted saves and deletions have left in a run; no checkpoint is deleted."""
     prune_checkpoints(run, map(step_of, list_checkpoints(run)))
     best = Path(run) / BEST
     delete(aside_of(best))
@@ -188,7 +190,7 @@ def clear_leftovers(run: Path) -> None:
 
 @dataclass(frozen=True)
 class Bundle:
-    """All that is needed to translate."""
+    """Weights, recipe, tokenizers and metadata of a model, complete for translation."""
 
     directory: Path
     weights: dict[str, Tensor]
@@ -204,15 +206,15 @@ def save_bundle(
     tokenizer_files: Mapping[str, bytes],
     metadata: Mapping[str, Any],
 ) -> Path:
-    """Write a bundle; an older one at the same place is replaced all at once, and strangers' files in it are kept.
+    """Write a bundle; replaces an older one atomically, and keeps other files that users have put there.
 
     Args:
         weights: tied ones once.
         tokenizer_files: contents by name; names as in TOKENIZER_FILES.
         metadata: JSON values: scores with signatures, corpus counts, …
     Raises:
-        CheckpointError: it cannot be written, or the directory holds something else. Nothing has been changed.
-        ValueError: a name in tokenizer_files or metadata is unknown or reserved.
+        CheckpointError: it cannot be written, or the directory is not a bundle. Nothing has been changed.
+        ValueError: a name in `tokenizer_files` is unknown, or one in `metadata` is reserved.
     """
     unknown = [name for name in tokenizer_files if name not in TOKENIZER_FILES]
     if unknown:
@@ -235,17 +237,17 @@ def save_bundle(
 
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
-"""Of tensors by name: shape, and type as safetensors calls it."""
+"""Shape and safetensors dtype of each tensor, by name."""
 
 
 def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
-    """Read a bundle and compare every file with its checksum; tensors come to the CPU.
+    """Read a bundle and verify the checksum of every file; tensors are on the CPU.
 
     Args:
-        require: called before the weights are read, with all but them, and with their shapes as the file's header says
-            them; raises a CheckpointError where they are not wanted.
+        require: called before the weights are read, with the bundle without weights, and with the shapes in the file's
+            header; raises a CheckpointError to refuse the bundle.
     Raises:
-        CheckpointError: there is none, a file is missing or damaged, or a newer seq2seq wrote it.
+        CheckpointError: it is missing or from a newer version, or a file is missing or damaged.
     """
 
     def read(found: Path) -> Bundle:
@@ -268,7 +270,7 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
 
 
 def bundle_metadata(directory: Path) -> dict[str, Any]:
-    """What is known about a bundle besides its files, read without them: scores, corpus counts, …
+    """Return a bundle's metadata (scores, corpus counts, …) without reading its other files.
 
     Raises:
         CheckpointError: there is no bundle.
@@ -291,8 +293,8 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
     _require_unreserved(fields)
 
     def update(found: Path) -> None:
-        # Opened before reading and then written through: were the bundle replaced in between, only the old one,
-        # soon to be deleted, could get metadata that are not its own.
+        # Read and written through the same directory descriptor: if the bundle is replaced in between, the metadata go
+        # to the old directory, which is about to be deleted, and not to the new bundle.
         descriptor = -1
         try:
             descriptor = os.open(found, os.O_RDONLY)
@@ -308,10 +310,10 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
 
 
 def recipe_path(bundle: Path) -> Path:
-    """The recipe to read a bundle's corpora by: that of its run, where it lies in one.
+    """Return the path of the recipe from which to read a bundle's corpora: that of its run, if it is in one.
 
-    A run keeps the recipe with absolute paths; a bundle's copy has them as they were written, relative to a file that
-    lies elsewhere.
+    The run's copy of the recipe has absolute paths. Those in the bundle's copy are as written, relative to the original
+    recipe file.
     """
     bundle = bundle.absolute()
     of_run = bundle.parent / RECIPE
@@ -319,10 +321,10 @@ def recipe_path(bundle: Path) -> Path:
 
 
 def resolve_model_path(path: Path) -> Path:
-    """The bundle that path means: itself, or the best one of the run that it names.
+    """Return the bundle at `path`: `path` itself, or `best` if it is a run.
 
     Raises:
-        CheckpointError: it is neither; the message says what was found there.
+        CheckpointError: it is neither; the message says what is there.
     """
     path = Path(path)
     for candidate in (path, path / BEST):
@@ -332,8 +334,7 @@ def resolve_model_path(path: Path) -> Path:
     if not where(path).exists():
         raise CheckpointError(f"{path} does not exist. {expected}")
     if path.exists() and not path.is_dir():
-        hint = f" Name its directory, {path.parent}." if kind_of(path.parent) == "bundle" else ""
-        raise CheckpointError(f"{path} is a file.{hint} {expected}")
+        raise _no_model(path, expected)
     if kind_of(path) == "checkpoint":
         raise CheckpointError(
             f"{path} is a checkpoint, from which training resumes. Name the run, {path.parent.parent}, "
@@ -352,11 +353,33 @@ def resolve_model_path(path: Path) -> Path:
     raise CheckpointError(f"{path} holds {found}. {expected}")
 
 
+def is_model(path: Path) -> bool:
+    """Return True where `resolve_model_path` finds a bundle."""
+    return "bundle" in (kind_of(path), kind_of(path / BEST))
+
+
+def _no_model(path: Path, expected: str) -> CheckpointError:
+    """The error that a file was named in place of a model; expected: what a model is."""
+    from seq2seq.recipe import load_recipe
+
+    if is_model(path.parent):
+        return CheckpointError(f"{path} is a file. Name its directory, {path.parent}. {expected}")
+    if path.suffix in (".yaml", ".yml"):
+        with suppress(RecipeError):
+            run = Path("runs") / load_recipe(path, check_files=False).name
+            if is_model(run):
+                return CheckpointError(f"{path} is a recipe. Name the model that its training made: {run}")
+            return CheckpointError(f"{path} is a recipe, and its run, {run}, holds no model yet. Train it first "
+                                   f"(seq2seq train {shlex.quote(str(path))}), or name the directory that --run-dir "
+                                   "gave it.")
+    return CheckpointError(f"{path} is a file. {expected}")
+
+
 # Checks
 
 
 def _strangers(place: Path) -> list[Path]:
-    """What a user has put beside a bundle's own files. A directory that is no bundle at all is not ours to replace."""
+    """Return files that users have put into a bundle. Refuses a directory with other content that is not a bundle."""
     if not where(place).exists():
         return []
     if not where(place).is_dir():
@@ -371,7 +394,7 @@ def _strangers(place: Path) -> list[Path]:
 
 
 def _require_json(value: Any, where: str) -> None:
-    """JSON turns tuples into lists and number keys into strings without a word; resuming would find other values."""
+    """Raise TypeError for values that JSON changes silently, such as tuples (to lists) and number keys (to strings)."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):

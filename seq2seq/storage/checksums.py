@@ -72,7 +72,7 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def seal_is_broken(values: Mapping[str, Any]) -> bool:
-    """Whether a JSON object has a checksum and is not what it was made from."""
+    """Return True if a JSON object has a checksum that does not match its contents."""
     return SEAL in values and values != sealed(values)
 
 
@@ -80,12 +80,12 @@ def seal_is_broken(values: Mapping[str, Any]) -> bool:
 
 
 def sealed_text(text: bytes) -> bytes:
-    """A text, such as YAML, with its sha256 in a comment behind it."""
+    """Return a text, such as YAML, followed by a comment with its sha256."""
     return text + TEXT_SEAL + hashlib.sha256(text).hexdigest().encode() + b"\n"
 
 
 def unsealed_text(contents: bytes) -> bytes | None:
-    """What `sealed_text` was given, or all of it where there is no such comment; None where it is damaged."""
+    """Return the text without the comment of `sealed_text`, if there is one; None if the checksum does not match."""
     text, found, checksum = contents.rpartition(TEXT_SEAL)
     if not found:
         return contents
@@ -96,12 +96,12 @@ def unsealed_text(contents: bytes) -> bytes | None:
 
 
 def journal_of(text: Path) -> Path:
-    """Beside a text that was made, or is being made: how long it is and its checksum."""
+    """Return the path of a text's journal, which holds its length and checksum."""
     return text.with_name(f"{text.name}.json")
 
 
 def note_text(text: Path, crc32: int) -> None:
-    """Write the journal of a text, all of which is on its way to the disk.
+    """Write the journal of a text.
 
     Args:
         crc32: zlib.crc32 of its bytes.
@@ -110,21 +110,22 @@ def note_text(text: Path, crc32: int) -> None:
 
 
 def noted_text(text: Path) -> tuple[int, int] | None:
-    """The bytes and the zlib.crc32 that `note_text` wrote; None where nothing was: the text of a run of before."""
+    """Return length in bytes and zlib.crc32 from the journal of a text; None if there is none (text of an older
+    version)."""
     try:
         noted = parse_json(regular_bytes(journal_of(text)))
         return int(noted["bytes"]), int(noted["crc32"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return -1, -1                                                           # no text is this one
+        return -1, -1                                                           # matches no text
 
 
 def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
-    """Compare those of the paths that lie in the directory of text that models have made with their checksums.
+    """Verify the checksums of the paths that lie in `directory`, that of synthetic text.
 
     Raises:
-        CheckpointError: one is damaged. The next start makes it again.
+        CheckpointError: a text is damaged. It is deleted, and translated again at the next start.
     """
     directory = Path(os.path.abspath(directory))
     for path in paths:
@@ -140,7 +141,7 @@ def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
 
 
 class Check:
-    """The comparison of files with their checksums; in a thread of its own where they are large."""
+    """Verification of checksums; in a background thread if the files are large."""
 
     def __init__(self, size: int, find_damage: Callable[[], Path | None]) -> None:
         """size: bytes that `find_damage` reads. It returns a damaged file, or None."""
@@ -162,7 +163,7 @@ class Check:
             self._error = error
 
     def damage(self, wait: bool) -> Path | None:
-        """A damaged file, or None where none is found (yet, without `wait`)."""
+        """Return a damaged file, or None if there is none; without `wait`, None also if the check still runs."""
         if self._thread is not None:
             if not wait and self._thread.is_alive():
                 return None

@@ -1,7 +1,8 @@
-"""Directories that appear on disk all at once or not at all, and whose files are checked when they are read.
+"""Atomic writing of directories, and verified reading of their files.
 
-A directory is written aside, forced to disk and renamed into place, so that a process killed at any moment leaves
-either the old directory or the new one. Its metadata.json names the format and the checksum of every other file.
+A directory is written under a temporary name, synced to disk and renamed, so that a process killed at any moment leaves
+either the old directory or the new one. Its metadata.json holds the format version and the checksum of every other
+file.
 """
 
 import ctypes
@@ -29,19 +30,19 @@ from seq2seq.storage.checksums import SEAL, seal_is_broken
 Read = TypeVar("Read")
 
 FORMAT_VERSION = 1
-"""Raised when an older seq2seq could no longer read what this one writes."""
+"""Incremented when older versions can no longer read what this one writes."""
 
 METADATA = "metadata.json"
 RESERVED = ("format_version", "kind", "sha256", SEAL)
-"""The keys of metadata.json that are set here."""
+"""Keys of metadata.json that this module sets."""
 
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Of Linux: paths are relative to the working directory; exchange two names."""
+"""Linux constants: paths are relative to the working directory; exchange two names."""
 
 
 class Damaged(CheckpointError):
-    """A file is missing or is not what was saved. An older checkpoint can still be good."""
+    """A file is missing or differs from what was saved. An older checkpoint may still be intact."""
 
 
 # Writing
@@ -49,10 +50,10 @@ class Damaged(CheckpointError):
 
 @contextmanager
 def replacing(place: Path, needed: int | None) -> Iterator[Path]:
-    """A new directory beside place, which takes its name when the block has ended well and vanishes otherwise.
+    """Yield a temporary directory, which replaces `place` at the end of the block, or is deleted after an exception.
 
     Args:
-        needed: bytes that are to be written, for the message where they find no room; None: nobody knows.
+        needed: bytes to be written, for the message if the disk is full; None: unknown.
     Raises:
         CheckpointError: it cannot be written.
     """
@@ -77,10 +78,10 @@ def replacing(place: Path, needed: int | None) -> Iterator[Path]:
 
 
 def _swap(new: Path, place: Path) -> None:
-    """Give place's name to new, and delete the old one.
+    """Rename `new` to `place`, and delete the old directory.
 
-    Both exchange their names in one operation where the system can, so that place is there at every moment. Elsewhere
-    the old one steps aside first, because a directory cannot be renamed onto a full one.
+    If the system can exchange two names in one operation, `place` exists at every moment. Otherwise the old directory
+    is renamed first, because a directory cannot be renamed onto one that is not empty.
     """
     replaced = replaced_of(place)
     if place.exists() and exchange(new, place):
@@ -93,7 +94,7 @@ def _swap(new: Path, place: Path) -> None:
         os.rename(new, place)
         sync(place.parent)
         old = replaced
-    with suppress(OSError):  # saved all the same; the next save tries again
+    with suppress(OSError):  # the new directory is saved; the next save tries again to delete the old one
         delete(old)
         delete(replaced)
 
@@ -102,7 +103,7 @@ def exchange(first: Path, second: Path) -> bool:
     """Exchange the names of two directories in one operation (Linux: renameat2 with RENAME_EXCHANGE).
 
     Returns:
-        False where the system or the file system cannot; nothing has changed.
+        False if the system or the file system does not support it; nothing has changed.
     Raises:
         OSError: they cannot be renamed.
     """
@@ -119,28 +120,28 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def recover(place: Path) -> None:
-    """Give back its name to a directory that a replacement, cut off between two renames, has left under another."""
+    """Restore the name of a directory after a replacement that was interrupted between its two renames."""
     if not os.path.lexists(place) and replaced_of(place).exists():
         os.rename(replaced_of(place), place)
 
 
 def aside_of(place: Path) -> Path:
-    """Where place is written, hidden, before it takes its name."""
+    """Return the hidden temporary name under which `place` is written."""
     return place.with_name(f".{place.name}.saving")
 
 
 def replaced_of(place: Path) -> Path:
-    """Where the old one stays, hidden, until the new one has its name."""
+    """Return the hidden temporary name of the old directory during a replacement."""
     return place.with_name(f".{place.name}.replaced")
 
 
 def where(place: Path) -> Path:
-    """Where the directory is now: a replacement cut off between its two renames leaves the old one's second name."""
+    """Return the present path of the directory: after an interrupted replacement, its temporary name."""
     return replaced_of(place) if not place.exists() and replaced_of(place).exists() else place
 
 
 def delete(path: Path) -> None:
-    """Delete a directory, if there is one, and all that is in it; of a link, the link."""
+    """Delete a file, a link, or a directory with its contents, if it exists."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
@@ -148,7 +149,7 @@ def delete(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Make a directory and those above it, all of them on disk when this returns."""
+    """Create a directory and its parents, and sync them to disk."""
     if not path.is_dir():
         make_directories(path.parent)
         path.mkdir(exist_ok=True)
@@ -156,7 +157,7 @@ def make_directories(path: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file. Tensors that share memory are refused by safetensors: name each once.
+    """Write a safetensors file. Tied weights must be given once: safetensors refuses tensors that share memory.
 
     Raises:
         OSError: it cannot be written.
@@ -167,17 +168,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         if cause := re.search(r"os error (\d+)", str(error)):
             raise OSError(int(cause[1]), os.strerror(int(cause[1])), str(path)) from error
         raise
-    # safetensors makes files that only their owner can read; a bundle is as open as its directory.
+    # safetensors creates files that only their owner can read; this gives them the permissions of the directory.
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write values as `as_json` puts them."""
+    """Write indented JSON."""
     path.write_bytes(as_json(values))
 
 
 def replace_json(directory: int, name: str, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file, all at once, in a directory given by its descriptor.
+    """Replace a JSON file atomically in a directory given by its descriptor.
 
     Raises:
         OSError: it cannot be written; the old file is untouched.
@@ -203,16 +204,16 @@ def as_json(values: Mapping[str, Any]) -> bytes:
 
 
 def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """What metadata.json has to begin with, when all other files are written. names: its files, if not all of them."""
+    """Return the reserved keys of metadata.json, after all other files are written. names: its files; None: all."""
     files = sorted(directory.iterdir()) if names is None else [directory / name for name in sorted(names)]
     return {"format_version": FORMAT_VERSION, "kind": kind, "sha256": {file.name: _sha256(file) for file in files}}
 
 
 def cannot_save(place: Path, error: OSError, needed: int | None) -> CheckpointError:
-    """The error to raise, with the place and a remedy.
+    """Return the error to raise, with the path and a remedy.
 
     Args:
-        needed: bytes that were to be written; None: nobody knows.
+        needed: bytes to be written; None: unknown.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         existing = next(path for path in (place, *place.absolute().parents) if path.exists())
@@ -237,7 +238,7 @@ def cannot_save(place: Path, error: OSError, needed: int | None) -> CheckpointEr
 
 
 def read_steadily(place: Path, read: Callable[[Path], Read]) -> Read:
-    """What read finds in place; once more if another process has put a new directory there meanwhile."""
+    """Return the result of `read`; repeat it if another process has replaced the directory in the meantime."""
     while True:
         directory = where(place)
         with _held(directory) as before:
@@ -254,7 +255,7 @@ def read_steadily(place: Path, read: Callable[[Path], Read]) -> Read:
 
 @contextmanager
 def _held(directory: Path) -> Iterator[tuple[int, int] | None]:
-    """The directory's identity; held open, so that no directory made meanwhile can be given the same number."""
+    """Yield the directory's device and inode; keeps it open, so that a new directory cannot reuse the inode."""
     descriptor = None
     with suppress(OSError):
         # Opening a named pipe would wait for a writer.
@@ -275,11 +276,11 @@ def _identity(directory: Path | int) -> tuple[int, int] | None:
 
 
 def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[str, Any]:
-    """metadata.json of a directory that must be of this kind, with checksums of the required files.
+    """Read metadata.json of a directory of this kind; it must have checksums of the required files.
 
     Raises:
-        CheckpointError: there is no such directory, it is of another kind, or a newer seq2seq wrote it.
-        Damaged: metadata.json is missing or makes no sense.
+        CheckpointError: there is no such directory, it is of another kind, or from a newer version.
+        Damaged: metadata.json is missing or invalid.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is no directory; a {kind} is one, with {METADATA} and the files it names.")
@@ -307,7 +308,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
 
 
 def kind_of(place: Path) -> str | None:
-    """What metadata.json calls the directory, as far as it can be read."""
+    """Return the kind of a directory in its metadata.json; None if that cannot be read."""
 
     def read(directory: Path) -> str | None:
         path = directory / METADATA
@@ -321,11 +322,11 @@ def kind_of(place: Path) -> str | None:
 
 
 def verify(directory: Path, checksums: Mapping[str, str]) -> None:
-    """Compare files with their checksums.
+    """Verify the checksums of files.
 
     Raises:
-        Damaged: one is missing or differs; the message names it.
-        CheckpointError: one lies elsewhere.
+        Damaged: a file is missing or differs; the message names it.
+        CheckpointError: a name leads out of the directory.
     """
     for name, expected in checksums.items():
         path = inside(directory, name)
@@ -338,12 +339,14 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
 
 
 def inside(directory: Path, name: str) -> Path:
-    """The directory's file of that name. Its metadata may come from a stranger: nothing outside is read, and nothing
-    that is no regular file, which could wait for ever (a named pipe) or never end (a device).
+    """Return the path of a file in the directory.
+
+    The name comes from metadata that may be hostile, so nothing outside the directory is read, and nothing but regular
+    files: reading a named pipe could block for ever, reading a device never end.
 
     Raises:
-        CheckpointError: the name, or a symbolic link, leads elsewhere, or no file can have the name.
-        Damaged: something else than a file lies there, or a link to itself.
+        CheckpointError: the name, or a symbolic link, leads out of the directory, or is not a valid name.
+        Damaged: it is not a regular file, or a link to itself.
     """
     path = directory / name
     try:
@@ -361,11 +364,11 @@ def inside(directory: Path, name: str) -> Path:
 
 
 def read_file(path: Path) -> bytes:
-    """The contents of a regular file, or of what a link leads to.
+    """Return the contents of a regular file, or of the one that a link leads to.
 
     Raises:
         CheckpointError: the permission is missing.
-        Damaged: it is missing, cannot be read, or is something that could be waited for without end.
+        Damaged: it is missing, cannot be read, or is not a regular file.
     """
     try:
         return regular_bytes(path)
@@ -374,7 +377,7 @@ def read_file(path: Path) -> bytes:
 
 
 def cannot_read(path: Path, error: OSError) -> NoReturn:
-    """Raise Damaged, or a CheckpointError where only the permission is missing."""
+    """Raise Damaged, or a CheckpointError if only the permission is missing."""
     if isinstance(error, FileNotFoundError):
         raise Damaged(f"{path} is missing.") from error
     if isinstance(error, PermissionError):
@@ -383,10 +386,10 @@ def cannot_read(path: Path, error: OSError) -> NoReturn:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU.
+    """Read the tensors of a safetensors file to the CPU.
 
     Raises:
-        Damaged: it is missing or is no such file.
+        Damaged: it is missing or not a safetensors file.
     """
     try:
         mapped = load_file(path)
@@ -394,15 +397,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         cannot_read(path, error)
     except (SafetensorError, RuntimeError) as error:  # RuntimeError: torch could not map the file
         raise Damaged(f"{path} is damaged: {error}.") from error
-    # Copies survive whatever later happens to the file; in a mapped file that is cut short, reading kills the process.
+    # Copied, because reading a memory-mapped file that was truncated later kills the process.
     return {name: tensor.clone() for name, tensor in mapped.items()}
 
 
 def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type (such as F32) of each tensor of a safetensors file, from its header alone.
+    """Read shape and dtype (such as F32) of each tensor in the header of a safetensors file.
 
     Raises:
-        Damaged: it is missing or is no such file.
+        Damaged: it is missing or not a safetensors file.
     """
     try:
         with safe_open(path, "pt") as file:
@@ -420,5 +423,5 @@ def _sha256(path: Path) -> str:
 
 
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:
-    """The memory they take, and nearly the size of their file."""
+    """Return the memory of the tensors in bytes, which is nearly the size of their file."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -1,4 +1,4 @@
-"""Text to piece ids and back: sentencepiece with byte fallback, so that every line can be encoded and restored."""
+"""Subword tokenizers: sentencepiece with byte fallback, so that every line can be encoded and restored."""
 
 from __future__ import annotations
 
@@ -42,20 +42,21 @@ __all__ = ["CONTROL_BYTES", "END_ID", "START_ID", "UNKNOWN_ID", "Tokenizer", "To
 JOINT_FILE = "tokenizer.model"
 SOURCE_FILE = "source.model"
 TARGET_FILE = "target.model"
+SIDES = ("source", "target")
 
-# Sums over threads are taken in the order of the threads: another number of them would be another model.
+# Sentencepiece adds up per-thread sums, so that another number of threads would train another model.
 TRAINING_THREADS = 16
-# Longer lines would be dropped by sentencepiece without a word; this is the largest value that it takes.
+# Sentencepiece silently drops longer lines; this is the largest value it accepts.
 LONGEST_TRAINING_LINE = 2**30
-# What the model must not learn as a piece is spelled in bytes, and those can be banned in search.
+# Control characters must not become pieces. They are then encoded as bytes, which search can ban.
 CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 
 class Tokenizer(Vocabulary):
-    """One sentencepiece model. decode(encode(x)) == x for every text without U+2581, where nothing is normalised."""
+    """One sentencepiece model. Without normalisation, decode(encode(x)) == x for every text without U+2581."""
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
-        """Take the bytes of a sentencepiece model; `where` names them in error messages."""
+        """model: bytes of a sentencepiece model. where: its name in error messages."""
         self.model = model
         self._processor = processor_of(model, where)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
@@ -71,7 +72,7 @@ class Tokenizer(Vocabulary):
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read a model file. Raises TokenizerError if there is none or it is damaged."""
+        """Read a model file. Raises TokenizerError if it is missing or damaged."""
         try:
             return cls(regular_bytes(Path(path)), str(path))
         except OSError as error:
@@ -113,8 +114,8 @@ class Tokenizer(Vocabulary):
         """See `Vocabulary.sample`.
 
         Args:
-            alpha: of a unigram model the smoothing of the distribution over all segmentations (Kudo 2018,
-                arXiv:1804.10959); of a BPE model the share of merges left out (Provilkov et al. 2020,
+            alpha: for a unigram model, the smoothing of the distribution over segmentations (Kudo 2018,
+                arXiv:1804.10959); for a BPE model, the dropout rate of merges (Provilkov et al. 2020,
                 arXiv:1910.13267).
         """
         try:
@@ -124,13 +125,15 @@ class Tokenizer(Vocabulary):
             raise
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """A piece may stand for none: the space that is put before a line, and all bytes but the last of a character
-        that is spelled in bytes.
+        """See `Vocabulary.spans`.
+
+        Two kinds of pieces have an empty span: the space that sentencepiece adds before a line, and all bytes but the
+        last of a character that is encoded in bytes.
         """
         return [encoded["offsets"] for encoded in encoded_by(self._processor, lines, return_type="offset_mapping")]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """START_ID and END_ID vanish, bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of each line; START_ID and END_ID are removed, bytes that are not UTF-8 become U+FFFD."""
         if len(ids) == 1:                                                       # a list of lines starts threads
             return [self._processor.decode(list(map(int, ids[0])))]
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
@@ -139,7 +142,7 @@ class Tokenizer(Vocabulary):
         return [self._processor.id_to_piece(int(index)) for index in ids]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """Bytes are joined to characters."""
+        """Return the text of each line of pieces; byte pieces are joined to characters."""
         return [self._processor.decode_pieces(list(line)) for line in pieces]
 
     @cached_property
@@ -149,26 +152,29 @@ class Tokenizer(Vocabulary):
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizer of each language; one and the same object where they are joint, but for imported ones, which cut
-    each language in a way of its own."""
+    """Tokenizers of source and target language.
+
+    Joint ones are the same object, except those of imported models, which share ids but segment each language with a
+    sentencepiece model of its own.
+    """
 
     source: Vocabulary
     target: Vocabulary
 
     @property
     def joint(self) -> bool:
-        """Whether both languages share one vocabulary."""
+        """True if both languages share one vocabulary."""
         return self.source.shares_ids_with(self.target)
 
     @property
     def sizes(self) -> str:
-        """Sizes of the vocabularies, for a person."""
+        """Sizes of the vocabularies, for messages."""
         if self.joint:
             return f"{self.target.vocab_size:,} pieces"
         return f"{self.source.vocab_size:,} source and {self.target.vocab_size:,} target pieces"
 
     def files(self) -> dict[str, bytes]:
-        """Contents of the model files by name, as a bundle holds them."""
+        """Return the contents of the model files of a bundle, by file name."""
         if isinstance(self.source, Numbered) and isinstance(self.target, Numbered):
             return {SOURCE_FILE: self.source.sentencepiece, TARGET_FILE: self.target.sentencepiece,
                     NUMBERING_FILE: numbering_of(self.source, self.target)}
@@ -178,7 +184,7 @@ class Tokenizers:
 
     @staticmethod
     def from_files(files: Mapping[str, bytes], where: str = "the model") -> Tokenizers:
-        """The reverse of `files`.
+        """Return the tokenizers in `files`, the inverse of `Tokenizers.files`.
 
         Raises:
             TokenizerError: there is neither a joint tokenizer nor one for each language, or one is damaged.
@@ -200,13 +206,13 @@ class Tokenizers:
 
     @staticmethod
     def file_names(directory: str | Path) -> list[str]:
-        """Names of the tokenizer files in a directory."""
+        """Return the names of the tokenizer files in a directory."""
         names = (JOINT_FILE, SOURCE_FILE, TARGET_FILE, NUMBERING_FILE)
         return [name for name in names if (Path(directory) / name).exists()]
 
     @staticmethod
     def load(directory: str | Path) -> Tokenizers:
-        """Read what `save` wrote. Raises TokenizerError as `from_files` does, or where a file cannot be read."""
+        """Read the files of `save`. Raises TokenizerError as `from_files` does, or if a file cannot be read."""
         try:
             files = {name: regular_bytes(Path(directory) / name) for name in Tokenizers.file_names(directory)}
         except OSError as error:
@@ -220,17 +226,19 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
-                     target_positions: int | None = None) -> Tokenizers:
-    """Train on a sample of parallel text, drawn by `seed`; memory is bounded by `section.sample_lines`.
+                     target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
+    """Train on a random sample of parallel text; memory is bounded by `section.sample_lines`.
 
-    A vocabulary of the size `auto` has what `vocabulary_size` says of the whole text, or less where the text does not
-    allow so many pieces.
+    With `vocab_size: auto` the size is `vocabulary_size` of the whole text, or less if the text does not allow as many
+    pieces.
 
     Args:
-        target_positions: where given, targets are positions of their source, up to so many, and only the source has
-            something to learn.
+        target_positions: for a pointer network, the largest source position that a target may contain. Only the source
+            tokenizer is then trained.
+        sides: names for the text of each side in errors, where each has a vocabulary of its own.
     Raises:
-        TokenizerError: the vocabulary is larger than the text allows, or too small for its characters.
+        TokenizerError: the vocabulary is larger than the text allows, or too small for its characters; a line for
+            each side of which that is so.
     """
     characters = [0, 0]
     sample = _draw(_counted(pairs, characters), max(1, section.sample_lines // 2), random.Random(seed))
@@ -240,11 +248,20 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
     if section.joint:
         joint = _train(list(chain.from_iterable(sample)), section, sum(characters))
         return Tokenizers(joint, joint)
-    return Tokenizers(*(_train([pair[side] for pair in sample], section, characters[side]) for side in (0, 1)))
+    trained: list[Vocabulary] = []
+    errors = []
+    for side, name in enumerate(sides):
+        try:
+            trained.append(_train([pair[side] for pair in sample], section, characters[side], f"{name} "))
+        except TokenizerError as error:
+            errors.append(str(error))
+    if errors:                                                                  # one size has to suit both sides
+        raise TokenizerError("\n".join(errors))
+    return Tokenizers(*trained)
 
 
 def _counted(pairs: Iterable[tuple[str, str]], characters: list[int]) -> Iterator[tuple[str, str]]:
-    """The pairs as they are; the characters of each side are added up on the way."""
+    """Yield the pairs unchanged, and add the number of characters on each side to `characters`."""
     for source, target in pairs:
         characters[0] += len(source)
         characters[1] += len(target)
@@ -252,7 +269,7 @@ def _counted(pairs: Iterable[tuple[str, str]], characters: list[int]) -> Iterato
 
 
 def _draw(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> list[tuple[str, str]]:
-    """A uniform sample in one pass (Vitter 1985, algorithm R), in the order of the text."""
+    """Return a uniform sample, drawn in one pass (Vitter 1985, algorithm R), in the order of the text."""
     drawn: list[tuple[int, tuple[str, str]]] = []
     for number, pair in enumerate(pairs):
         if number < size:
@@ -263,27 +280,32 @@ def _draw(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> li
 
 
 class _WrongSize(TokenizerError):
-    """The text does not allow a vocabulary of this size. smallest, largest: the one that it does allow."""
+    """The text does not allow a vocabulary of this size. smallest, largest: the bound that it violates."""
 
     def __init__(self, message: str, smallest: int | None = None, largest: int | None = None) -> None:
         super().__init__(message)
         self.smallest, self.largest = smallest, largest
 
 
-def _train(lines: Sequence[str], section: TokenizerSection, characters: int) -> Vocabulary:
-    """characters: of the whole text, which the lines are a sample of."""
+def _train(lines: Sequence[str], section: TokenizerSection, characters: int, side: str = "") -> Vocabulary:
+    """Train a vocabulary on sampled lines.
+
+    Args:
+        characters: number of characters in the whole text.
+        side: name of the text in errors, such as "source "; "" for all text.
+    """
     if section.type == "words":
         return train_words(lines, MOST_WORDS if section.vocab_size == "auto" else section.vocab_size)
     if section.vocab_size != "auto":
-        return _train_subwords(lines, section, section.vocab_size)
-    # Normalisation may add characters to those of the text: sentencepiece has the last word on both bounds.
+        return _train_subwords(lines, section, section.vocab_size, side)
+    # Normalisation may add characters to the alphabet, so both bounds are corrected from sentencepiece's errors.
     alphabet, largest = _alphabet(lines, section.character_coverage), None
     while True:
         size = vocabulary_size(characters, alphabet)
         if largest is not None and size > largest:
             size = smaller_vocabulary_size(largest, alphabet)
         try:
-            return _train_subwords(lines, section, size)
+            return _train_subwords(lines, section, size, side)
         except _WrongSize as error:
             if error.smallest is not None and error.smallest > RESERVED_PIECES + alphabet:
                 alphabet = error.smallest - RESERVED_PIECES
@@ -294,7 +316,7 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int) -> 
 
 
 def _alphabet(lines: Iterable[str], coverage: float) -> int:
-    """Number of the most frequent characters that make up so large a share of the text."""
+    """Return how many of the most frequent characters make up the share `coverage` of the text."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)
@@ -306,7 +328,7 @@ def _alphabet(lines: Iterable[str], coverage: float) -> int:
     return len(counts)
 
 
-def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int) -> Tokenizer:
+def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, side: str) -> Tokenizer:
     writer = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -330,19 +352,20 @@ def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int) 
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _cannot_train(size, str(error)) from error
+        raise _cannot_train(size, side, str(error)) from error
     return Tokenizer(writer.getvalue())
 
 
-def _cannot_train(size: int, message: str) -> TokenizerError:
+def _cannot_train(size: int, side: str, message: str) -> TokenizerError:
+    """The error for what sentencepiece says; side: what the text is called, as `_train` takes it."""
     asked = f"tokenizer.vocab_size: {size:,} pieces"
     if largest := re.search(r"value <= (\d+)", message):
-        return _WrongSize(f"{asked} are more than the training text gives; the largest possible vocabulary has "
+        return _WrongSize(f"{asked} are more than the {side}training text gives; the largest possible vocabulary has "
                           f"{int(largest[1]):,}. Set that or less, or auto.", largest=int(largest[1]))
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        return _WrongSize(f"{asked} do not even hold all characters, bytes and symbols: {int(smallest[1]):,} are "
-                          "needed. Raise it, set auto, or lower tokenizer.character_coverage.",
-                          smallest=int(smallest[1]))
+        return _WrongSize(f"{asked} do not even hold all characters{f' of the {side}text' if side else ''}, bytes and "
+                          f"symbols: {int(smallest[1]):,} are needed. Raise it, set auto, or lower "
+                          "tokenizer.character_coverage.", smallest=int(smallest[1]))
     if "sentences_.empty()" in message or "(all_chars_count) > (0)" in message:     # nothing, or white space alone
-        return TokenizerError("there is no text to train the tokenizer on; see what data.cleaning drops.")
-    return TokenizerError(f"sentencepiece cannot train a tokenizer: {message}")
+        return TokenizerError(f"there is no {side}text to train the tokenizer on; see what data.cleaning drops.")
+    return TokenizerError(f"sentencepiece cannot train a tokenizer{f' of the {side}text' if side else ''}: {message}")

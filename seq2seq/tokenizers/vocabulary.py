@@ -1,4 +1,4 @@
-"""What every vocabulary has: ids for three symbols, and the way between text and ids."""
+"""Interface of all vocabularies: text to ids and back, with fixed ids for three symbols."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ UNKNOWN_ID = 0
 START_ID = 1
 END_ID = 2
 
-# Line breaks and control characters, and with them the white space that splits lines in other people's software
-# (U+0085, U+2028, U+2029): no piece that a translation may hold has one of them.
+# Line breaks and control characters, including the white space at which other software splits lines (U+0085, U+2028,
+# U+2029). Pieces with one of them are banned in search.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
 CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
 class Vocabulary(ABC):
-    """Text to ids and back. Two of them that agree in their bytes encode alike.
+    """Text to ids and back. Vocabularies with equal `model` bytes encode alike.
 
     model: the bytes of its file.
     """
@@ -36,55 +36,56 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """How many ids there are, the symbols among them."""
+        """Number of ids, symbols included."""
 
     @property
     @abstractmethod
     def control_ids(self) -> list[int]:
-        """Ids that a translation never holds: unknown, start, and every piece with a control character in it."""
+        """Ids banned in translations: unknown, start, and every piece with a control character."""
 
     @cached_property
     @abstractmethod
     def piece_texts(self) -> list[bytes]:
-        """What each id says, in UTF-8: a space where it begins a word, nothing for symbols such as `</s>`."""
+        """Text of each id in UTF-8: with a space before a piece that begins a word, empty for symbols such as
+        `</s>`."""
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
-        """Whether every id means the same in both."""
+        """Return True if every id means the same in both."""
         return self.model == other.model
 
     def head(self, line: str) -> str:
-        """What a line begins with that belongs before each of its parts, if it is divided: a language token."""
+        """Return the beginning of a line that every part needs if the line is split: a language token, or ""."""
         return ""
 
     @abstractmethod
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """Ids of each line; START_ID and END_ID are the caller's to add."""
+        """Return the ids of each line, without START_ID and END_ID."""
 
     @abstractmethod
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Which characters of its line each piece of `encode` stands for, (begin, end)."""
+        """Return the span (begin, end) of characters of its line for each piece of `encode`."""
 
     @abstractmethod
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Encode with subword sampling: the same (lines, alpha, seed) give the same ids, in every process."""
+        """Encode with subword sampling. The same (lines, alpha, seed) give the same ids in every process."""
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Text of each line; START_ID and END_ID vanish."""
+        """Return the text of each line; START_ID and END_ID are removed."""
 
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each piece; white space, such as stands before a word, is U+2581."""
+        """Return each piece as sentencepiece writes it, with U+2581 for white space."""
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """The reverse of `pieces`, line by line."""
+        """Return the text of each line of pieces, the inverse of `pieces`."""
 
     def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of `encode`, one line behind another.
+        """Return the ids of `encode` as one flat array.
 
         Returns:
-            ids (tokens,) int64, and offsets (lines + 1,) int64, where each line begins.
+            ids (tokens,) int64, and offsets (lines + 1,) int64, where line i is ids[offsets[i]:offsets[i + 1]].
         """
         encoded = self.encode(lines, threads)
         offsets = np.zeros(len(encoded) + 1, np.int64)
@@ -92,7 +93,7 @@ class Vocabulary(ABC):
         return np.fromiter(chain.from_iterable(encoded), np.int64, offsets[-1]), offsets
 
     def save(self, path: str | Path) -> None:
-        """Write the file."""
+        """Write `model` to a file."""
         Path(path).write_bytes(self.model)
 
     @cached_property
@@ -102,11 +103,11 @@ class Vocabulary(ABC):
 
 
 def processor_of(model: bytes, where: str) -> Any:
-    """A sentencepiece processor. Raises TokenizerError if these are no model's bytes; `where` names them."""
+    """Load a sentencepiece processor. Raises TokenizerError if the bytes are no valid model; `where` names them."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)                                # its constructor takes b"" for nothing
-        # All text that it can ever say: its pieces, and what stands for an unknown one.
+        # Decodes every piece and the surface of the unknown piece once, to find invalid UTF-8.
         processor.id_to_piece(list(range(processor.vocab_size())))
         processor.decode([processor.unk_id()])
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:
@@ -115,7 +116,7 @@ def processor_of(model: bytes, where: str) -> Any:
 
 
 def encoded_by(processor: Any, lines: Sequence[str], **options: Any) -> list[Any]:
-    """What a sentencepiece processor makes of each line. Raises TokenizerError if one is no text."""
+    """Encode each line with a sentencepiece processor. Raises TokenizerError if a line holds a lone surrogate."""
     try:
         if len(lines) == 1:                                                     # a list of lines starts threads
             return [processor.encode(lines[0], **options)]
@@ -126,7 +127,7 @@ def encoded_by(processor: Any, lines: Sequence[str], **options: Any) -> list[Any
 
 
 def refuse_surrogates(lines: Sequence[str]) -> None:
-    """Raises TokenizerError if a line cannot be written in UTF-8."""
+    """Raise TokenizerError if a line cannot be encoded in UTF-8."""
     for number, line in enumerate(lines, 1):
         if any("\ud800" <= character <= "\udfff" for character in line):
             raise TokenizerError(f"text {number} holds half a surrogate pair, which no UTF-8 file can hold: "

@@ -49,5 +49,5 @@ def _round_up(number: int) -> int:
 
 
 def _step(number: int) -> int:
-    """What whole multiples of have two significant digits."""
+    """Return the power of ten to round `number` to two significant digits with."""
     return 10 ** max(len(str(number)) - 2, 0)

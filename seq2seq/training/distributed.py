@@ -27,13 +27,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LONGEST_WAIT = timedelta(hours=12)
-"""For what the first process does alone, such as the preparation of a large corpus."""
+"""Longest wait for work of the main rank alone, such as the preparation of a large corpus."""
 
 
 class Group:
-    """The processes of a training, seen from one of them.
+    """Process group of a distributed training, as seen by one rank.
 
-    rank: which it is, from 0. size: how many there are.
+    rank: of this process, from 0. size: world size.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
@@ -41,17 +41,17 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Whether it is the one that writes."""
+        """True on the main rank, the only one that writes."""
         return self.rank == 0
 
     def wait(self) -> None:
-        """Return when all have come here."""
+        """Wait until all ranks have called this."""
         if self.size > 1:
             with lost_process_told():
                 dist.barrier()
 
     def first_of_all(self, make: Callable[[], Result]) -> Result:
-        """What `make` returns; the first process makes it before the others find it made."""
+        """Call `make` on all ranks, on the main rank first, so that the others find its files; returns the result."""
         if self.first:
             made = make()
             self.wait()
@@ -60,11 +60,11 @@ class Group:
         return make()
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Those that are this process' to do."""
+        """Return this rank's share of the items."""
         return items[self.rank :: self.size]
 
     def collect(self, items: Sequence[Item]) -> list[Item]:
-        """What all have made of what `share` gave them, in the order of the whole."""
+        """Gather the results of all ranks for their `share`, in the original order."""
         if self.size == 1:
             return list(items)
         of_each: list[Any] = [None] * self.size
@@ -76,7 +76,7 @@ class Group:
         return whole
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes."""
+        """Replace each tensor by its sum over all ranks."""
         if self.size == 1:
             return
         with lost_process_told():
@@ -84,7 +84,7 @@ class Group:
                 work.wait()
 
     def largest(self, number: int, device: torch.device) -> int:
-        """The largest that a process has."""
+        """Return the maximum of a number over all ranks."""
         if self.size == 1:
             return number
         largest = torch.tensor(number, device=device)
@@ -93,14 +93,15 @@ class Group:
         return int(largest)
 
     def parts(self, parts: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
-        """This process' parts of a step, each with the numbers that lead to it: of the part, of its half, and so on.
+        """Return this rank's micro-batches of a step, each with its path.
 
-        A step of fewer parts than there are processes is cut further. Its gradient is the same; what dropout draws
-        depends on the numbers, and so, in that case only, on how many processes there are.
+        The path is the index of the micro-batch, then 0 or 1 for every time it was split in half. If a step has fewer
+        micro-batches than there are ranks, they are split. The gradient stays the same, but dropout, which depends on
+        the path, then depends on the number of ranks.
         """
         paths: list[tuple[tuple[int, ...], np.ndarray]] = [((number,), part) for number, part in enumerate(parts)]
         while len(paths) < self.size and any(len(part) > 1 for _, part in paths):
-            # One with the most pairs; of several the first, so that all processes cut alike.
+            # Splits the first of those with the most pairs, so that all ranks split alike.
             place = max(range(len(paths)), key=lambda index: (len(paths[index][1]), -index))
             path, part = paths[place]
             paths[place : place + 1] = [((*path, 0), part[::2]), ((*path, 1), part[1::2])]
@@ -112,11 +113,11 @@ ALONE = Group()
 
 @contextmanager
 def joined(device: str = "auto") -> Iterator[Group]:
-    """The group that `torchrun` has started this process in, or a group of one.
+    """Join the process group that `torchrun` has started, or yield a group of one.
 
-    device: of the recipe. On GPUs each process takes the one of its number on this machine.
+    device: of the recipe. Each process uses the GPU of its local rank.
     Raises:
-        UserError: the others cannot be reached, or the recipe names one GPU for all of them.
+        UserError: the other processes cannot be reached, or the recipe names a single GPU for all of them.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
@@ -143,7 +144,7 @@ def joined(device: str = "auto") -> Iterator[Group]:
 
 
 class SharedTranslator(Translator):
-    """A translator that translates only its share of the lines; all processes get all translations."""
+    """Translator that translates its rank's share of the lines; all ranks get all translations."""
 
     def __init__(self, translator: Translator, group: Group) -> None:
         self.__dict__.update(vars(translator))
@@ -152,7 +153,7 @@ class SharedTranslator(Translator):
     def translate(self, lines: Sequence[Any], *, progress: Progress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`."""
-        # Sorted by length, as they are batched, so that all have as much to do.
+        # Sorted by length before they are shared, so that all ranks have equal work.
         requests = list(numbered(lines))
         order = sorted(range(len(requests)), key=lambda number: len(requests[number].text))
         mine = [requests[number] for number in self.group.share(order)]
@@ -162,7 +163,7 @@ class SharedTranslator(Translator):
 
 @contextmanager
 def lost_process_told() -> Iterator[None]:
-    """Turn the error of a broken connection into one that says what to do."""
+    """Turn the error of a broken connection into a UserError that says what to do."""
     try:
         yield
     except RuntimeError as error:

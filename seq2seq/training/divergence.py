@@ -1,4 +1,4 @@
-"""A training that has diverged: how it is told, and how the run goes back to where it had not."""
+"""Divergence of a training: detection, and rollback to the last good checkpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from seq2seq.training.train_state import Progress
 RATE_AFTER_RETREAT = 0.5
 MOST_RETREATS = 5
 MOST_SKIPPED_STEPS = 10
-"""So many steps in a row without a finite gradient are no accident."""
+"""Number of steps in a row without a finite gradient that counts as divergence."""
 
 
 class Diverged(UserError):
-    """The training has lost what it had learnt. found: how that is seen. The weights on disk are intact."""
+    """The training has diverged. found: the evidence. The weights on disk are intact."""
 
     def __init__(self, found: str, remedy: str) -> None:
         super().__init__(f"{found}: the training has diverged. {remedy}")
@@ -24,7 +24,7 @@ class Diverged(UserError):
 
 
 def require_sane(progress: Progress, run: Path) -> None:
-    """Raises Diverged if the loss has blown up, or too many steps in a row had no finite gradient."""
+    """Raise Diverged if the loss has blown up, or the gradients of too many steps in a row were not finite."""
     if progress.skipped_in_row >= MOST_SKIPPED_STEPS:
         found = f"step {progress.step:,}: {progress.skipped_in_row} steps in a row had no finite gradient"
     elif progress.risen() >= 1:
@@ -36,7 +36,7 @@ def require_sane(progress: Progress, run: Path) -> None:
 
 
 def diverged(found: str, progress: Progress, run: Path) -> Diverged:
-    """The error that says what was found, and what can be done in this run."""
+    """Return the error with the evidence and with the options that the user has in this run."""
     if progress.retreats >= MOST_RETREATS:
         return Diverged(found, f"It has gone back {progress.retreats} times, with half the learning rate each time: "
                                "train anew (--restart) with a longer warmup_steps, or precision fp32, and look at the "
@@ -51,7 +51,7 @@ def diverged(found: str, progress: Progress, run: Path) -> Diverged:
 
 
 def can_go_back(run: Path, progress: Progress) -> bool:
-    """Whether there is a checkpoint to go back to, and hope."""
+    """Return True if there is a good checkpoint and the limit of rollbacks is not reached."""
     return _is_left(progress.good_step, run) and progress.retreats < MOST_RETREATS
 
 
@@ -60,12 +60,13 @@ def _is_left(step: int, run: Path) -> bool:
 
 
 def go_back(run: Path, progress: Progress) -> None:
-    """Let the run go on from its last good checkpoint with a lower rate.
+    """Roll the run back to its last good checkpoint with half the learning rate.
 
-    A kill in the middle leaves the good checkpoint with the old rate, and the training comes here again.
+    If the process is killed in between, the good checkpoint keeps the old rate, and the resumed training diverges and
+    rolls back again.
 
     Args:
-        progress: of the training that has diverged. Its best model stays the best.
+        progress: of the diverged training. Its best model stays the best.
     """
     checkpoints = {step_of(path): path for path in list_checkpoints(run)}
     good = load_checkpoint(checkpoints[progress.good_step])                     # before others are deleted
@@ -74,7 +75,7 @@ def go_back(run: Path, progress: Progress) -> None:
         **good.info["progress"], "rate_factor": progress.rate_factor * RATE_AFTER_RETREAT,
         "retreats": progress.retreats + 1, "best_score": progress.best_score, "best_step": progress.best_step,
         "skipped": progress.skipped, "skipped_in_row": 0,
-        # When it was saved, nothing was known of what came after; the one before it may be deleted.
+        # The saved good_step is an older one, because this checkpoint had not proved good yet, and may be deleted.
         "good_step": good.step, "candidate_step": good.step,
     }
     save_checkpoint(run, good.step, good.model, good.state, {**good.info, "progress": lowered})

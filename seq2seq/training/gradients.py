@@ -1,7 +1,7 @@
-"""The gradients of an optimizer step: sums over its parts, which are cut smaller where memory does not suffice.
+"""Gradients of an optimizer step, summed over micro-batches, which are split when they do not fit into memory.
 
-A step is a list of packed parts. Its gradient is the sum over all tokens, divided once, so that neither the number of
-parts nor their size changes it; with dropout they decide only what is drawn.
+The gradient of a step is the sum over all its tokens, divided once, so that number and size of its micro-batches do not
+change it, except for the dropout masks.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from seq2seq.model.loss import LossSum, training_loss
 class StepSums:
     """Sums over the tokens of a step.
 
-    values: (4,) float64, on the device until somebody asks: loss, what was minimised; likelihood, -log p of the targets
-        in nats; source and target tokens.
+    values: (4,) float64, on the device until they are read: training loss; -log p of the targets in nats
+        (`likelihood`); source and target tokens.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.values = torch.zeros(4, dtype=torch.float64, device=device)
 
     def add(self, loss: LossSum, source_tokens: int) -> None:
-        """Add those of a part."""
+        """Add the sums of a micro-batch."""
         counts = torch.tensor([source_tokens, loss.tokens], dtype=torch.float64, device=self.values.device)
         self.values += torch.cat([torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double(), counts])
 
@@ -52,27 +52,28 @@ class StepSums:
 
 
 class StepGradients:
-    """Computes parts with one copy of the weights and sums their gradients for another, more precise one, or the same.
+    """Computes micro-batches with the model or its bf16 copy, and sums their gradients for the fp32 weights.
 
-    most_tokens: parts of more tokens, both sides together, are cut before they are tried; lowered, for good, whenever
-        memory has not sufficed for one. None: no limit.
+    most_tokens: largest micro-batch, in source and target tokens; larger ones are split. Lowered permanently after each
+        out-of-memory error. None: no limit.
     """
 
     def __init__(self, computing: nn.Module, weights: Sequence[Tensor], *, seed: int, label_smoothing: float,
                  shape: Shape | None, longest: int, most_tokens: int | None = None) -> None:
-        """shape: of all batches, where it is fixed; else each is rounded. longest: tokens of the longest sentence."""
+        """shape: fixed shape of all batches; None: each has a rounded shape. longest: tokens of the longest
+        sentence."""
         self.computing, self.weights = computing, weights
         self.computing_weights = list(computing.parameters())
         self.seed, self.label_smoothing = seed, label_smoothing
-        # Batches of a fixed shape are filled to it: cut ones would take as much memory again.
+        # With a fixed shape, smaller batches are filled up and take as much memory, so a limit turns it off.
         self.shape = shape if most_tokens is None else None
         self.longest, self.most_tokens = longest, most_tokens
 
     def add_up(self, corpus: EncodedCorpus, step: int,
                parts: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> StepSums:
-        """Leave the summed gradients of some parts of a step in `weights`.
+        """Sum the gradients of some micro-batches of a step in `weights`.
 
-        parts: each with the numbers that lead to it: of the part, of its half, and so on.
+        parts: micro-batches with their paths: the index in the step, then 0 or 1 for every time it was split in half.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
@@ -100,9 +101,10 @@ class StepGradients:
 
     def _add_part(self, corpus: EncodedCorpus, path: tuple[int, ...], part: np.ndarray, sums: StepSums,
                   gradients: list[Tensor]) -> bool:
-        """Add a part's gradients and sums to those of the step; whether memory sufficed. If not, nothing is added.
+        """Add gradients and sums of a micro-batch to those of the step. Returns False, adding nothing, if out of
+        memory.
 
-        path: what dropout's draws depend on.
+        path: seed of its dropout.
         """
         device = self.computing_weights[0].device
         try:
@@ -141,7 +143,7 @@ class StepGradients:
 
 
 def gradient_of(weight: Tensor) -> Tensor:
-    """Its gradient, which is there."""
+    """Return the gradient of a weight, which must have one."""
     assert weight.grad is not None, "every parameter takes part in every step"
     return weight.grad
 

@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules as pure functions of the step, and averages of weights."""
+"""Optimizers, learning rate schedules as functions of the step, and the moving average of weights."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from seq2seq.recipe import TrainingSection
 
 
 def learning_rate(section: TrainingSection, step: int) -> float:
-    """Learning rate of `step`, which counts from 1: inverse_sqrt(0) is undefined, and a zero rate a wasted batch.
+    """Return the learning rate of `step`, counted from 1.
 
-    All schedules rise linearly to `learning_rate` over `warmup_steps`, then
-    inverse_sqrt falls with sqrt(warmup_steps / step) (Vaswani et al. 2017, section 5.3, equation 3),
-    linear falls to 0 after `max_steps`, cosine likewise along half a cosine (Loshchilov and Hutter 2017), constant
-    stays.
+    All schedules rise linearly to `learning_rate` over `warmup_steps`. Then inverse_sqrt falls with
+    sqrt(warmup_steps / step) (Vaswani et al. 2017, section 5.3, equation 3), linear falls linearly to 0 at
+    `max_steps` + 1, cosine along half a cosine (Loshchilov and Hutter 2017), and constant stays the same.
     """
     peak, warmup = section.learning_rate, section.warmup_steps
     if step <= warmup:
         return peak * step / warmup
-    # The last step still learns: the rate would reach 0 at max_steps + 1.
+    # The rate reaches 0 at max_steps + 1, so that the last step still learns.
     progress = min(1.0, (step - warmup) / (section.max_steps + 1 - warmup)) if section.max_steps >= warmup else 1.0
     match section.schedule:
         case "inverse_sqrt":
@@ -36,13 +35,13 @@ def learning_rate(section: TrainingSection, step: int) -> float:
 
 
 def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Tensor]]) -> Optimizer:
-    """Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019), fused into one pass over the weights, or Muon.
+    """Build the recipe's optimizer: fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), or Muon.
 
-    Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): the momentum of each hidden matrix is made orthogonal
-    by five Newton-Schulz steps, and scaled as Adam's update would be (Liu et al. 2025, arXiv:2502.16982), so that the
-    same learning rate serves. Embeddings, biases and norms are left to AdamW.
+    Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) orthogonalises the momentum of each hidden matrix in
+    five Newton-Schulz steps, and scales it like Adam's update (Liu et al. 2025, arXiv:2502.16982), so that the same
+    learning rate fits. AdamW updates embeddings, biases and norms.
 
-    parameters: by name, all of the model.
+    parameters: all parameters of the model, with their names.
     """
     named = list(parameters)
     matrices = [weight for name, weight in named if section.optimizer == "muon" and is_hidden_matrix(name, weight)]
@@ -58,41 +57,41 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
-    """Whether Muon is for it: a matrix between hidden states, neither embedding nor output layer nor positions."""
+    """Return True if Muon updates this weight: a matrix of the layers, not of embeddings, positions or the output."""
     return weight.dim() == 2 and name.startswith(("encoder.", "decoder."))
 
 
 class Optimizer:
-    """One or several of PyTorch's optimizers that share a training's weights among them."""
+    """One or several PyTorch optimizers, each for some of the weights."""
 
     def __init__(self, members: Sequence[torch.optim.Optimizer]) -> None:
         self.members = list(members)
 
     def step(self, rate: float) -> None:
-        """Update all weights by their gradients."""
+        """Update all weights with this learning rate."""
         for member in self.members:
             for group in member.param_groups:
                 group["lr"] = rate
             member.step()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set all gradients to None."""
         for member in self.members:
             member.zero_grad(set_to_none=True)
 
     def state(self, weight: Tensor) -> dict[str, Tensor]:
-        """What is remembered about a weight, by name; empty before the first step."""
+        """Return the optimizer state of a weight, by name; empty before the first step."""
         return next((dict(member.state[weight]) for member in self.members if weight in member.state), {})
 
     def restore(self, weight: Tensor, state: dict[str, Tensor]) -> None:
-        """Remember `state` about a weight."""
+        """Set the optimizer state of a weight."""
         (member,) = (member for member in self.members
                      if any(weight is mine for group in member.param_groups for mine in group["params"]))
         member.state[weight] = state
 
 
 def scale_gradients(gradients: list[Tensor], tokens: int, clip: float) -> float:
-    """Divide summed gradients by the step's tokens, then scale them to norm `clip` if they are longer.
+    """Divide summed gradients by the step's tokens, then scale them to norm `clip` if it is exceeded.
 
     clip: 0 turns it off.
     Returns:
@@ -107,9 +106,11 @@ def scale_gradients(gradients: list[Tensor], tokens: int, clip: float) -> float:
 
 @torch.no_grad()
 def update_moving_average(average: Sequence[Tensor], weights: Sequence[Tensor], decay: float, step: int) -> None:
-    """average <- d average + (1 - d) weights, in place, with d = min(decay, (1 + step) / (10 + step)).
+    """Update the exponential moving average in place: d average + (1 - d) weights, d = min(decay, (1 + step) / (10 +
+    step)).
 
-    The smaller decay of the first steps forgets the random start (as TensorFlow's ExponentialMovingAverage does).
+    The smaller decay in the first steps discards the random initialisation, as in TensorFlow's
+    ExponentialMovingAverage.
     """
     decay = min(decay, (1 + step) / (10 + step))
     torch._foreach_lerp_(list(average), list(weights), 1 - decay)

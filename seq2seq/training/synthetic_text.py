@@ -1,8 +1,9 @@
-"""Pairs made from text in one language: a model translates what has no translation.
+"""Synthetic pairs from monolingual text: back-translation and knowledge distillation.
 
-Back-translation (Sennrich et al. 2016, arXiv:1511.06709) makes sources for targets, by sampling (Edunov et al. 2018,
-arXiv:1808.09381) and with a tag before each (Caswell et al. 2019, arXiv:1906.06442). Sequence-level distillation (Kim
-and Rush 2016, arXiv:1606.07947) makes targets for sources, by search, with a teacher that is larger than the student.
+Back-translation (Sennrich et al. 2016, arXiv:1511.06709) translates targets to sources, by sampling (Edunov et al.
+2018, arXiv:1808.09381) and with a tag before each source (Caswell et al. 2019, arXiv:1906.06442). Sequence-level
+knowledge distillation (Kim and Rush 2016, arXiv:1606.07947) translates sources by beam search with a larger teacher
+model.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
-from seq2seq.data.language_codes import same_code
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, DecodingSection, Languages, Recipe, parse_recipe
 from seq2seq.recipe.decoding import DRAWN, SAMPLING_KEYS
+from seq2seq.recipe.language_codes import same_code
 from seq2seq.storage.atomic import sync
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.checksums import journal_of, note_text, noted_text
@@ -33,9 +34,9 @@ BLOCK_LINES = 8192
 
 
 def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
-    """The recipe with corpora of two files each; those that lack a side get it here, in `directory`.
+    """Translate the corpora with one side into `directory`, and return the recipe in which all corpora have two sides.
 
-    What was made in a run that was stopped is kept: line by line the same, since a sample depends on its line alone.
+    After an interruption it resumes, with the same result, because a sample depends on its line alone.
 
     Raises:
         CheckpointError: there is no such model.
@@ -49,7 +50,7 @@ def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
 
 
 def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
-    """The recipe as `with_synthetic_text` gives it, but without corpora that still have to be made, and their names.
+    """Return the recipe of `with_synthetic_text` without the corpora that are not translated yet, and their names.
 
     Raises:
         CheckpointError, RecipeError, CorpusError: as `with_synthetic_text`.
@@ -90,7 +91,7 @@ def _filled(spec: Corpus, made: Path) -> Corpus:
 
 
 def _key(spec: Corpus, model: Path, given: Path) -> str:
-    """What the text depends on."""
+    """Return a hash of everything that the synthetic text depends on."""
     try:
         state = given.stat()
     except OSError as error:
@@ -113,7 +114,7 @@ def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) ->
                 f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(text, number=number) for number, text in enumerate(_texts(spec, given)))
-        # Blocks end where they would have: lines that are translated together may have a say in each other's roundings.
+        # Blocks end at the same lines as without the interruption, because in bf16 rounding depends on the batch.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
@@ -137,7 +138,7 @@ def _require_direction(spec: Corpus, recipe: Recipe, model: Path, of_model: Lang
 
 
 def _options(own: DecodingSection, samples: bool) -> dict[str, Any]:
-    """What differs from the model's own `decoding`, so that one translation is drawn, or searched for."""
+    """Return the overrides of the model's `decoding` that make it sample, or search for, a single translation."""
     if samples:
         return DRAWN
     of_samples = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}

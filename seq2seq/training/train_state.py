@@ -1,4 +1,4 @@
-"""How far a training is: the values, beside weights and optimizer, that decide what comes next."""
+"""Train state beside weights and optimizer: step, epoch, scores and the smoothed loss."""
 
 from __future__ import annotations
 
@@ -6,31 +6,33 @@ from dataclasses import dataclass, field
 
 from seq2seq.recipe import Average, Recipe
 
-# The loss is followed as a running mean over about so many steps, in which a single bad batch does not show.
+# Time constant, in steps, of the loss' exponential moving average, in which a single bad batch does not show.
 SMOOTHING_STEPS = 50
 MOST_FOLLOWED = 20.0
-"""Nats a token; no single step counts for more."""
+"""Upper limit of a step's loss in the average, in nats per token."""
 LEAST_RISE, RISE_AT_FIRST = 1.0, 3.0
-"""Nats a token. Losses that rise by less are noise, or, before so much is learnt, the rate's warming up."""
+"""Smallest rise of the loss that counts as divergence, in nats per token. Less is noise; the second value holds until
+the loss has fallen by the first one, because warm-up can raise it."""
 GOOD = 0.2
-"""Up to this share of the rise that is a divergence, a training is taken for sound."""
+"""Largest rise, as a share of a divergence, at which an earlier checkpoint is accepted as good."""
 
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "exact": True, "loss": False, "perplexity": False}
 
 
 @dataclass
 class Progress:
-    """Saved with every checkpoint; JSON values only.
+    """Train state saved with every checkpoint; JSON values only.
 
-    step: optimizer steps done. epoch, step_in_epoch: what the next step is made of. best_score, best_step: by the
-    recipe's best_metric. validations: (step, score) of each. stale: validations since the best. skipped: steps left out
-    for want of a finite gradient; skipped_in_row: those since the last good one. window: sums since the last log line.
-    seconds: spent in training and validation. averaged: the average of checkpoints has been tried. most_tokens: that
-    are computed together, since memory did not suffice for more. logged: records in the log; None in a checkpoint that
-    did not count them. first_loss, lowest_loss, smoothed_loss: of the running mean of -log p of a target token.
-    candidate_step: a checkpoint after which it has not risen so far; good_step: one after which it had time to, and has
-    not. rate_factor: what the recipe's learning rate is multiplied by, for the divergences that have been
-    gone back from (retreats: how many).
+    step: optimizer steps done. epoch, step_in_epoch: position of the next step. best_score, best_step: by the recipe's
+    best_metric. validations: (step, score) of each. stale: validations since the best score. skipped: steps skipped
+    because their gradient was not finite; skipped_in_row: since the last finite one. window: sums since the last log
+    line. seconds: spent in training and validation. averaged: the average of checkpoints has been evaluated.
+    most_tokens: largest micro-batch, in tokens, after an out-of-memory error; None: no limit. logged: number of records
+    in the log; None in a checkpoint of a version that did not count them. first_loss, lowest_loss, smoothed_loss:
+    first, lowest and latest value of the moving average of -log p of a target token. candidate_step: checkpoint that
+    becomes good_step if the loss does not rise for 50 more steps; good_step: newest checkpoint that was followed by 50
+    steps without a rise of the loss, the rollback target after divergence. rate_factor: factor of the recipe's learning
+    rate, halved at each rollback. retreats: number of rollbacks.
     """
 
     step: int = 0
@@ -56,21 +58,21 @@ class Progress:
     retreats: int = 0
 
     def finished(self, recipe: Recipe) -> bool:
-        """Whether no step is left: all are done, or the score has stopped to improve."""
+        """Return True if all steps are done, or early stopping ends the training."""
         return self.step >= recipe.training.max_steps or 0 < recipe.training.early_stopping <= self.stale
 
     def validated(self) -> bool:
-        """Whether the last step has been validated."""
+        """Return True if the last step has been validated."""
         return bool(self.validations) and self.validations[-1][0] == self.step
 
     def is_better(self, score: float, metric: str) -> bool:
-        """Whether `score` beats the best one so far."""
+        """Return True if `score` is better than the best one so far."""
         if self.best_score is None:
             return True
         return score > self.best_score if HIGHER_IS_BETTER[metric] else score < self.best_score
 
     def steps_to_average(self, average: Average, metric: str) -> list[int]:
-        """Steps of the validated checkpoints that the recipe wants averaged, as far as they are known by now."""
+        """Return the steps of the checkpoints to average, chosen from the validations so far."""
         if average.kind == "none":
             return []
         chosen = self.validations
@@ -80,7 +82,7 @@ class Progress:
         return sorted(int(step) for step, _ in chosen[-average.count:])
 
     def follow(self, loss: float) -> None:
-        """Take the loss of another step into the running mean. loss: -log p, nats a target token."""
+        """Add the loss of a step to the moving average. loss: -log p, in nats per target token."""
         loss = min(loss, MOST_FOLLOWED)
         if self.first_loss is None:
             self.first_loss = self.smoothed_loss = loss
@@ -88,25 +90,28 @@ class Progress:
         self.lowest_loss = min(self.lowest_loss, self.smoothed_loss)
 
     def risen(self) -> float:
-        """How far the loss has risen from its lowest: 1 is a training that has diverged, in which half of what was
-        learnt is lost again, and a nat a token at least."""
+        """Rise of the smoothed loss above its minimum, relative to the rise that counts as divergence (1 or more).
+
+        Divergence is a rise by half of the loss' decrease so far, and by at least `LEAST_RISE`; by `RISE_AT_FIRST`
+        while the loss has decreased by less than `LEAST_RISE`.
+        """
         learnt = (self.first_loss or 0.0) - self.lowest_loss
         allowed = max(LEAST_RISE, learnt / 2) if learnt >= LEAST_RISE else RISE_AT_FIRST
         return (self.smoothed_loss - self.lowest_loss) / allowed
 
     def judge(self) -> None:
-        """Before a checkpoint is saved: what the losses since the last ones say of those."""
-        # An update that spoils the weights shows in the losses after it, and in their running mean still later.
+        """Update `good_step` and `candidate_step`; called before a checkpoint is saved."""
+        # An update that spoils the weights raises the losses after it, and their moving average later still.
         if self.step >= self.candidate_step + SMOOTHING_STEPS and self.risen() < GOOD and not self.skipped_in_row:
             self.good_step, self.candidate_step = self.candidate_step, self.step
 
     def count(self, **amounts: float) -> None:
-        """Add to the sums of the window."""
+        """Add to the sums since the last log line."""
         for name, amount in amounts.items():
             self.window[name] = self.window.get(name, 0) + amount
 
     def summary(self) -> str:
-        """One line for the person."""
+        """Return a one-line summary for the user."""
         best = "" if self.best_score is None else f", best validation {self.best_score:.2f} at step {self.best_step:,}"
         skipped = f", {self.skipped:,} steps skipped" if self.skipped else ""
         seconds = self.seconds + self.window.get("seconds", 0)

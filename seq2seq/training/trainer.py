@@ -1,4 +1,4 @@
-"""Training: the one visible loop, and what it needs to begin, to go on and to end."""
+"""Training: the loop, and how a run begins, resumes and ends."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed, plan_epoch
+from seq2seq.data.corpus import look_at_first_lines
 from seq2seq.data.preparation import SYNTHETIC, prepare, train_or_load_tokenizers
 from seq2seq.data.sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, describe, make_deterministic, settle_process
@@ -30,6 +31,7 @@ from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, validated_weights
 from seq2seq.storage.checkpoints import (
     BEST,
+    RECIPE,
     clear_leftovers,
     list_checkpoints,
     load_bundle,
@@ -56,28 +58,30 @@ from seq2seq.translation.translator import Translator
 
 
 def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, dict[str, Score]]:
-    """Train the recipe's model in the directory `run`, or go on where that run stands.
+    """Train the recipe's model in the directory `run`, or resume that run.
 
     Args:
-        restart: move an existing run aside and begin anew.
+        restart: move an existing run aside and start again.
     Returns:
         Scores of the best model, by test set and metric.
     Raises:
-        UserError: recipe, data or run do not allow it; the message says what to do.
-        Stopped: a signal asked for it; everything is saved.
-        TypeError: `recipe` is the path of one.
+        UserError: recipe, data or run are at fault; the message says what to do.
+        Stopped: stopped by a signal, after saving.
+        TypeError: `recipe` is a path instead of a Recipe.
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     run = Path(run)
     settle_process(recipe.training.threads)
     with joined(recipe.training.device) as group, ExitStack() as stack:
+        require_held_out(recipe)
         if group.first:
             if restart and run.exists():
                 with lock_run(run):
                     console.say(f"the old run is now {move_aside(recipe, run)}")
-            stack.enter_context(lock_run(run))
-        require_held_out(recipe)
+            stack.enter_context(lock_run(run, provisional=[RECIPE]))
+            for warning in look_at_first_lines(recipe) if not list_checkpoints(run) else ():
+                console.warn(warning)
         recipe = group.first_of_all(partial(admit, recipe, run))
         while True:
             training = Training(recipe, run, group)
@@ -90,7 +94,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
                 return training.test()
             except Diverged as divergence:
                 possible = recipe.training.divergence != "stop" and can_go_back(run, training.progress)
-                group.wait()                                                    # all have looked at the checkpoints
+                group.wait()                                                    # until all ranks have listed them
                 if not possible:
                     raise
                 if group.first:
@@ -98,18 +102,18 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
                 group.wait()
                 console.warn(f"{divergence.found}; going back to step {training.progress.good_step:,}, with half the "
                              "learning rate")
-            del training                                                        # its memory is wanted by the next
+            del training                                                        # frees its memory for the next one
 
 
 class Training:
-    """A run in memory: data, model, optimizer, and where it stands."""
+    """Training of a run: data, model, optimizer and progress."""
 
     def __init__(self, recipe: Recipe, run: Path, group: Group = ALONE) -> None:
-        """Prepare the data and resume from the newest checkpoint, or begin.
+        """Prepare the data, and resume from the newest checkpoint if there is one.
 
-        group: the processes that train together; their run is one directory that all of them see.
+        group: ranks of a distributed run; all of them see the same run directory.
         Raises:
-            UserError: the data cannot be read, or it is not what the checkpoint was trained on.
+            UserError: the data cannot be read, or differs from the data that the checkpoint was trained on.
         """
         self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
         self.device = choose_device(self.section.device)
@@ -130,8 +134,8 @@ class Training:
         if self.section.start_from is not None and not list_checkpoints(run):
             start = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
-        # The weights live in fp32, and so do the sums of gradients. What computes may be a copy in bf16: products in
-        # it are several times faster, but a small update added to a bf16 weight would vanish.
+        # Mixed precision: weights and accumulated gradients are fp32, the computation may use a bf16 copy. bf16
+        # products are several times faster, but small updates of bf16 weights would be rounded away.
         self.model = build_model(recipe.model, *sizes)
         if start is not None:
             self.model.load_state_dict(start, strict=False)
@@ -143,7 +147,7 @@ class Training:
             self.computing = copy.deepcopy(self.model).to(self.dtype)
         self.optimizer = build_optimizer(self.section, self.model.named_parameters())
         self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
-        # Where the variable-length kernel runs, all batches have one shape.
+        # With the variable-length kernel, all batches have the same shape.
         longest = recipe.data.cleaning.max_pieces + 1
         heads = recipe.model.num_heads
         query = torch.empty(0, heads, recipe.model.d_model // heads, dtype=self.dtype, device=self.device)
@@ -159,10 +163,10 @@ class Training:
     # The loop
 
     def loop(self) -> None:
-        """Train until the last step, early stopping or a signal; then average checkpoints if the recipe says so.
+        """Train until the last step, early stopping or a signal; then average checkpoints if the recipe asks for it.
 
         Raises:
-            Stopped: by a signal, after saving.
+            Stopped: stopped by a signal, after saving.
         """
         self._announce()
         if self.group.first:
@@ -182,7 +186,7 @@ class Training:
                     advance(1)
                     if progress.step % section.log_every == 0 or progress.finished(self.recipe):
                         advance(0, self._log_window(log))
-                    # The first one's clock decides, so that all judge the same checkpoints.
+                    # The clock of the main rank decides, so that all ranks save at the same steps.
                     late = self.group.first and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
                     due = self.group.largest(int(late), self.device)
                     stopped_by = self.group.largest(request.number or 0, self.device)
@@ -202,12 +206,12 @@ class Training:
         console.say(f"trained {progress.summary()}")
 
     def _stop(self, signal: int) -> None:
-        """Raises Stopped if a signal, not 0, has asked for it. Everything must be saved."""
+        """Raise Stopped for a signal number other than 0. Called after saving."""
         if signal:
             raise Stopped(signal, f"saved at step {self.progress.step:,}; the same command goes on from there")
 
     def _steps(self) -> Iterator[list[np.ndarray]]:
-        """The parts of each step from where the run stands, epoch after epoch, until the run is finished."""
+        """Yield the micro-batches of each remaining step, epoch after epoch, until the run is finished."""
         progress = self.progress
         while not progress.finished(self.recipe):
             if self.sampled:
@@ -220,7 +224,7 @@ class Training:
                 progress.epoch, progress.step_in_epoch = progress.epoch + 1, 0
 
     def _step(self, parts: Sequence[np.ndarray]) -> None:
-        """One optimizer step: the gradients of all parts are summed and divided once by the tokens of all."""
+        """Do one optimizer step: sum the gradients of all micro-batches, then divide once by their target tokens."""
         began = time.monotonic()
         step = self.progress.step + 1
         sums = self.gradients.add_up(self.corpus, step, self.group.parts(parts))
@@ -271,7 +275,7 @@ class Training:
                  self.section.label_smoothing > 0)
 
     def _log_window(self, log: Log) -> list[str]:
-        """Write the means since the last line of the log; return them as figures for the progress bar."""
+        """Log the means since the last log line; returns them as text for the progress bar, most important first."""
         means = take_window(self.progress, self._rate(self.progress.step))
         if not means:
             return []
@@ -285,7 +289,7 @@ class Training:
     # Validation
 
     def _validate_if_due(self, log: Log) -> bool:
-        """Validate the step if it is one to validate and has not been, and save; whether that was so."""
+        """Validate and save if this step is due and not yet validated. Returns True if it did."""
         progress = self.progress
         due = progress.step % self.section.validate_every == 0 or progress.finished(self.recipe)
         if not progress.step or not due or progress.validated():
@@ -304,7 +308,7 @@ class Training:
         self.progress.seconds += time.monotonic() - began
 
     def _measure(self, log: Log, kind: str, title: str) -> tuple[Measured, bool]:
-        """Measure the model as it is; keep it as the best bundle if it is better than the best."""
+        """Evaluate the present weights on the validation set; save them as the best bundle if they are better."""
         try:
             measured = self.validation.measure(self.model, self._translator(), self.group)
         except FloatingPointError as error:
@@ -314,8 +318,8 @@ class Training:
         score = values[self.section.best_metric]
         better = self.progress.is_better(score, self.section.best_metric)
         if better:
-            # The bundle comes before the checkpoint that remembers its score: a kill between the two then repeats
-            # the validation, where the other order would remember a score that no bundle has.
+            # The bundle is saved before the checkpoint with its score. If the process is killed in between, the
+            # validation is repeated; in the other order, the checkpoint would have a best score without a bundle.
             self.progress.best_score, self.progress.best_step = score, self.progress.step
             self._save_best(measured)
         shown = "  ".join(f"{name} {figure(value)}" for name, value in values.items())
@@ -324,12 +328,12 @@ class Training:
         return measured, better
 
     def _translator(self) -> Translator:
-        """One with the weights of this moment, in the precision that the recipe trains in."""
+        """Return a translator with the present weights, in the precision of the training."""
         return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device, self.section.precision)
 
     @contextmanager
     def _weights_replaced(self, weights: Sequence[Tensor]) -> Iterator[None]:
-        """The model in evaluation mode with other weights while the block runs."""
+        """Put other weights into the model, in evaluation mode, for the duration of the block."""
         kept = [weight.detach().clone() for weight in self.weights]
         self.model.eval()
         try:
@@ -340,10 +344,10 @@ class Training:
             self.model.train()
 
     def _average_checkpoints(self, log: Log) -> None:
-        """Average checkpoints as the recipe says; the average is kept if it validates better than the best."""
+        """Average checkpoints as the recipe asks; the average becomes the best model if it validates better."""
         wanted = self.progress.steps_to_average(self.section.average, self.section.best_metric)
         self.group.wait()                                                       # until the last one is written
-        # A recipe that asks for more than before finds that some have been deleted.
+        # Some have been deleted if the recipe now averages more checkpoints than before.
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in wanted]
         if len(paths) < 2 or self.progress.averaged:
             return
@@ -353,7 +357,7 @@ class Training:
         self.progress.averaged = True
         self._save(log)
 
-    # Saving and going on
+    # Saving and resuming
 
     def _save_best(self, measured: Measured) -> None:
         if not self.group.first:
@@ -365,11 +369,11 @@ class Training:
         save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
 
     def _save(self, log: Log) -> None:
-        self.progress.judge()                                                   # by all, since all go back together
+        self.progress.judge()                                                   # on all ranks, which roll back together
         if not self.group.first:
             return
         self.prepared.require_intact(wait=True)
-        log.flush()                                                             # no checkpoint is newer than its log
+        log.flush()                                                             # before the checkpoint is saved
         self.progress.logged = log.records
         state = {f"optimizer.{name}.{key}": value.cpu()
                  for name, weight in zip(self.names, self.weights, strict=True)
@@ -379,7 +383,7 @@ class Training:
         info = {"progress": asdict(self.progress), "data": self.prepared.fingerprint, "precision": str(self.dtype),
                 "tokenizer": self.tokenizer_checksums, "recipe": self.recipe_checksum, "log": log.crc32}
         save_checkpoint(self.run, self.progress.step, weights, state, info)
-        # A checkpoint of a later step is one that this run could not resume from.
+        # Checkpoints of later steps are damaged: this run could not resume from them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.progress.step]
         newest = steps[-self.section.keep_checkpoints:]
         averaged = self.progress.steps_to_average(self.section.average, self.section.best_metric)
@@ -418,14 +422,14 @@ class Training:
     # The end
 
     def test(self) -> dict[str, dict[str, Score]]:
-        """Translate the recipe's test sets with the best model; the scores go into its bundle."""
+        """Evaluate the best model on the recipe's test sets and save the scores in its bundle."""
         self.group.wait()                                                       # until the best one is written
         best = load_bundle(self.run / BEST)
         with self._weights_replaced([best.weights[name].to(self.device) for name in self.names]):
             scores = evaluate_tests(SharedTranslator(self._translator(), self.group), self.recipe)
         if not self.group.first:
             return scores
-        if best.recipe_text != self.recipe.to_yaml():                           # decoding may change in a run
+        if best.recipe_text != self.recipe.to_yaml():                           # such as other decoding options
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})
         for warning in check_expected(scores, self.recipe.expected):

@@ -1,4 +1,4 @@
-"""What a model is worth in the middle of its training: loss, true perplexity, and scores of what it makes."""
+"""Validation during training: loss, perplexity, and scores of translations."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.distributed import Group, SharedTranslator
 from seq2seq.translation.translator import Translator
 
-# Of the metrics of a model those that are measured at each validation: TER is slow, and perplexity comes with the loss.
+# Metrics computed at each validation. TER is too slow; perplexity follows from the loss.
 VALIDATED = ("bleu", "chrf", "exact")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """loss: mean negative log-likelihood of a target token in nats, without smoothing. scores: of the translations, if
-    the model translates."""
+    """Results of a validation.
+
+    loss: mean negative log-likelihood per target token in nats, without smoothing. scores: of the translations; empty
+    for a language model.
+    """
 
     loss: float
     scores: dict[str, Score]
 
     @property
     def precision(self) -> str | None:
-        """What the scores were computed in; the loss is always that of fp32. None without scores."""
+        """Precision of the translations; None without scores. The loss is always computed in fp32."""
         return next((score.precision for score in self.scores.values()), None)
 
     def values(self) -> dict[str, float]:
-        """All figures by name: loss, perplexity, and the scores."""
+        """Return all values by name: loss, perplexity, and the scores."""
         return {"loss": self.loss, "perplexity": math.exp(min(self.loss, 700)),
                 **{metric: score.value for metric, score in self.scores.items()}}
 
@@ -53,7 +56,7 @@ class Validation:
         threads = torch.get_num_threads()
         sources = tokenizers.source.encode([source for source, _ in self.pairs], threads)
         targets = tokenizers.target.encode([target for _, target in self.pairs], threads)
-        # Translation cuts what is too long into parts, but teacher forcing cannot.
+        # Overlong lines are translated in parts, but cannot be scored in parts.
         longest = recipe.model.max_positions - 1
         kept = [number for number, sides in enumerate(zip(sources, targets, strict=True))
                 if max(map(len, sides)) <= longest]
@@ -67,8 +70,8 @@ class Validation:
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
     def measure(self, model: Seq2Seq, translator: Translator, group: Group) -> Measured:
-        """The loss of `model`, which must be in evaluation mode, and the scores of what `translator` makes with it; the
-        work is shared out in the group.
+        """Return the loss of `model`, which must be in evaluation mode, and the scores of its translations by
+        `translator`. The work is divided among the ranks of the group.
 
         Raises:
             FloatingPointError: the loss is not a number.
@@ -83,7 +86,7 @@ class Validation:
                 sums += torch.stack([losses.double().sum(), torch.tensor(batch.target_count, device=sums.device)])
         group.sum([sums])
         total, tokens = sums.tolist()
-        if math.isnan(total):                                                   # infinite it may be, of a sparse model
+        if math.isnan(total):                                                   # infinity is valid, with sparse models
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATED]
         shared = SharedTranslator(translator, group)
@@ -91,11 +94,11 @@ class Validation:
 
 
 def require_held_out(recipe: Recipe) -> None:
-    """Raises at once what would stop a training at its first validation, or at its end.
+    """Check at the start everything that would otherwise fail at the first validation or in the final evaluation.
 
     Raises:
         CorpusError: a validation or test set cannot be read to its end, or has no text.
-        UserError: what it is to be measured by is not installed.
+        UserError: a package for the metrics is not installed.
     """
     require_text(recipe, "valid", recipe.data.valid)
     for name, spec in recipe.data.test.items():
@@ -104,7 +107,7 @@ def require_held_out(recipe: Recipe) -> None:
 
 
 def require_text(recipe: Recipe, key: str, spec: Corpus) -> None:
-    """Raises CorpusError if a set that is held out cannot be read to its end, or has no text. key: below `data`."""
+    """Raise CorpusError if a validation or test set cannot be read to its end, or has no text. key: below `data`."""
     if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
         raise CorpusError(f"data.{key} ({spec.label}) has no line with text to measure by. Name another corpus, or "
                           "leave it out.")

@@ -1,4 +1,5 @@
-"""The proof, on anyone's recipe and machine, that a training which is killed ends as one that is not."""
+"""verify-resume: shows on the user's recipe and machine that a killed and resumed training ends like an undisturbed
+one."""
 
 from __future__ import annotations
 
@@ -23,17 +24,18 @@ from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
 
 OF_THE_CLOCK = ("seconds", "tokens_per_second", "candidate_step", "good_step")
-"""What tells time, or which steps have a checkpoint, and so depends on when signals came: no two trainings share it."""
+"""Values that depend on time or on when checkpoints were saved, and so differ between trainings."""
 VALIDATIONS, VALID_SENTENCES = 3, 20
 LONGEST_DELAY = 0.3
-"""Seconds between a step's record and the kill."""
+"""Longest delay between a step's log record and the kill, in seconds."""
 LOOK_EVERY = 0.02
-"""Seconds between two looks at the log."""
+"""Interval for polling the log, in seconds."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """signal: its name. step: the last one in the log. checkpoint: the step that was gone on after; 0 is the begin."""
+    """Kill of a training. signal: its name. step: last step in the log. checkpoint: step it resumed from; 0: the
+    start."""
 
     signal: str
     step: int
@@ -42,8 +44,8 @@ class Kill:
 
 @dataclass(frozen=True)
 class Verification:
-    """What two trainings of the same recipe have left. differences: none if they are the same to the bit. weights:
-    sha256 of the final weights of the one in peace."""
+    """Comparison of two trainings of the same recipe. differences: empty if they are bit-identical. weights: sha256 of
+    the undisturbed training's final weights."""
 
     steps: int
     kills: list[Kill]
@@ -52,7 +54,7 @@ class Verification:
 
 
 def shortened(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe for so many steps, all of them in the log, with a few short validations and no test."""
+    """Return the recipe with `steps` steps, each of them logged, a few short validations and no test."""
     whole = recipe.resolve()
     training = whole.training.model_copy(update={
         "max_steps": steps, "validate_every": max(1, steps // VALIDATIONS), "valid_sentences": VALID_SENTENCES,
@@ -132,8 +134,9 @@ def logged_steps(run: Path) -> int:
 
 
 def remains(run: Path) -> dict[str, Any]:
-    """What a training leaves, by name: checksums of weights and of all other state, the log without time."""
-    # Of which steps there are earlier checkpoints, the clock and the signals have decided.
+    """Return the results of a training to compare, by name: checksums of weights and state, and the log without
+    times."""
+    # Only the last checkpoint: the steps of earlier ones depend on the clock and on signals.
     files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run)[-1:] for name in (MODEL, STATE))]
     found: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                              for path in files}
@@ -150,7 +153,7 @@ def _without_clock(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    """Names of what differs, or of what only one of them has; in order."""
+    """Return the names of results that differ, or that only one training has, in order."""
     return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 

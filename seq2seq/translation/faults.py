@@ -1,7 +1,7 @@
-"""What is wrong with a translation that can be seen without knowing either language.
+"""Faults of translations that can be detected without knowledge of the languages.
 
-Each test is built to be silent about what people write: of the reference translations of Multi30k and Tatoeba
-(English, German, Chinese) fewer than one line in a thousand has a fault. What it costs is that not all is found.
+The tests prefer precision to recall: in the reference translations of Multi30k and Tatoeba (English, German, Chinese),
+fewer than one line in a thousand has a fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from seq2seq.data.line_splitting import main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
-"""All that are known, in the order in which `faults` names them."""
+"""Names of all faults, in the order of `faults`."""
 
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
 _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -30,32 +30,32 @@ RUN = re.compile(r"\d+")
 NUMBER = re.compile(r"\d+(?:[.,:/'’\u00a0\u202f-]\d+)*")
 CHINESE_NUMERALS = re.compile("[〇零二三四五六七八九十百千万萬亿億两兩]")
 
-# A translation differs in length by what chance allows: Gale and Church 1993 (A Program for Aligning Sentences in
-# Bilingual Corpora), section 3.3: variance 6.8 a character. Their 1 character a character is for alphabets; one of
-# Chinese, Japanese or Korean stands for about three letters.
+# Model of translation lengths of Gale and Church 1993 (A Program for Aligning Sentences in Bilingual Corpora), section
+# 3.3: variance 6.8 per character, mean ratio 1. The ratio holds for alphabets; a Chinese, Japanese or Korean character
+# counts as WIDE letters.
 VARIANCE, WIDE = 6.8, 3
 MOST_DEVIATIONS = 4.0
-# Words in a row that two languages, or two places of a line, do not have in common by chance; characters where words
-# have no spaces between them.
+# Length of n-grams that two languages, or two places of a line, do not share by chance: words, or characters in text
+# without spaces.
 RUN_OF_WORDS, RUN_OF_CHARACTERS = 4, 8
-# Hours, fingers and grades: up to here numbers turn into words, and 17 Uhr into 5 o'clock.
+# Numbers up to this one may be translated as words, and hours may change (17 Uhr, 5 o'clock).
 SMALL_NUMBER = 24
 MINUTES = 60
-# Words one behind another that are looked for again behind them.
+# Longest loop to look for, in words.
 LONGEST_PERIOD = 32
 LETTERS_AGAIN, HALF_AS_OFTEN = (re.compile(rf"(\S.{{0,7}}?)\1{{{times - 1}}}", re.DOTALL) for times in (10, 5))
 
 
 def faults(source: str, translation: str, source_language: str = "", target_language: str = "") -> tuple[str, ...]:
-    """Names of what is wrong with a translation, of `FAULTS`; usually none.
+    """Return the names of a translation's faults, from `FAULTS`; usually none.
 
-    empty: nothing was translated. loop: words or characters come again and again, and not in the source.
-    too_short, too_long: compared with the source. copied: untranslated. lost_url, lost_number: an address, or a number,
-    of the source that is not in the translation.
+    empty: nothing was translated. loop: words or characters are repeated, and not so in the source. too_short,
+    too_long: compared with the source. copied: untranslated. lost_url, lost_number: an address or a number of the
+    source is missing in the translation.
 
     Args:
-        source, translation: a line, or what was translated at once of one.
-        source_language, target_language: codes; where both mean one language, nothing is `copied`.
+        source, translation: a line, or a part of a line that was translated separately.
+        source_language, target_language: codes; if both are the same language, `copied` is not checked.
     """
     if not _visible(source):
         return ()
@@ -75,17 +75,17 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
 
 
 def lost_urls(source: str, translation: str) -> list[str]:
-    """Addresses of the web and of mail in the source that the translation does not hold, as they are written."""
+    """Return URLs and e-mail addresses of the source that are missing in the translation, as written."""
     found = (match.rstrip(".,;:!?)]}>'\"") for match in URL.findall(source))
     return [url for url in dict.fromkeys(found) if url not in translation]
 
 
 def lost_numbers(source: str, translation: str) -> list[str]:
-    """Numbers in digits of the source that the translation does not hold, as they are written.
+    """Return numbers in digits of the source that are missing in the translation, as written.
 
-    Small and round numbers may have become words, thousands are parted in many ways, and dates change their order: a
-    number of three significant digits or more has to be there, digit by digit. One of two has been lost only where the
-    translation holds another one that is not in the source.
+    Small and round numbers may become words, thousands separators differ, and dates change their order. So only numbers
+    with three or more significant digits must reappear digit by digit; one with two counts as lost only if the
+    translation also has a number that is not in the source.
     """
     if not any(map(str.isdecimal, source)):
         return []
@@ -108,13 +108,13 @@ def _is_lost(run: str, held: set[str], invented: bool, of_clock: bool) -> bool:
 
 
 def _held(text: str) -> set[str]:
-    """Significant digits of the numbers in a text, wherever one ends that has gaps: 1 000 000 holds 1, 1000, …"""
+    """Return the significant digits of all numbers in a text, including joined groups: 1 000 000 gives 1, 1000, …"""
     runs = RUN.findall(text)
     return {_significant("".join(runs[begin : begin + size])) for begin in range(len(runs)) for size in range(1, 5)}
 
 
 def _digits(text: str) -> str:
-    """All digits, those of any script as 0 to 9."""
+    """Return all digits of a text, those of any script as 0 to 9."""
     found = "".join(filter(str.isdecimal, text))
     return found if found.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in found)
 
@@ -128,7 +128,7 @@ def _visible(text: str) -> bool:
 
 
 def _weight(text: str) -> int:
-    """Length in letters, white space left out."""
+    """Return the length of a text in letters, without white space; a wide character counts as `WIDE`."""
     if text.isascii():
         return sum(map(len, text.split()))
     return sum(WIDE if unicodedata.east_asian_width(character) in "WF" else 1
@@ -136,12 +136,12 @@ def _weight(text: str) -> int:
 
 
 def _deviations(source: int, translation: int) -> float:
-    """How many standard deviations longer a translation is than is to be expected."""
+    """Return the difference between actual and expected length of a translation, in standard deviations."""
     return (translation - source) / math.sqrt(VARIANCE * max(1, min(source, translation)))
 
 
 def _loops(source: str, translation: str) -> bool:
-    """Whether a translation says again what the source says once."""
+    """Return True if the translation repeats something that the source does not."""
     if LETTERS_AGAIN.search(translation) and not HALF_AS_OFTEN.search(source):
         return True
     words, of_source = _words(translation), _words(source)
@@ -156,13 +156,14 @@ def _loops(source: str, translation: str) -> bool:
 
 
 def _twice(words: Sequence[str], size: int) -> bool:
-    """Whether the same `size` words stand there twice."""
+    """Return True if an n-gram of `size` words occurs twice."""
     runs = list(zip(*(words[begin:] for begin in range(size)), strict=False))
     return len(set(runs)) < len(runs)
 
 
 def _repetitions(words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Words that stand there again right behind themselves: how often, and their letters."""
+    """Yield the immediate repetitions of word sequences as (number of copies, letters of one copy), longest per
+    period."""
     numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
     ids = np.array([numbers[word] for word in words])
     for period in range(1, min(LONGEST_PERIOD, len(words) // 2) + 1):
@@ -174,13 +175,13 @@ def _repetitions(words: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def _copied(source: str, translation: str) -> bool:
-    """Whether a third of the translation's runs of so many words stand in the source."""
+    """Return True if at least a third of the translation's n-grams (see `_runs`) occur in the source."""
     runs, known = _runs(translation), set(_runs(source))
     return bool(runs) and 3 * sum(run in known for run in runs) >= len(runs)
 
 
 def _runs(text: str) -> list[tuple[str, ...]]:
-    """All runs of words in which there is a letter, as long as no two languages have in common by chance."""
+    """Return all n-grams of the words with letters, of a size that two languages do not share by chance."""
     words = [word for word in _words(text) if any(map(str.isalpha, word))]
     size = RUN_OF_CHARACTERS if any(map(SPACELESS_CHARACTER.match, words)) else RUN_OF_WORDS
     return [tuple(words[begin : begin + size]) for begin in range(len(words) - size + 1)]

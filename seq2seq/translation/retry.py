@@ -39,14 +39,16 @@ the model is sure of it, it may well be right, as of titles, or it has learnt to
 
 def mended(parts: Sequence[Part], found: Sequence[list[Found]], asked: Decoding, languages: Languages,
            search: Search) -> list[list[Found]]:
-    """What was found for each part, with its faults, and something better in its place where a second search has it.
+    """Check the translations of each part for faults, and retry the search of faulty ones.
 
-    The faults of samples, and of what was chosen among many by its expected utility, are named only: another search
-    would give something else than was asked for.
+    Samples and MBR translations are only checked, because a retry would not be the sample or the MBR choice that was
+    requested.
 
     Args:
-        found: of each part its translations, best first. asked: how they were searched.
+        found: translations of each part, best first. asked: their decoding options.
         search: as `Translator.search_parts`.
+    Returns:
+        The translations with their faults; a translation of the retry comes first if it has fewer.
     """
     judged = [_judged(part, ways, languages) for part, ways in zip(parts, found, strict=True)]
     if asked.options.sampling or asked.options.mbr:
@@ -70,8 +72,8 @@ def _judged(part: Part, ways: list[Found], languages: Languages) -> list[Found]:
 
 
 def _differing(options: DecodingSection, found: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """Keys of `decoding` and their values for the second search of what has these faults, but what is asked for
-    already."""
+    """Return the `decoding` keys and values to change in the retry of a translation with these faults, without those
+    that are set already."""
     chosen = {key: value for fault in found for key, value in RETRIES.get(fault, {}).items()}
     return tuple((key, value) for key, value in chosen.items() if not getattr(options, key))
 
@@ -84,8 +86,11 @@ def _second(options: DecodingSection, differing: dict[str, Any]) -> DecodingSect
 
 
 def _requiring(part: Part, translation: str, second: Decoding) -> Part:
-    """The part with what its translation lacks as required phrases: addresses, and whole numbers, which may be part of
-    a word ("1980s"). A number with a separator is written in another way in the other language."""
+    """Return the part with the addresses and integers that its translation lost as required phrases.
+
+    They may match within a word ("1980s"). Numbers with separators are skipped, because languages write them
+    differently.
+    """
     lacking = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
     if len(lacking) > MOST_REQUIRED:
         return part
@@ -98,8 +103,8 @@ def _requiring(part: Part, translation: str, second: Decoding) -> Part:
 
 def _as_far_as_possible(parts: Sequence[Part], plain: Sequence[Part], second: Decoding,
                         search: Search) -> list[list[Found]]:
-    """Search where nothing is lost if there is nothing to find: a part of which too much is asked is searched as it
-    was before, `plain`, and stays empty if that is too much."""
+    """Retry the search with the constraints; a part without a hypothesis that satisfies them is searched without
+    (`plain`), and has no result if that fails, too."""
     try:
         return search(parts, second)
     except RequestError:
@@ -111,15 +116,16 @@ def _as_far_as_possible(parts: Sequence[Part], plain: Sequence[Part], second: De
 
 
 def _best_first(first: list[Found], others: list[Found]) -> list[Found]:
-    """The translations of the first search, behind one of the second if that has fewer faults than their best."""
+    """Return the translations of the first search, preceded by one of the retry if it has fewer faults than the best
+    and is not much less probable."""
     best = first[0]
     most = MOST_LOST_OF_COPY if "copied" in best.faults else MOST_LOST
     probable = [other for other in others if _mean(other) >= _mean(best) - most]
-    chosen = min([best, *probable], key=lambda way: len(way.faults))            # of equals the one that stands first
+    chosen = min([best, *probable], key=lambda way: len(way.faults))            # the first of equally good ones
     rest = [way for way in first if way.hypothesis.tokens != chosen.hypothesis.tokens]
     return [chosen, *rest][: len(first)]
 
 
 def _mean(way: Found) -> float:
-    """log p of a token."""
+    """Return the mean log p per token."""
     return way.hypothesis.log_probability / (len(way.hypothesis.tokens) + 1)

@@ -1,4 +1,4 @@
-"""From a recipe's `decoding` section, and what is asked of single lines, to the hooks of search."""
+"""Turns a recipe's `decoding` section, and requests of single lines, into options and hooks of search."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from seq2seq.search.minimum_bayes_risk import expected_utilities
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Vocabulary
 from seq2seq.translation.word_confidence import Word
 
-# A character that stands in no text: what is encoded after it does not begin a word.
+# Private-use character: text encoded after it does not begin a word.
 NO_WORD = "\ue000"
 
 
 @dataclass(frozen=True)
 class Request:
-    """A line to translate, with what is asked of its translation alone.
+    """Line to translate, with constraints for this line alone.
 
-    prefix: text that the translation begins with. required: phrases that it holds, beside those of `decoding.require`.
-    number: of the line in its input, from 0, on which its samples depend. Not set: its place in the call.
+    prefix: text that the translation must begin with. required: phrases that it must contain, in addition to
+    `decoding.require`. number: line number in its input, from 0, part of the seed of its samples; None: its index in
+    the call.
 
     Raises:
-        TypeError: one of them is of another type.
+        TypeError: a field has a wrong type.
     """
 
     text: str
@@ -53,9 +54,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Part:
-    """What search translates at once: a line, or a part of one that is too long.
+    """Input of search: a line, or a part of a line that is too long.
 
-    line, place: the number of the line, and the part's within it. prefix: as pieces.
+    line: number of the line. place: number of the part in the line. prefix: ids of the target prefix.
     """
 
     text: str
@@ -66,17 +67,16 @@ class Part:
 
     @property
     def least_length(self) -> int:
-        """Pieces that its translation needs, if nothing that is asked for overlaps."""
+        """Number of pieces that prefix and required phrases take, if they do not overlap."""
         return len(self.prefix) + sum(each.size for each in self.required)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A way to translate a part, and its text.
+    """Translation of a part.
 
-    words: with the confidence in each, where it was asked for. faults: names of what is wrong with it (see faults.py),
-    where that was looked for. retried: it was found in another search than was asked for, because what that gave had
-    faults.
+    words: its words with confidence, if requested. faults: names of its faults (see faults.py), if they were checked.
+    retried: found by a retry, because the first translation had faults.
     """
 
     hypothesis: Hypothesis
@@ -87,7 +87,7 @@ class Found:
 
 
 class Decoding:
-    """How the lines of one call are translated: options, and the vocabulary and language of the target."""
+    """Decoding options of one call, with the vocabulary and language of the target."""
 
     def __init__(self, options: DecodingSection, tokenizer: Vocabulary, language: str) -> None:
         self.options, self.tokenizer = options, tokenizer
@@ -98,27 +98,27 @@ class Decoding:
 
     @property
     def candidates(self) -> int:
-        """Hypotheses of each sentence among which `choose` chooses."""
+        """Number of hypotheses per sentence that search returns, the candidates of `choose`."""
         options = self.options
         return options.beam_size if options.diverse_groups > 1 else options.mbr or options.n_best
 
     @property
     def beam_size(self) -> int:
-        """Hypotheses of a sentence that are computed together."""
+        """Number of hypotheses per sentence in a decoding step."""
         return self.candidates if self.options.sampling else self.options.beam_size
 
     @property
     def normaliser(self) -> LengthNormaliser:
-        """The divisor of log-probabilities that the recipe names."""
+        """Length penalty of the recipe: the divisor of log-probabilities."""
         return self.forms[self.options.length_penalty_form](self.options.length_penalty)
 
     def parts(self, request: Request, texts: Sequence[str]) -> list[Part]:
-        """The parts of a line.
+        """Return the parts of a line.
 
         Args:
-            request: numbered. texts: what the line was divided into, nothing where it is white space.
+            request: with a number. texts: parts of the line's text; none if the line is white space.
         Raises:
-            RequestError: what is asked for cannot be had.
+            RequestError: a constraint of the request cannot be met.
         """
         assert request.number is not None
         prefix = self._encode(request.prefix.strip(), request.number, "prefix") if request.prefix.strip() else ()
@@ -138,7 +138,7 @@ class Decoding:
                 for place, text in enumerate(texts)]
 
     def search_options(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """What `search` takes for these parts, but for the model and what follows from it."""
+        """Return the keyword arguments of `search` for these parts, except those that depend on the model."""
         options = self.options
         constraints, selection, groups = list(self.constraints), None, 1
         if any(part.required for part in parts):
@@ -157,10 +157,10 @@ class Decoding:
                 "patience": options.patience, "banned": self.tokenizer.control_ids, "constraints": constraints, **hooks}
 
     def limits(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
-        """The longest translation of each part, `</s>` included.
+        """Return the length limit of each part's translation, `</s>` included.
 
         Raises:
-            RequestError: what a line requires is longer than a translation may be.
+            RequestError: prefix, required phrases or min_length of a line exceed the limit.
         """
         options = self.options
         longest = min(max_positions, math.inf if options.max_length is None else options.max_length + 1)
@@ -175,11 +175,11 @@ class Decoding:
         return [int(limit) for limit in limits]
 
     def joined(self, models: Sequence[Stepwise]) -> Stepwise:
-        """The translation models as one."""
+        """Return one model, or an ensemble of several."""
         return models[0] if len(models) == 1 else Ensemble(models, self.options.ensemble_mean)
 
     def searched(self, model: Stepwise, language_model: Stepwise | None) -> tuple[Stepwise, dict[str, Any]]:
-        """The model that is searched, and the options of search that belong to it."""
+        """Return the model to search, with fusion and coverage penalty if requested, and their options of search."""
         hooks: dict[str, Any] = {}
         if language_model is not None:
             model = Fusion(model, language_model, self.options.fusion_weight)
@@ -190,7 +190,7 @@ class Decoding:
         return model, hooks
 
     def choose(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        """Of what search has found for a sentence, best first, what is given."""
+        """Choose the translations to return from the hypotheses of a sentence, best first; reranks them with MBR."""
         options = self.options
         if options.diverse_groups > 1:
             hypotheses = self._distinct(hypotheses)
@@ -202,14 +202,14 @@ class Decoding:
         return hypotheses[: options.n_best]
 
     def _distinct(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """The first of each text."""
+        """Return the first hypothesis of each different text."""
         first: dict[str, Hypothesis] = {}
         for text, hypothesis in zip(self.texts(hypotheses), hypotheses, strict=True):
             first.setdefault(text, hypothesis)
         return list(first.values())
 
     def score(self, hypotheses: Sequence[Hypothesis]) -> float:
-        """What a translation is ranked by that consists of these parts; 0 if of none."""
+        """Return the score of a translation from the hypotheses of its parts; 0 if there are none."""
         if self.options.mbr and hypotheses:
             return sum(hypothesis.score for hypothesis in hypotheses) / len(hypotheses)
         tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses)
@@ -218,21 +218,21 @@ class Decoding:
         return total / self.normaliser(tokens) + bonus if tokens else 0.0
 
     def texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
-        """What the hypotheses say: line feeds are banned in search; white space at the ends is the source's."""
+        """Return the texts of hypotheses on one line each, without white space at the ends, which is the source's."""
         return [text.replace("\n", " ").strip()
                 for text in self.tokenizer.decode([hypothesis.tokens for hypothesis in hypotheses])]
 
     def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
-        """A phrase that a translation contains: as whole words, in languages without spaces as any substring.
+        """Return the constraint for a required phrase: whole words, or any substring in languages without spaces.
 
-        If `decoding.ignore_case` is set, any casing meets it. Search itself proposes these casings, as far as the
-        vocabulary has them: as given, in lower case, with its first letter in upper case, with the first letter of each
-        word in upper case, and all in upper case.
+        With `decoding.ignore_case`, any casing satisfies it. Search itself proposes these casings, if the vocabulary
+        can spell them: as given, lower case, first letter in upper case, first letter of each word in upper case, and
+        upper case.
 
         Args:
-            line: number of the line, from 0, for the error. whole_words: if not set, any substring counts.
+            line: number of the line, from 0, for the error. whole_words: False: any substring satisfies it.
         Raises:
-            RequestError: it holds what no translation has; the message names the line, if that is given.
+            RequestError: the phrase has control characters or no pieces; the message names the line, if it is given.
         """
         given, ignore_case = phrase.strip(), self.options.ignore_case
         casings = [given, given.lower(), given.capitalize(), capwords(given, " "), given.upper()]
@@ -244,15 +244,15 @@ class Decoding:
                 refused = refused or error
         if refused and not spellings:
             raise refused
-        # The text as the tokenizer normalises it. Another casing can be another phrase: "SS" is no casing of "ß".
+        # Normalised as the tokenizer does. Spellings that do not match are dropped: the upper case of "ß" is "SS".
         text = text_of(spellings[0], self.tokenizer.piece_texts).strip()
         required = Phrase(text, whole_words and not self.spaceless, ignore_case)
         return RequiredPhrase(required, tuple(dict.fromkeys(
             spelling for spelling in spellings if required.is_in(text_of(spelling, self.tokenizer.piece_texts)))))
 
     def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
-        """The subwords of a phrase that stands within a text, after a space unless the language is without; where that
-        is another way, those of one that the text begins with, too."""
+        """Return the pieces of a phrase within a text (after a space, except in languages without spaces); if the
+        phrase is segmented differently at the beginning of a text, also those pieces."""
         alone = self._encode(phrase, line, "required phrase")
         if not alone:
             raise RequestError(f"{_line(line)}the required phrase {phrase!r} has only characters that the tokenizer "
@@ -265,8 +265,10 @@ class Decoding:
         return [alone] if behind is None else [alone, behind]
 
     def _behind_text(self, text: str, line: int | None) -> tuple[int, ...] | None:
-        """The subwords of a text that does not begin its line; None if the tokenizer does not tell: one that joins it
-        with the character before it, or drops that character."""
+        """Return the pieces of a text that does not begin its line.
+
+        None if the tokenizer joins the text with the character before it, or drops that character.
+        """
         before = self._encode(NO_WORD, line, "required phrase")
         pieces = self._encode(NO_WORD + text, line, "required phrase")
         return pieces[len(before) :] if pieces[: len(before)] == before and len(pieces) > len(before) else None
@@ -284,7 +286,7 @@ class Decoding:
         return found
 
     def _forms(self, phrase: str) -> list[str]:
-        """A phrase as it is written, and as the tokenizer normalises it: as translations have it."""
+        """Return a phrase as written, and as normalised by the tokenizer, the form that translations contain."""
         pieces = self.tokenizer.encode([phrase])[0]
         normalised = "" if UNKNOWN_ID in pieces else text_of(pieces, self.tokenizer.piece_texts).strip()
         return [phrase, normalised] if normalised else [phrase]
@@ -298,5 +300,5 @@ class Decoding:
 
 
 def _line(number: int | None) -> str:
-    """The beginning of a message about a line."""
+    """Return the beginning of a message about a line."""
     return "" if number is None else f"line {number + 1}: "

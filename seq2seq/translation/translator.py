@@ -1,4 +1,4 @@
-"""Translate lines of text: the public interface behind the command line, validation and evaluation alike."""
+"""Translation of lines of text: the public interface behind the command line, validation and evaluation."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ Line = TypeVar("Line")
 
 @dataclass(frozen=True)
 class Translation:
-    """One way to translate a line.
+    """Translation of a line.
 
-    text: one line, as a reader sees it. score: what it was ranked by. log_probability: log p(target | source), `</s>`
-    included; of a line translated in parts, the sum. tokens: pieces and one `</s>` a part. parts: how many the line was
-    translated in; 0 for lines of white space, which come back as they are. words: with the confidence in each, where
-    it was asked for. faults: names of what is wrong with it (see faults.py), as far as it was looked for. retried: it
-    takes the place of one with more faults.
+    text: detokenized, without line end. score: for ranking. log_probability: log p(target | source), `</s>` included;
+    for a line translated in parts, the sum. tokens: number of pieces, plus one `</s>` per part. parts: number of parts
+    the line was translated in; 0 for lines of white space, which are returned unchanged. words: its words with
+    confidence, if requested. faults: names of its faults (see faults.py), if they were checked. retried: found by a
+    retry, because the first translation had more faults.
     """
 
     text: str
@@ -64,25 +64,28 @@ class Translation:
 
 @dataclass(frozen=True)
 class PairScore:
-    """log p(target | source) in nats, `</s>` included, and how many target tokens it covers."""
+    """log p(target | source) in nats, `</s>` included, and the number of target tokens."""
 
     log_probability: float
     tokens: int
 
 
 class Translator:
-    """A model with its tokenizers, ready to translate and to score.
+    """Model with its tokenizers, ready to translate and to score.
 
     >>> translator = Translator.load("runs/multi30k_de_en")
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
 
-    ensemble: further models, which translate together with it. language_model: one that has a say, or None.
+    ensemble: further models of an ensemble with it. language_model: language model for shallow fusion, or None.
     """
 
     def __init__(self, engine: Engine, tokenizers: Tokenizers, languages: Languages, decoding: DecodingSection,
                  max_pieces: int, device: torch.device, divides: bool = True) -> None:
-        """Usually made by `load`. max_pieces: longest sentence that the model was trained on. divides: a longer line
-        can be translated in parts; positions in a part are none in the line."""
+        """Usually called by `load`.
+
+        max_pieces: longest sentence that the model was trained on. divides: translate a longer line in parts; False for
+            a pointer network, because positions in a part are not positions in the line.
+        """
         self.precision, self.divides = engine.precision, divides
         self.engine, self.tokenizers, self.languages, self.decoding = engine, tokenizers, languages, decoding
         self.max_pieces, self.device = max_pieces, device
@@ -91,12 +94,12 @@ class Translator:
 
     @property
     def max_positions(self) -> int:
-        """Tokens of the longest sentence that the model takes, `</s>` included."""
+        """Longest sentence that the model takes, in tokens, `</s>` included."""
         return self.engine.max_positions
 
     @property
     def model(self) -> Seq2Seq:
-        """The model itself, which computes all positions of given targets at once."""
+        """Model in PyTorch, which scores all positions of given targets at once."""
         return self.engine.model
 
     @staticmethod
@@ -107,19 +110,19 @@ class Translator:
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, int8, or auto: bf16 where the hardware has it, else fp32. int8 is the fastest on a
-                CPU: kernels for Transformers, which the first use compiles and checks in some seconds. Where it cannot
-                be had, a message says so, and it is as auto; scores of given translations are always computed so.
-                In fp32 and int8 a translation does not depend on the other lines; in bf16, roundings differ with the
-                shape of the batch, and so does a line now and then.
-            threads: of the CPU; None is torch's choice.
-            ensemble: further models that translate together with it (see `decoding.ensemble_mean`).
-            fusion: a language model that has a say (see `decoding.fusion_weight`).
-            compile: refused; precision int8 is what it was.
+            precision: fp32, bf16, int8, or auto: bf16 if the hardware has it, else fp32. int8 is the fastest on a CPU:
+                it uses kernels for Transformers, which are compiled and checked in some seconds on first use. If they
+                are not available, it falls back to auto with a message; `score` always uses auto instead of int8. In
+                fp32 and int8 a translation does not depend on the other lines; in bf16, rounding depends on the shape
+                of the batch, and rarely a translation does, too.
+            threads: number of CPU threads; None: torch decides.
+            ensemble: further models of an ensemble (see `decoding.ensemble_mean`).
+            fusion: language model for shallow fusion (see `decoding.fusion_weight`).
+            compile: no longer accepted; precision int8 has replaced it.
         Raises:
-            CheckpointError: there is no model, or it is damaged, or their vocabularies differ.
-            UserError: the device or precision is not to be had here, or there are no such threads.
-            TypeError: `ensemble` is one model; it is a sequence of models.
+            CheckpointError: a model is missing or damaged, or the vocabularies differ.
+            UserError: the device, the precision or the number of threads is not available.
+            TypeError: `ensemble` is a single path instead of a sequence.
         """
         require_several(ensemble, "ensemble")
         refuse_compile(compile)
@@ -149,7 +152,7 @@ class Translator:
     @staticmethod
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
-        """A translator that searches as the recipe says, with a copy of `model` in `precision`; see `load`."""
+        """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
         divides = recipe.model.type != "pointer"
         room = recipe.model.max_positions - 1
         max_pieces = min(recipe.data.cleaning.max_pieces, room) if divides else room
@@ -158,20 +161,20 @@ class Translator:
 
     def translate(self, lines: Sequence[str | Request], *, progress: Progress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
-        """For each line its best translations, best first; there is always one. What a second search has mended stands
-        before those of the first (see `decoding.safety_net`).
+        """Return the best translations of each line, best first, at least one per line.
 
-        Empty lines and white space come back as they are; white space around a line is kept; a line longer than the
-        model can take is translated in parts, of which only the best translation is made.
+        A translation found by a retry comes before those of the first search (see `decoding.safety_net`). Empty lines
+        and white space are returned unchanged; white space around a line is kept; a line that is too long for the model
+        is translated in parts, and has only one translation.
 
         Args:
-            lines: text without line ends, of any length; as a `Request` where more is asked for than a translation.
-            progress: called with how many lines are done, now and then.
-            decoding: keys of the recipe's `decoding` section that differ for this call, such as beam_size=1.
+            lines: text without line ends, of any length; or a `Request`, with constraints for this line.
+            progress: called from time to time with the number of lines done since the last call.
+            decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
         Raises:
-            OptionError: an option does not exist, or does not allow its value.
-            UserError: what is asked for cannot be had of a line.
-            CorpusError: a line is too long for a model whose targets are positions, which no part can have.
+            OptionError: an option is unknown, or its value is invalid.
+            UserError: the constraints of a line cannot be met.
+            CorpusError: a line is too long for a pointer network, whose input cannot be split.
             TypeError: a line is neither a str nor a `Request`.
         """
         asked = self._asked(decoding)
@@ -189,25 +192,28 @@ class Translator:
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
-        """`translate` for endless input, in order: blocks grow from 1,024 lines, so that the first come soon."""
+        """`translate` for input of any length, in order. Blocks grow from 1,024 lines, so that the first results come
+        soon."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
-        """`translate_stream` block by block. begin: lines of the input that went before; blocks end where they would
-        if these had been given, too, so that the same lines are translated together. Options are checked at once,
-        lines when they are read."""
+        """`translate_stream`, one list of results per block. Options are checked at once, lines when they are read.
+
+        begin: number of lines before `lines` in the whole input; blocks end at the same lines as for the whole input,
+            so that the same lines are translated in the same batches.
+        """
         self._asked(decoding)
         blocks = growing_blocks(numbered(lines, begin), block_lines, begin)
         return (self.translate(block, progress=progress, **decoding) for block in blocks)
 
     def _asked(self, decoding: DecodingOptions) -> Decoding:
-        """How a call translates.
+        """Return the decoding options of a call.
 
         Raises:
-            OptionError: an option does not exist, or does not allow its value.
-            UserError: this is a language model, or no translation holds what is required.
+            OptionError: an option is unknown, or its value is invalid.
+            UserError: this is a language model, or a required phrase is impossible.
         """
         if self.languages.monolingual:
             raise UserError("this is a language model, which translates nothing. It continues text: seq2seq generate; "
@@ -216,11 +222,11 @@ class Translator:
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: Progress | None = None) -> list[PairScore]:
-        """log p(target | source) of given translations, by teacher forcing; of an ensemble, the first model's.
+        """Return log p(target | source) of given translations, by teacher forcing; of an ensemble, the first model's.
 
         Raises:
             ValueError: a side has more pieces than the model has positions (see `within_reach`).
-            CorpusError: targets are positions, and one holds anything but those of its source.
+            CorpusError: a target of a pointer network contains something other than positions of its source.
             TypeError: one of the pairs is not two texts.
         """
         require_pairs(pairs)
@@ -244,7 +250,7 @@ class Translator:
         return scores
 
     def within_reach(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Those pairs that `score` can take: neither side has more pieces than the model has positions."""
+        """Return the pairs that `score` accepts: neither side has more pieces than the model has positions."""
         require_pairs(pairs)
         threads = torch.get_num_threads()
         sides = (self.tokenizers.source.encode([source for source, _ in pairs], threads),
@@ -269,11 +275,11 @@ class Translator:
 
     def search_parts(self, parts: Sequence[Part], asked: Decoding,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[Found]]:
-        """The best hypotheses of each part, with their words where these are asked for. What `translate` rests on.
+        """Search each part; returns its best hypotheses, with word confidences if requested.
 
         Raises:
-            RequestError: no target meets all that is asked of it.
-            CheckpointError: the model's scores are not numbers.
+            RequestError: no hypothesis satisfies the constraints of a line.
+            CheckpointError: the model's logits are NaN.
         """
         sources = EncodedSide.from_lists(
             self.tokenizers.source.encode([part.text for part in parts], torch.get_num_threads()))
@@ -306,7 +312,7 @@ class Translator:
                 words = [list(map(self._words, *each)) for each in zip(targets, scores, strict=True)]
             else:
                 words = [[()] * len(each) for each in chosen]
-            # All at once: a call of the tokenizer costs more than the decoding of a sentence.
+            # One call for all hypotheses: the overhead of a call exceeds the time to decode a sentence's pieces.
             texts = iter(asked.texts([hypothesis for each in chosen for hypothesis in each]))
             for index, hypotheses, of_words in zip(indices, chosen, words, strict=True):
                 found[index] = [Found(*each) for each in zip(hypotheses, islice(texts, len(hypotheses)), of_words,
@@ -318,7 +324,7 @@ class Translator:
         return words_of(target, scores, self.tokenizers.target, self.languages.target)
 
     def _assemble(self, line: DividedLine, found: list[list[Found]], asked: Decoding) -> list[Translation]:
-        """The translations of a line: all that were found for its one part, or the best of each of its parts."""
+        """Return the translations of a line: all of its single part, or one made of the best of each part."""
         ways = [[way] for way in found[0]] if len(found) == 1 else [[best for best, *_ in found]]
         return [self._translation(line, way, asked) for way in ways]
 
@@ -333,10 +339,11 @@ class Translator:
 
 
 def numbered(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request]:
-    """Each line as a request that knows its number: its place, where it has none yet; the first one's is `begin`.
+    """Yield each line as a numbered request; requests without a number get their index, counted from `begin`.
 
     Raises:
-        TypeError: `lines` is one line, at once; or a line is neither a str nor a `Request`, when it is read.
+        TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when it
+            is read).
     """
     require_several(lines, "lines")
 
@@ -349,7 +356,7 @@ def numbered(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request
 
 
 def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raises TypeError unless each pair is two texts."""
+    """Raise TypeError unless each pair is two texts."""
     require_several(pairs, "pairs")
     for place, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -366,18 +373,18 @@ def _require_one_vocabulary(path: str | Path, tokenizer: Vocabulary, other: str 
 
 
 def refuse_compile(compile: bool) -> None:
-    """Raises OptionError: what this once asked for has another name."""
+    """Raise OptionError if the removed option `compile` is used."""
     if compile:
         raise OptionError("compile=True is part of int8 now: use precision='int8' instead")
 
 
 def growing_blocks(lines: Iterable[Line], largest: int, begin: int = 0) -> Iterator[list[Line]]:
-    """Lists of lines: the first has 1,024, so that it comes soon, and each four times as many as the one before.
+    """Yield lists of lines: the first of 1,024, so that it comes soon, each further one four times as long.
 
-    begin: how many lines went before; the lists end where they would if these had been given, too.
+    begin: number of lines before `lines` in the whole input; lists end at the same lines as for the whole input.
 
     Raises:
-        OptionError: `largest` is below 1; at once.
+        OptionError: `largest` is below 1; raised at once.
     """
     if largest < 1:
         raise OptionError(f"blocks of {largest} lines hold nothing; make it 1 or more")
@@ -399,7 +406,10 @@ def _growing_blocks(lines: Iterable[Line], largest: int, begin: int) -> Iterator
 
 
 def _per_line(parts: list[int], progress: Progress | None) -> Callable[[np.ndarray], None]:
-    """Turn "these parts are done" into "so many more lines are done", for lines of so many `parts`."""
+    """Return a callback that takes the indices of finished parts and reports the number of finished lines.
+
+    parts: number of parts of each line.
+    """
     if progress is None:
         return lambda indices: None
     line_of_part = np.repeat(np.arange(len(parts)), parts)

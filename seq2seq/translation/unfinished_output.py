@@ -59,10 +59,10 @@ class Journal:
                                        "Go on as it was begun, or delete it to begin anew."]))
 
     def behind(self, items: Iterable[Item], name: str) -> Iterator[Item]:
-        """What is left to do of the items, one for each line of the input `name` with all that belongs to it.
+        """Skip the items that are already done and yield the others. Each item belongs to a line of the input `name`.
 
         Raises:
-            UserError: those that are done are not the same any more.
+            UserError: the items already done have changed since.
         """
         remaining = iter(items)
         if self._record is not None:

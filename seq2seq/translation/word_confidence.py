@@ -1,4 +1,4 @@
-"""How sure a model is of each word of its translations."""
+"""Word-level confidence of translations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Vocabulary
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a translation. confidence: the geometric mean of the probabilities of its pieces, from 0 to 1."""
+    """Word of a translation. confidence: geometric mean of the probabilities of its pieces, from 0 to 1."""
 
     text: str
     confidence: float
@@ -25,14 +25,14 @@ class Word:
 @torch.inference_mode()
 def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int,
                       targets: Sequence[Sequence[Sequence[int]]]) -> list[list[list[float]]]:
-    """log p of each word of given targets, `</s>` included, through the step interface.
+    """Return log p of each token of given targets, `</s>` included, computed through the step interface.
 
     Args:
-        source, source_offsets, longest_source: as `Stepwise.start` takes them.
-        targets: of each sentence its targets, words without `</s>`.
+        source, source_offsets, longest_source: as in `Stepwise.start`.
+        targets: targets of each sentence, ids without `</s>`.
     """
     beam, length = max(map(len, targets)), 1 + max(len(target) for each in targets for target in each)
-    # Every row ends in as many </s> as the longest needs.
+    # Every row is padded with </s> to the length of the longest.
     words = torch.tensor([[*target, *[END_ID] * (length - len(target))] for each in targets
                           for target in [*each, *[[]] * (beam - len(each))]], device=source.device)   # (rows, length)
     state = model.start(source, source_offsets, longest_source)
@@ -52,13 +52,13 @@ def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, l
 
 def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenizer: Vocabulary,
              language: str) -> tuple[Word, ...]:
-    """The words of a target, each with the confidence in it.
+    """Return the words of a target with their confidence.
 
-    In a language without spaces between words each piece is one.
+    In a language without spaces between words, each piece counts as a word.
 
     Args:
-        target: ids without `</s>`. log_probabilities: theirs, and perhaps more.
-        language: code of the target's language.
+        target: ids without `</s>`. log_probabilities: of each id; further values, such as that of `</s>`, are ignored.
+        language: code of the target language.
     """
     found = []
     for begin, end in _spans(tokenizer.pieces(target), main_language(language) in SPACELESS):
@@ -69,12 +69,12 @@ def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenize
 
 
 def _spans(pieces: Sequence[str], spaceless: bool) -> Iterator[tuple[int, int]]:
-    """Where each word begins and ends among the pieces."""
+    """Yield the span (begin, end) of each word in the pieces."""
     begins = [place for place, piece in enumerate(pieces)
               if place == 0 or piece.startswith("\u2581") or (spaceless and not _continues_character(piece))]
     yield from zip(begins, [*begins[1:], len(pieces)], strict=True)
 
 
 def _continues_character(piece: str) -> bool:
-    """Whether a piece is a byte of a character that another byte began: 10xxxxxx in UTF-8."""
+    """Return True if the piece is a continuation byte of UTF-8, 10xxxxxx."""
     return len(piece) == 6 and piece.startswith("<0x") and 0x80 <= int(piece[3:5], 16) < 0xC0

@@ -1,5 +1,6 @@
 """`check`: what it says of recipe, data and cost without training."""
 
+import importlib
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from seq2seq.check import Report, inspect, percentiles, show
+from seq2seq.check.report import Finding
 from seq2seq.check.survey import likely_encoding
 from seq2seq.cli import main
 from seq2seq.data.batching import plan_epoch
@@ -60,6 +62,20 @@ def checked(*overrides: str) -> Report:
     return inspect(load_recipe("recipe.yaml", overrides), Path("run"))
 
 
+def test_line_numbers_in_a_list_have_no_separator_that_looks_like_the_lists():
+    assert str(Finding(7, [823, 1126, 11383])) == "7 (lines 823, 1126, 11383, …)"
+
+
+def test_text_whose_characters_the_vocabulary_lacks_is_named_with_what_to_do(directory):
+    for name in ("valid", "test"):
+        write(directory, name, ["eine Katze|a cat", "ein Hund|a dog"])
+    assert not any("the vocabulary lacks" in warning for warning in checked().warnings)
+    write(directory, "valid", ["猫が走る|a cat", "eine Katze|a cat"])
+    warning, = (warning for warning in checked().warnings if "the vocabulary lacks" in warning)
+    assert re.match(r"valid valid\.de: [3-9]\d\.\d% of the source's pieces are bytes or unknown, because the "
+                    r"vocabulary lacks characters of this text\. It is made from data\.train: add text there", warning)
+
+
 def test_tokenised_text_is_named_once_with_what_it_does_to_scores(directory, capsys):
     assert not any("tokenised" in warning for warning in checked().warnings)
     for name, pairs in TEXTS.items():
@@ -104,7 +120,7 @@ def test_a_few_common_sentences_are_no_warning(directory):
     write(directory, "test", [f"Satz {number}|sentence {number}" for number in range(199)] + ["ein Hund|a dog"])
     report = checked()
     assert next(corpus.in_train for corpus in report.corpora if corpus.role == "test.first") == 1
-    assert not any("test.first" in line for line in report.warnings)
+    assert not any("test.first" in line and "in train too" in line for line in report.warnings)
 
 
 def test_the_size_is_that_of_the_model(directory):
@@ -248,6 +264,7 @@ def test_a_model_to_start_from_of_another_shape_is_an_error(directory, quick_ten
 
 
 def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(directory, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)      # on a busy machine, too
     assert main(["check", "recipe.yaml"]) == 0
     assert re.search(r"minutes without validation: .* s a step \(median of 10\)", capsys.readouterr().out)
     assert main(["check", "recipe.yaml", "--no-measure"]) == 0
@@ -345,6 +362,33 @@ def test_whole_words_of_a_language_without_spaces_are_warned_of(directory):
         assert any("a whole line of ja for a word" in warning for warning in told) == warned
 
 
+@pytest.mark.parametrize("language, warned", [("japanese", True), ("jp", True), ("ja", False), ("numbers", False)])
+def test_a_language_by_its_name_is_told_its_code(directory, language, warned):
+    told = checked(f"languages.source={language}").warnings
+    assert any(warning.startswith(f"languages.source: {language} is no code of a language. If it is to mean ja, write "
+                                  "ja") for warning in told) == warned
+
+
+def test_many_epochs_without_early_stopping_are_warned_of(directory):
+    def told(*settings: str) -> list[str]:
+        return [warning for warning in checked(*settings).warnings if "epochs" in warning]
+
+    steps = checked().training["steps_per_epoch"]
+    assert not told(f"training.max_steps={100 * steps}")
+    warning, = told(f"training.max_steps={833 * steps}")
+    assert f"{833 * steps:,} steps go through this text 833 times" in warning
+    assert f"100 are {100 * steps:,} steps: lower max_steps" in warning and "training.early_stopping: 10" in warning
+    assert not told(f"training.max_steps={833 * steps}", "training.early_stopping=3")
+
+
+def test_a_table_with_more_columns_and_a_header_is_warned_of(directory):
+    (directory / "train.tsv").write_text("id\tde\ten\n1\tein Hund\ta dog\n2\teine Katze\ta cat\n")
+    columns, header = (warning for warning in checked("data.train=[{file: train.tsv}]").warnings if "train.tsv" in
+                       warning and "line" in warning)
+    assert "has 3 columns; columns 1 and 2 are read as source and target" in columns
+    assert "reads like names of columns (id, de)" in header
+
+
 def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
     write(directory, "train", [f"|{number} dogs" for number in range(7)] + ["5 Hunde|5 dogs", "3 Hunde|4 dogs"])
     train = checked().corpora[0]
@@ -407,7 +451,7 @@ def test_the_report_for_a_person_names_what_matters(directory, capsys):
 
 def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
     for name in ("valid", "test"):
-        write(directory, name, [f"neu {name}|new"])
+        write(directory, name, ["zwei Hund|two dog"])
     write(directory, "train", ["ein Hund|a dog"])
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)

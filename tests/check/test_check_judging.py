@@ -1,4 +1,4 @@
-"""What `check` says of whole corpora: shuffled, slipped, in a wrong language, in a wrong encoding; measured steps."""
+"""`check` on whole corpora: shuffled, slipped, in a wrong language, in a wrong encoding; measured steps."""
 
 import importlib
 import itertools
@@ -82,7 +82,9 @@ def test_shuffled_targets_are_seen_and_their_share_is_told(directory):
     judgement, report = judged(shuffled)
     assert judgement.misaligned == pytest.approx(61 / PAIRS, rel=0.4)
     assert set(judgement.suspects.lines) <= {place + 1 for place in places}
-    assert any("do not look like translations" in warning for warning in report.warnings)
+    warning, = (warning for warning in report.warnings if "do not look like translations" in warning)
+    assert warning.startswith(f"train train.xx: {judgement.suspects.count} (lines ")
+    assert f"of {PAIRS:,} pairs do not look like" in warning and f", about {judgement.misaligned:.1%}." in warning
 
 
 @pytest.mark.parametrize("by", [1, -1])
@@ -94,6 +96,17 @@ def test_the_line_from_which_one_side_has_slipped_is_named(directory, by):
     assert judgement.slip.by == by
     assert abs(judgement.slip.first - 701) <= 1 and judgement.slip.last >= PAIRS - 2
     assert any("one side has slipped" in warning and "near line 70" in warning for warning in report.warnings)
+
+
+def test_what_the_error_about_numbers_of_lines_says_to_do_finds_the_line_that_lacks(directory):
+    pairs = corpus()
+    judged(pairs)
+    targets = [target for _, target in pairs]
+    Path("train.yy").write_text("".join(f"{target}\n" for target in targets[:700] + targets[701:]))
+    (error,) = inspect(load_recipe("recipe.yaml", []), Path("run")).errors
+    limit = re.search(r"`limit: (\d+)`", error)[1]
+    report = inspect(load_recipe("recipe.yaml", [f"data.train.0.limit={limit}"]), Path("run"))
+    assert not report.errors and abs(report.corpora[0].judgement.slip.first - 701) <= 1
 
 
 def test_a_side_that_has_slipped_from_the_first_line_on_is_seen(directory):
@@ -233,6 +246,7 @@ def test_of_a_language_whose_number_words_are_not_known_the_lines_are_to_be_look
 
 def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
     write("train", corpus(211))
+    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)      # on a busy machine, too
     before = {path for path in directory.rglob("*")}
     importlib.import_module("torch._inductor")                                  # makes its folder on import
     monkeypatch.setattr("tempfile.tempdir", str(directory / "aside"))

@@ -8,6 +8,7 @@ import os
 import pty
 import random
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -178,6 +179,41 @@ def test_white_space_comes_back_unchanged(run, model):
 def test_white_space_around_a_line_is_carried_round_the_model(run, model):
     plain = run("translate", model, stdin=b"ein Hund").out.decode()
     assert run("translate", model, stdin="\t ein Hund\u3000 \r\n".encode()).out.decode() == f"\t {plain}\u3000 \r\n"
+
+
+def test_a_recipe_in_place_of_a_model_is_told_how_it_becomes_one(run, directory, model):
+    (directory / "mine.yaml").write_text(RECIPE)
+    (directory / "not.yaml").write_text("name: tiny\n")
+    for command in (["translate", "mine.yaml"], ["evaluate", "mine.yaml"],
+                    ["export", "mine.yaml", "--to", "ctranslate2", "-o", "x"],
+                    ["translate", model, "--fusion", "mine.yaml"]):
+        result = run(*command, stdin=b"ein Hund\n")
+        assert result.code == 2
+        assert ("mine.yaml is a recipe, and its run, runs/tiny, holds no model yet. Train it first (seq2seq train "
+                "mine.yaml)") in result.err
+    assert "not.yaml is a file. A model is" in run("translate", "not.yaml", stdin=b"").err
+    shutil.copytree(model, directory / "runs/tiny/best")
+    (directory / "runs/tiny/recipe.yaml").write_text(RECIPE)
+    assert "mine.yaml is a recipe. Name the model that its training made: runs/tiny\n" in run(
+        "translate", "mine.yaml", stdin=b"").err
+    assert "Name its directory, runs/tiny" in run("translate", "runs/tiny/recipe.yaml", stdin=b"").err
+
+
+@pytest.mark.parametrize(("given", "right"), [
+    (["translate", "s.de", "model"], ["translate", "model", "s.de"]),
+    (["score", "s.de", "model", "t.en"], ["score", "model", "s.de", "t.en"]),
+    (["score", "s.de", "t.en", "model"], ["score", "model", "s.de", "t.en"]),
+    (["align", "s.de", "t.en", "model"], ["align", "model", "s.de", "t.en"]),
+    (["generate", "s.de", "model"], ["generate", "model", "s.de"]),
+])
+def test_a_model_behind_its_text_is_told_to_come_first(run, directory, model, given, right):
+    for name in ("s.de", "t.en"):
+        (directory / name).write_text("ein Hund\n")
+    result = run(*given)
+    assert (result.code, result.out) == (2, b"")
+    assert result.err == f"s.de is a file and model a model, but the model comes first: seq2seq {' '.join(right)}\n"
+    (directory / "model/metadata.json").unlink()                                # nothing is known to be a model now
+    assert "the model comes first" not in run(*given).err
 
 
 def test_no_input_gives_no_output(run, model):
@@ -537,10 +573,12 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
 
 @pytest.mark.parametrize(("options", "message"), [
     (["--sampling", "--beam-size", 3], "--n-best says how many"),
-    (["--top-p", 0.5], "--top-p (or decoding in the recipe): it changes samples only; turn sampling on"),
+    (["--top-p", 0.5], "--top-p is for samples, and a search has none. Add --sampling, or leave it out."),
+    (["--temperature", 0.5], "--temperature is for samples, and a search has none. Add --sampling"),
+    (["--mbr", 32], "--mbr 32: a beam of 2 cannot give 32 candidates. Add --sampling, or --beam-size 32."),
     (["--sampling", "--temperature", 0], "--temperature"),
     (["--sampling", "--diverse-groups", 2], "--sampling (or decoding in the recipe): diverse groups are of a beam"),
-    (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups"),
+    (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups of equal size; a beam of 3 can"),
     (["--diverse-strength", 3], "Add --diverse-groups N"), (["--seed", 3], "Add --sampling"),
     (["--mbr", 3], "a beam of 2 cannot give 3 candidates"), (["--ignore-case"], "Add --require FILE or --forbid TEXT"),
     (["--mbr", 2, "--n-best", 3, "--format", "jsonl"], "2 candidates cannot give 3 translations"),
@@ -569,6 +607,7 @@ def test_the_recipe_may_say_how_to_decode(run, directory, recipe, tokenizers):
     assert run("translate", place, "--seed", 6, stdin=b"ein Hund\neine Katze\n").out != drawn.out
     searched = run("translate", place, "--no-sampling", "--top-p", 1, stdin=b"ein Hund\neine Katze\n")
     assert searched.code == 0 and searched.out != drawn.out
+    assert run("translate", place, "--no-sampling", stdin=b"ein Hund\neine Katze\n").out == searched.out
 
 
 # score
@@ -696,6 +735,8 @@ def test_test_sets_that_are_elsewhere_are_said(run, model):
     (["model", "--source", "s"], "--source and --reference go together"),
     (["model", "--reference", "r"], "--source and --reference go together"),
     (["model", "--language", "zh"], "a model knows its own"),
+    (["--hypothesis", "h", "--reference", "r", "--language", "japanese"],
+     "--language japanese: this is no code of a language, such as ja. Write the code."),
     (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),
     (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is of translations; --text is measured by"),
 ])
@@ -751,6 +792,8 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
     for name, weight in bundle.weights.items():
         torch.testing.assert_close(weight, (first[name] + second[name]) / 2)
     assert bundle.metadata["averaged_steps"] == [7, 11]
+    said = run("average", "runs/tiny", "--last", 5, "--output", "all").err
+    assert "averaged 3 checkpoints (of the 5 asked for; training.keep_checkpoints keeps more), of the steps" in said
     assert run("translate", "mean", stdin=b"ein Hund\n").code == 0
     by_name = [f"runs/tiny/checkpoints/step-{step:08d}" for step in (11, 7, 7)]
     assert run("average", *by_name, "-o", "same").code == 0
@@ -758,6 +801,19 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
     refused = run("average", *by_name, "--last", 1, "-o", "newest")
     assert refused.code == 2 and "step-00000011 is a checkpoint; --last chooses among those of a run" in refused.err
     assert not (directory / "newest").exists()
+
+
+def test_an_average_replaces_a_bundle_only_where_that_is_asked_for(run, model, directory, recipe, tokenizers):
+    make_run(directory / "runs/tiny", recipe, tokenizers, [5])
+    before = (directory / "model/model.safetensors").read_bytes()
+    for output, message in ((model, "model is a bundle already. It is left as it is; name a new directory, or add "
+                                    "--overwrite"), ("runs/tiny", "holds")):
+        refused = run("average", "runs/tiny", "-o", output)
+        assert refused.code == 2 and message in refused.err
+    assert (directory / "model/model.safetensors").read_bytes() == before
+    assert run("average", "runs/tiny", "-o", "runs/tiny", "--overwrite").code == 2      # a run is never replaced
+    assert run("average", "runs/tiny", "-o", model, "--overwrite").code == 0
+    assert load_bundle(directory / "model").metadata["averaged_steps"] == [5]
 
 
 def test_checkpoints_of_different_runs_are_not_averaged(run, directory, recipe, tokenizers):
@@ -922,6 +978,17 @@ def test_help_is_wrapped_once(run, monkeypatch, command):
     for line in shown.splitlines():
         if line.startswith("│"):
             assert not re.search(" <[^>]*$", re.sub(r"\[.*?\]", "", line)), f"the name of a value is cut: {line}"
+
+
+@pytest.mark.parametrize("command", [(), *((command,) for command in ALL_COMMANDS)])
+def test_the_help_shows_what_is_to_be_typed_and_no_types(run, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "140")
+    shown = run(*command, "--help").out.decode()
+    assert not re.search(r"<\w+(\|\w+)*(\[\w+\])?>", shown.replace("<BT>", "")), "a value in angle brackets"
+    assert not re.search(r"[{}]", shown.replace("{base: SIZE}", ""))
+    if command == ("translate",):
+        assert "seq2seq translate [OPTIONS] MODEL [INPUT]" in shown
+        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Go on", shown)
 
 
 def test_every_unusual_word_of_a_help_is_explained_there(run, monkeypatch):

@@ -16,7 +16,7 @@ from hypothesis import given, strategies
 
 from seq2seq.compression import BLOCK_BYTES
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, read_corpus, read_lines, read_pairs
+from seq2seq.data.corpus import Counts, look_at_first_lines, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data import Cleaning
@@ -179,7 +179,10 @@ def test_files_of_different_length_are_both_counted(tmp_path, german, english):
     with pytest.raises(CorpusError) as error:
         pairs_of(tmp_path, source="a.de", target="a.en")
     assert f"a.de has {german} lines, {tmp_path / 'a.en'} has {english}. " in str(error.value)
-    assert f"or cut both to {min(german, english)} lines." in str(error.value)
+    assert "cut both" not in str(error.value)                                   # a line may lack in the middle
+    assert (f"`limit: {min(german, english)}`" in str(error.value)) == (min(german, english) > 0)
+    if limit := min(german, english):
+        assert len(pairs_of(tmp_path, source="a.de", target="a.en", limit=limit)) == limit
 
 
 def test_two_empty_files_are_no_pairs(tmp_path):
@@ -260,6 +263,65 @@ def test_what_a_tsv_file_lacks_is_named(tmp_path):
 def test_quotes_in_a_tsv_file_are_text(tmp_path):
     write(tmp_path / "a.tsv", '"Hund\t"dog" he said\n')
     assert pairs_of(tmp_path, file="a.tsv") == [(1, '"Hund', '"dog" he said')]
+
+
+# First lines
+
+
+def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{source: en, target: de}",
+                model: str = "transformer") -> list[str]:
+    """Warnings about a training corpus whose files all have these contents."""
+    for path in Corpus(**spec).paths:
+        write(directory / path, contents)
+    write(directory / "valid", "x\n")
+    sides = "text: valid" if model == "language_model" else "source: valid, target: valid"
+    write(directory / "recipe.yaml", f"name: x\nlanguages: {languages}\nmodel: {{type: {model}}}\n"
+                                     f"data: {{train: [{json.dumps(spec)}], valid: {{{sides}}}}}\n")
+    return list(look_at_first_lines(load_recipe(directory / "recipe.yaml")))
+
+
+@pytest.mark.parametrize("name, line", [("a.tsv", "7\ta dog\tein Hund"), ("a.csv", '7,"a, dog",ein Hund'),
+                                        ("a.tsv.gz", "7\ta dog\tein Hund\r")])
+def test_columns_that_nobody_has_chosen_are_named(tmp_path, name, line):
+    told, = first_lines(tmp_path, f"{line}\n", {"file": name})
+    assert told == (f"{tmp_path / name}: line 1 has 3 columns; columns 1 and 2 are read as source and target. Write "
+                    "their numbers in data.train.0: `source: 1, target: 2` if these are meant, or others.")
+    assert not first_lines(tmp_path, f"{line}\n", {"file": name, "source": 1, "target": 2})
+    assert not first_lines(tmp_path, line.partition("," if "csv" in name else "\t")[2], {"file": name})
+
+
+@pytest.mark.parametrize("first, second", [
+    ("source", "target"), ("en", "de"), ("\ufeffENG", "deu\r"), ("english", "German"), ("src_text", "tgt_text"),
+    ("Sentence 1", "Sentence 2"), ("text.en", "text.de"),
+])
+def test_a_first_line_of_names_is_said_to_count_as_text(tmp_path, first, second):
+    names = first.removeprefix("\ufeff"), second.removesuffix("\r")
+    for name, comma in (("a.tsv", "\t"), ("a.csv", ",")):
+        contents = f"{first}{comma}{second}\na dog{comma}ein Hund\n"
+        told, = first_lines(tmp_path, contents, {"file": name})
+        assert told == (f"{tmp_path / name}:1: the line reads like names of columns ({names[0]}, {names[1]}), and is "
+                        f"taken for text. If it is a header, write `header: true, source: {names[0]}, target: "
+                        f"{names[1]}` in data.train.0.")
+        assert not first_lines(tmp_path, contents, {"file": name, "header": True, "source": names[0],
+                                                    "target": names[1]})
+
+
+def test_a_header_of_two_files_or_of_text_alone_is_named(tmp_path):
+    told, = first_lines(tmp_path, "text\na dog\n", {"source": "a.en", "target": "a.de"})
+    assert told.startswith(f"{tmp_path / 'a.en'}:1 and {tmp_path / 'a.de'}:1: ") and told.endswith(", delete it.")
+    told, = first_lines(tmp_path, "id\ten\n7\ta dog\n", {"file": "a.tsv", "text": 2}, "{target: en}", "language_model")
+    assert "If it is a header, write `header: true, text: en` in data.train.0." in told
+
+
+@pytest.mark.parametrize("line", ["a dog\tein Hund", "German\tein Hund", "1\t2", "\t", "", "fr\tde", "no\tnein",
+                                  "target practice\tZielübung"])
+def test_a_first_line_of_text_is_said_nothing_about(tmp_path, line):
+    assert not first_lines(tmp_path, f"{line}\nx\ty\n", {"file": "a.tsv"})
+
+
+def test_a_first_line_that_cannot_be_read_is_left_to_whoever_reads_the_text(tmp_path):
+    assert not first_lines(tmp_path, 'a "dog",ein Hund\n', {"file": "a.csv"})
+    assert not first_lines(tmp_path, "", {"file": "a.csv"})
 
 
 # CSV

@@ -1,4 +1,4 @@
-"""What older versions left on disk is read and gone on with: tests/formats/<version>, written by make.py there."""
+"""Files of older versions are read and resumed: tests/formats/<version>, written by make.py there."""
 
 import shutil
 from pathlib import Path

@@ -45,7 +45,9 @@ JAPANESE_AND_CHINESE = [
     ("2月", "February"), ("第三", "3rd"), ("第3章", "the third chapter"), ("第十課", "Lesson 10"),
     ("十二世紀", "12th century"), ("三四个", "3 or 4"), ("8点半", "8:30"), ("三點半", "3:30"), ("六點鐘", "6:00"),
     ("下午5点", "17:00"), ("午後3時", "15 o'clock"), ("正午", "12 o'clock"), ("百分之三十", "30 %"),
-    ("6的4倍", "four times six"), ("一百六十五年", "165 years"), ("20世紀", "twentieth century"),
+    ("七折", "30 % off"), ("7折", "70 %"), ("打七五折", "25%"), ("7.5折", "25%"), ("85折", "15% off"), ("对折", "50%"),
+    ("3割引", "30% off"), ("三割", "30 %"), ("三成", "30%"), ("差一刻八点", "7:45"),
+    ("8点差一刻", "7:45"), ("6的4倍", "four times six"), ("一百六十五年", "165 years"), ("20世紀", "twentieth century"),
 ]
 ENGLISH_AND_GERMAN = [
     ("twenty-one", "21"), ("twenty one", "21"), ("one hundred and five", "105"),
@@ -58,7 +60,10 @@ ENGLISH_AND_GERMAN = [
     ("fünfunddreißig", "35"), ("dreissig", "30"), ("zweitausendelf", "2011"), ("neunzehnhundertvierundachtzig", "1984"),
     ("einundzwanzig", "21"), ("zehnsekündig", "10 second"), ("Dreibettzimmer", "3 beds"),
     ("dreieinhalbtausend", "3,500"), ("zweieinhalb", "2.5"), ("halb drei", "2:30"), ("halb eins", "12:30"),
-    ("eine Viertelstunde", "15 minutes"), ("zwei Uhr dreißig", "2:30"), ("im dritten Stock", "3rd floor"),
+    ("quarter to eight", "7:45"), ("a quarter to 8", "7:45"), ("quarter to one", "12:45"), ("Viertel vor acht", "7:45"),
+    ("dreiviertel acht", "7:45"), ("drei Viertel 8", "7:45"), ("halb 8", "7:30"), ("Viertel vor 20 Uhr", "19:45"),
+    ("quarter to eight in the evening", "19:45"), ("eine Viertelstunde", "15 minutes"),
+    ("zwei Uhr dreißig", "2:30"), ("im dritten Stock", "3rd floor"),
     ("am siebten Tag", "day 7"), ("zum ersten Mal", "for the 1st time"), ("ein Mann", "1 man"), ("a man", "1 Mann"),
     ("7:00", "7 Uhr"), ("99,00", "99"), ("1,50", "1.5"), ("2:30 p.m.", "14:30"), ("at 2:30", "um 14:30 Uhr"),
     ("nine in the evening", "21 Uhr"), ("Apr. 01, 2001", "01.04.2001"), ("22. März", "22.03."), ("100 000", "100,000"),
@@ -77,7 +82,8 @@ def test_a_number_in_another_form_is_no_disagreement(one, other):
     ("dreieinhalb", "4"), ("einfach", "1"), ("den Anfang", "10"), ("eine Million", "2,000,000"), ("halb drei", "3:15"),
     ("may 5", "5. Juni 7"), ("a man", "2 Männer"), ("1.5 million", "15,000"), ("die 70er", "the 1980s"),
     ("11 p.m.", "21 Uhr"), ("I see", "7"), ("often", "10"), ("someone", "1 person"), ("phone", "1"), ("weight", "8"),
-    ("the height", "8"),
+    ("the height", "8"), ("quarter past eight", "7:15"), ("quarter to eight", "7:30"),
+    ("七折", "40%"), ("三成", "70 %"), ("12折", "20%"), ("ten miles", "16 km"), ("50 °F", "10 °C"),
 ])
 def test_a_number_that_certainly_lacks_a_counterpart_is_a_disagreement(one, other):
     assert number_agreement(one, other) < 1 and number_agreement(other, one) < 1
@@ -94,7 +100,8 @@ def test_words_stand_for_the_numbers_that_lack_and_for_no_other():
 
 @pytest.mark.parametrize("unit", ["1 ", "12,", "一",
                                   "万亿", "9", "1.5", "十", "2万", "zwei", "ein und ", "one hundred ",
-                                  "'123", "1 000 ", "eighteenth-", "1970er", "２",
+                                  "'123", "1 000 ", "eighteenth-",
+                                  "7折", "七", "quarter to 8", "差一刻", "1970er", "２",
                                   "2 million "])
 def test_the_time_for_a_long_line_is_linear(unit):
     """A line of 12 times 9,000 characters took minutes where patterns could begin anew at each digit."""

@@ -65,7 +65,7 @@ def sentences(side):
 
 
 def written(directory):
-    """When each file below was written."""
+    """Return the modification time of each file below a directory."""
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
 
 

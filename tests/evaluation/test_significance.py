@@ -31,8 +31,11 @@ def lines(path):
 
 
 def sacrebleus(files, *options):
-    """What its command line prints (its JSON fails on numbers of NumPy): for each of bleu, chrf and ter the figures of
-    the first system, those of the second, and the p-value. Figures: the score and, if any, mean and interval."""
+    """Parse the output of sacreBLEU's command line (its JSON fails on NumPy numbers).
+
+    Returns for each of bleu, chrf and ter the figures of the first system, those of the second, and the p-value.
+    Figures: the score and, if any, mean and interval.
+    """
     printed = subprocess.run(
         [sys.executable, "-m", "sacrebleu", files / "reference", "-i", files / "bad", files / "good", "-m", "bleu",
          "chrf", "ter", "-f", "text", "-w", "4", *options], capture_output=True, text=True, check=True).stdout
@@ -58,8 +61,29 @@ def test_the_figures_are_those_of_sacrebleus_command(files, test, options):
 def test_a_system_does_not_differ_from_itself(files, test):
     good, reference = lines(files / "good"), lines(files / "reference")
     found = compare(good, good, [reference], "en", ["bleu"], test, samples=50)
-    assert found["bleu"].difference == 0
+    assert found["bleu"].difference == 0 and found["bleu"].p_value is None
+    assert "the translations differ in 0 lines" in format_comparison(found, "good", "good again")
+
+
+def test_systems_of_the_same_score_do_not_differ_significantly(files):
+    reference = lines(files / "reference")
+    found = compare([f"{line}  " for line in reference], reference, [reference], "en", ["bleu"], samples=50)
+    assert found["bleu"].difference == 0 and found["bleu"].lines_that_differ == 97
     assert "not significant" in format_comparison(found, "good", "good again")
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomization"])
+def test_few_lines_that_differ_are_no_test(files, test):
+    """Two-sided, n lines reach no p below 2 / 2^n: 1/16 of 5, 1/32 of 6."""
+    bad, reference = lines(files / "bad"), lines(files / "reference")
+    places = [place for place, line in enumerate(bad) if line != reference[place]]
+    for count in (1, 5, 6):
+        worse = [bad[place] if place in places[:count] else line for place, line in enumerate(reference)]
+        found = compare(reference, worse, [reference], "en", ["chrf"], test, samples=50)
+        assert found["chrf"].lines_that_differ == count and (found["chrf"].p_value is None) == (count < 6)
+        told = format_comparison(found, "one", "other")
+        assert ("significant" in told) == (count == 6)
+        assert (f"differ in {count} line{'s' * (count > 1)}, a test needs 6 to reach p < 0.05" in told) == (count < 6)
 
 
 def test_the_command_prints_both_systems_and_the_verdict(files, capsys):

@@ -96,7 +96,7 @@ def relative_error(found, expected):
 
 
 def logits_of_steps(model, batch, beam, steps=7):
-    """Those of every step, on a way through the beam that changes order and drops a sentence."""
+    """Return the logits of every step of a fixed search that reorders the beam and drops a sentence."""
     state = model.start(batch.source, batch.source_offsets, batch.longest_source)
     sentences, collected = len(batch.source_offsets) - 1, []
     tokens = torch.zeros(sentences, dtype=torch.int64)

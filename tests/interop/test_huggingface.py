@@ -153,9 +153,11 @@ def test_a_language_token_is_one_piece(multilingual):
 
 def test_the_target_language_can_be_chosen_once(multilingual, capsys):
     arguments = ["import", "--from", "huggingface", str(multilingual / "theirs"), "--output"]
-    assert main([*arguments, str(multilingual / "all")]) == 0
+    assert main([*arguments, str(multilingual / "all"), "--overwrite"]) == 0
     assert "begin each line with one of >>eng<<, >>fra<<" in capsys.readouterr().err
     assert main([*arguments, str(multilingual / "french"), "--target-language", "fra"]) == 0
+    assert main([*arguments, str(multilingual / "french")]) == 2
+    assert "french is a bundle already" in capsys.readouterr().err
     every, french = (Translator.load(multilingual / name, "cpu", "fp32") for name in ("all", "french"))
     assert french.languages.target == "fra"
     assert french.tokenizers.source.encode(["ein Hund"]) == every.tokenizers.source.encode([">>fra<< ein Hund"])
@@ -305,7 +307,7 @@ def test_what_nobody_has_thought_of_is_refused_with_its_reason(sound, tmp_path, 
 
 
 class Harmful:
-    """What a pickle can do."""
+    """Object whose unpickling runs code: it creates a file."""
 
     def __reduce__(self):
         return (open, ("harm", "w"))

@@ -179,7 +179,7 @@ def test_selected_rows_continue_what_they_had():
 
 
 class Pointing:
-    """What brute force knows: log p of a whole target."""
+    """Model for brute force: log p of a whole target."""
 
     def __init__(self, model, words):
         self.model, self.words = model, words

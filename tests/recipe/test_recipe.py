@@ -54,7 +54,7 @@ def directory(tmp_path, monkeypatch) -> Path:
 
 
 def mistakes(text: str, *overrides: str) -> list[str]:
-    """What is said about a recipe, line by line."""
+    """Return the error messages about a recipe, line by line."""
     Path("recipe.yaml").write_text(text)
     with pytest.raises(RecipeError) as error:
         load_recipe("recipe.yaml", overrides)
@@ -341,6 +341,15 @@ def test_names_and_languages_have_a_form(directory):
     ]
 
 
+def test_a_name_too_long_for_a_code_is_told_its_code(directory):
+    text = RECIPE.replace("source: de, target: en}\ndata", "source: portuguese, target: klingonisch}\ndata")
+    assert mistakes(text) == [
+        "recipe.yaml:2: languages.source: expected a language code, such as de, zh or pt-BR; found 'portuguese'. Its "
+        "code is pt.",
+        "recipe.yaml:2: languages.target: expected a language code, such as de, zh or pt-BR; found 'klingonisch'",
+    ]
+
+
 def test_only_training_corpora_have_a_weight(directory):
     assert mistakes(RECIPE.replace("val.en", "val.en, weight: 2").replace("flickr.en", "flickr.en, weight: 3")) == [
         "recipe.yaml:7: data.valid.weight: only training corpora have a weight",
@@ -407,8 +416,10 @@ def test_a_syntax_error_names_its_line(directory):
 def test_a_recipe_that_cannot_be_read_is_explained(directory):
     with pytest.raises(RecipeError, match=r"^there is no recipe recipe.yml. Did you mean 'recipe.yaml'\?$"):
         load_recipe("recipe.yml")
-    with pytest.raises(RecipeError, match="^data cannot be read: Is a directory.$"):
+    with pytest.raises(RecipeError, match="^data is a directory; a recipe is a file.$"):
         load_recipe("data")
+    with pytest.raises(RecipeError, match="^. is a directory; a recipe is a file. There is one in it: recipe.yaml$"):
+        load_recipe(".")
     (directory / "latin.yaml").write_bytes("name: a\n# für".encode("latin-1"))
     with pytest.raises(RecipeError, match="^latin.yaml:2: not UTF-8 text"):
         load_recipe("latin.yaml")

@@ -19,7 +19,7 @@ class Another(Table):
 
 
 class Joined:
-    """What `every_translation` asks of a model, from tables and a function of their log-probabilities."""
+    """Model for `every_translation`, from tables and a function of their log-probabilities."""
 
     def __init__(self, function, *tables):
         self.function, self.tables = function, tables

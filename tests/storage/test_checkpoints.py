@@ -1,4 +1,4 @@
-"""Whatever happens during a save, what was saved before can be read; what is damaged is never taken for good."""
+"""Interrupted saves leave earlier checkpoints readable, and damaged files are always detected."""
 
 import errno
 import itertools
@@ -232,7 +232,7 @@ def test_pruning_keeps_what_it_is_told_to_and_clears_what_interrupted_saves_left
 
 @pytest.fixture(params=[True, False], ids=["exchanging", "renaming"])
 def exchanging(request, monkeypatch):
-    """Whether the system exchanges two names in one operation."""
+    """True: the system exchanges two names in one operation. False: it cannot."""
     if not request.param:
         monkeypatch.setattr(storage, "exchange", lambda first, second: False)
     return request.param

@@ -50,6 +50,39 @@ def test_a_lock_is_free_again_after_use_and_after_an_error(tmp_path):
         pass
 
 
+def test_an_error_leaves_nothing_of_a_new_run_but_what_was_there(tmp_path):
+    for run in (tmp_path / "runs" / "new", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(ZeroDivisionError), lock_run(run, provisional=["recipe.yaml"]):
+            (run / "recipe.yaml").write_text("name: x")
+            raise ZeroDivisionError
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_an_error_leaves_a_run_that_holds_more_or_was_there_before_as_it_is(tmp_path):
+    for run, provisional in ((tmp_path / "new", ["recipe.yaml"]), (tmp_path / "new", ["recipe.yaml", "log"])):
+        with pytest.raises(ZeroDivisionError), lock_run(run, provisional):
+            (run / "recipe.yaml").write_text("name: x")
+            (run / "log").write_text("1")
+            raise ZeroDivisionError
+        assert sorted(path.name for path in run.iterdir()) == [".lock", "log", "recipe.yaml"]
+
+
+def test_a_process_that_opened_a_lock_which_is_removed_is_told(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    opened = os.open
+
+    def open_and_lose(path, *arguments):
+        descriptor = opened(path, *arguments)
+        if str(path).endswith(".lock"):
+            os.unlink(path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    with pytest.raises(CheckpointError, match="was moved or removed by another process"), lock_run(run):
+        pass
+
+
 def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path):
     started, ended = os.pipe(), os.pipe()
 

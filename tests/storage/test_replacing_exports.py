@@ -11,7 +11,7 @@ from seq2seq.storage import directories as storage
 
 @pytest.fixture(params=[True, False], ids=["exchanging", "renaming"])
 def exchanging(request, monkeypatch):
-    """Whether the system exchanges two names in one operation."""
+    """True: the system exchanges two names in one operation. False: it cannot."""
     if not request.param:
         monkeypatch.setattr(storage, "exchange", lambda first, second: False)
     return request.param

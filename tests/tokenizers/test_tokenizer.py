@@ -224,7 +224,7 @@ def test_samplers_in_several_threads_do_not_disturb_each_other(unigram, bpe):
 
 
 def in_a_fresh_process(program: str) -> str:
-    """What a program prints; standard error must stay empty."""
+    """Run a program and return its standard output; standard error must stay empty."""
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
                             timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
@@ -284,6 +284,23 @@ def test_a_vocabulary_too_small_is_told_the_smallest_which_works(kind):
     assert train(kind, vocab_size=smallest).source.vocab_size == smallest
     with pytest.raises(TokenizerError, match=f"{smallest} are needed"):
         train(kind, vocab_size=smallest - 1)
+
+
+@pytest.mark.parametrize("size, told", [(9999, "9,999 pieces are more than the {} training text gives"),
+                                        (261, "261 pieces do not even hold all characters of the {} text")])
+def test_of_two_vocabularies_each_that_is_impossible_is_named_by_its_side(size, told):
+    with pytest.raises(TokenizerError) as error:
+        train(joint=False, vocab_size=size)
+    for line, side in zip(str(error.value).splitlines(), ("source", "target"), strict=True):
+        assert told.format(side) in line
+
+
+def test_a_size_that_one_side_allows_is_an_error_of_the_other_alone():
+    pairs = [("a", english) for english in ENGLISH]
+    section = TokenizerSection(vocab_size=281, joint=False)
+    with pytest.raises(TokenizerError) as error:
+        train_tokenizers(pairs, section, 1, sides=["source (de)", "target (en)"])
+    assert "the source (de) training text gives" in str(error.value) and "target" not in str(error.value)
 
 
 LETTERS = "abcdefghijklm"

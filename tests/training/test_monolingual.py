@@ -3,6 +3,8 @@
 import gzip
 import json
 import math
+import re
+import shutil
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -124,6 +126,8 @@ def refused(*settings: str, text: str = RECIPE) -> str:
      "recipe.yaml:2: languages.source: missing. Code of the language to translate from"),
     ("{text: train.en}", "{text: train.en, source: train.de}",
      "recipe.yaml:4: data.train.0: a corpus has `source` and `target`, or `text` alone, not both"),
+    ("{text: train.en}", "{target: train.en}", "recipe.yaml:4: data.train.0: a corpus needs `source` and `target` (two "
+     "files), or `file`, or `hub`; that of a language model, `text`"),
     ("{text: train.en}", "{text: 2}", "recipe.yaml:4: data.train.0: a corpus needs a file of `text`, or `file`, or"),
     ("{text: train.en}", "{file: a.jsonl, text: 2}", "recipe.yaml:4: data.train.0: `text` must name the column"),
     ("{text: train.en}", "{file: a.tsv, text: en}", "recipe.yaml:4: data.train.0: a .tsv without `header: true` has"),
@@ -340,6 +344,15 @@ def test_evaluate_gives_perplexities_of_the_test_sets_and_of_any_text(run, train
     code, out, _ = run("evaluate", trained, "--text", "valid.en", "--format", "json", "--precision", "fp32")
     expected = perplexities(translator, [("", line) for line in SENTENCES])
     assert json.loads(out)["word_perplexity"]["value"] == pytest.approx(expected["word_perplexity"].value, rel=1e-6)
+
+
+def test_where_there_are_no_test_sets_evaluate_asks_for_text(run, trained, tmp_path):
+    copy = tmp_path / "moved"
+    shutil.copytree(trained, copy)
+    for recipe in (copy / "recipe.yaml", copy / "best/recipe.yaml"):
+        recipe.write_text(re.sub(r"(?m)^  test:.*\n(    .*\n)*", "", recipe.read_text()))
+    code, _, err = run("evaluate", copy)
+    assert code == 2 and err.rstrip().endswith("has no test sets. Name a file by --text.")
 
 
 def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):

@@ -445,6 +445,33 @@ def test_a_first_start_that_failed_does_not_bind_the_run_to_its_recipe(recipe, t
     assert newest_checkpoint(run).step == 2
 
 
+@pytest.mark.parametrize("setting", ["tokenizer.vocab_size=9000", "training.device=tpu", "data.valid.target=short.de"])
+def test_a_training_that_is_refused_leaves_nothing_where_nothing_was(recipe, folder, monkeypatch, setting):
+    monkeypatch.chdir(folder)
+    (folder / "short.de").write_text("eins\n")
+    before = sorted(folder.rglob("*"))
+    for _ in range(2):
+        with pytest.raises(UserError):
+            train(recipe(setting), folder / "runs" / "new")
+        assert sorted(folder.rglob("*")) == before
+
+
+def test_a_restart_with_text_that_cannot_be_read_leaves_the_old_run_where_it_is(recipe, folder):
+    train(recipe("training.max_steps=1"), folder / "run")
+    (folder / "short.de").write_text("eins\n")
+    with pytest.raises(UserError, match="must match line by line"):
+        train(recipe(f"data.test.small.target={folder / 'short.de'}"), folder / "run", restart=True)
+    assert newest_checkpoint(folder / "run").step == 1 and not (folder / "run.1").exists()
+
+
+def test_a_header_that_counts_as_a_pair_is_said_once(recipe, folder, capsys):
+    pairs = zip(*((folder / f"train.{side}").read_text().splitlines() for side in ("en", "de")), strict=True)
+    (folder / "pairs.csv").write_text("".join(f"{source},{target}\n" for source, target in [("en", "de"), *pairs]))
+    for step in (1, 2):
+        train(recipe(f"data.train=[{{file: {folder / 'pairs.csv'}}}]", f"training.max_steps={step}"), folder / "run")
+        assert ("pairs.csv:1: the line reads like names of columns" in capsys.readouterr().err) == (step == 1)
+
+
 def test_a_mistake_in_the_test_set_is_known_before_anything_is_trained(recipe, folder):
     (folder / "short.de").write_text("eins\n")
     with pytest.raises(UserError, match="must match line by line"):

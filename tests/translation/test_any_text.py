@@ -1,4 +1,4 @@
-"""Whatever goes into `translate`, as many lines come out: any bytes, any Unicode, lines of any length."""
+"""`translate` writes one line for each line of input: for any bytes, any Unicode, lines of any length."""
 
 import io
 import json

@@ -379,12 +379,12 @@ def test_what_cannot_be_had_is_refused(translator, request_, options, message):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"diverse_groups": 4}, "a beam of 6 cannot be cut into 4 groups"),
+    ({"diverse_groups": 4}, "a beam of 6 cannot be cut into 4 groups of equal size; a beam of 4 or 8 can"),
     ({"sampling": True, "diverse_groups": 2}, "diverse groups are of a beam"),
     ({"sampling": True, "require": ["dog"]}, "required phrases need a search"),
     ({"diverse_groups": 2, "require": ["dog"]}, "required phrases share out"),
-    ({"temperature": 0.5}, "turn sampling on"), ({"top_k": 5}, "turn sampling on"),
-    ({"top_p": 0.5}, "turn sampling on"), ({"min_p": 0.5}, "turn sampling on"),
+    ({"temperature": 0.5}, "add sampling: true"), ({"top_k": 5}, "add sampling: true"),
+    ({"top_p": 0.5}, "add sampling: true"), ({"min_p": 0.5}, "add sampling: true"),
     ({"sampling": True, "temperature": 0.0}, "temperature"),
     ({"mbr": 7}, "a beam of 6 cannot give 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot give 4"),
     ({"min_length": 5, "max_length": 4}, "at least 5 and at most 4 pieces"),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from seq2seq.data.language_codes import _ISO_639, _TWO_LETTERS, same_code, subtags
 from seq2seq.data.language_identification import is_installed
+from seq2seq.recipe.language_codes import _CODES, _COUNTRIES, _ISO_639, _TWO_LETTERS, code_for, same_code, subtags
 
 
 @pytest.mark.parametrize(("code", "parts"), [
@@ -29,9 +29,25 @@ def test_the_table_has_the_codes_of_the_standard():
     assert all(len(two) == 2 and {len(three) for three in others} == {3} for two, *others in entries)
 
 
+@pytest.mark.parametrize(("name", "code"), [
+    ("japanese", "ja"), ("Japanese", "ja"), ("JP", "ja"), ("german-AT", "de"), ("deutsch", "de"), ("cz", "cs"),
+    ("portuguese", "pt"), ("ja", None), ("deu", None), ("zh_Hant", None), ("gsw", None), ("numbers", None),
+    ("order", None), ("xx", None), ("kr", None), ("", None),
+])
+def test_a_name_of_a_language_has_its_code_and_codes_have_none(name, code):
+    assert code_for(name) == code
+
+
+def test_names_are_no_codes_and_stand_for_codes_of_the_standard():
+    codes = {code for entry in _ISO_639.split() for code in entry.split(":")}
+    assert codes.isdisjoint({*_CODES, *_COUNTRIES})
+    assert {*_CODES.values(), *_COUNTRIES.values()} <= {entry.partition(":")[0] for entry in _ISO_639.split()}
+
+
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
 def test_the_table_agrees_with_lingua():
     import lingua
 
     for language in lingua.Language.all():
         assert _TWO_LETTERS[language.iso_code_639_3.name.lower()] == language.iso_code_639_1.name.lower()
+        assert code_for(language.name) in (None, language.iso_code_639_1.name.lower())

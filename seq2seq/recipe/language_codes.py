@@ -1,0 +1,65 @@
+"""Language codes: ISO 639 has one to three codes for a language, which mean the same. Names that are no codes."""
+
+from __future__ import annotations
+
+# ISO 639-1 code, then the code of ISO 639-2/T and 639-3, then that of ISO 639-2/B where it is another one.
+_ISO_639 = """
+aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara as:asm av:ava ay:aym az:aze ba:bak be:bel bg:bul bh:bih
+bi:bis bm:bam bn:ben bo:bod:tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces:cze cu:chu cv:chv cy:cym:wel
+da:dan de:deu:ger dv:div dz:dzo ee:ewe el:ell:gre en:eng eo:epo es:spa et:est eu:eus:baq fa:fas:per ff:ful fi:fin
+fj:fij fo:fao fr:fra:fre fy:fry ga:gle gd:gla gl:glg gn:grn gu:guj gv:glv ha:hau he:heb hi:hin ho:hmo hr:hrv ht:hat
+hu:hun hy:hye:arm hz:her ia:ina id:ind ie:ile ig:ibo ii:iii ik:ipk io:ido is:isl:ice it:ita iu:iku ja:jpn jv:jav
+ka:kat:geo kg:kon ki:kik kj:kua kk:kaz kl:kal km:khm kn:kan ko:kor kr:kau ks:kas ku:kur kv:kom kw:cor ky:kir la:lat
+lb:ltz lg:lug li:lim ln:lin lo:lao lt:lit lu:lub lv:lav mg:mlg mh:mah mi:mri:mao mk:mkd:mac ml:mal mn:mon mr:mar
+ms:msa:may mt:mlt my:mya:bur na:nau nb:nob nd:nde ne:nep ng:ndo nl:nld:dut nn:nno no:nor nr:nbl nv:nav ny:nya oc:oci
+oj:oji om:orm or:ori os:oss pa:pan pi:pli pl:pol ps:pus pt:por qu:que rm:roh rn:run ro:ron:rum ru:rus rw:kin sa:san
+sc:srd sd:snd se:sme sg:sag sh:hbs si:sin sk:slk:slo sl:slv sm:smo sn:sna so:som sq:sqi:alb sr:srp ss:ssw st:sot
+su:sun sv:swe sw:swa ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi
+ty:tah ug:uig uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:yid yo:yor za:zha zh:zho:chi zu:zul
+"""
+_TWO_LETTERS = {three: two for two, *others in (entry.split(":") for entry in _ISO_639.split()) for three in others}
+
+# English names of languages with a code of two letters, and what some of them call themselves; lower case, one word.
+_NAMES = """
+afrikaans:af albanian:sq amharic:am arabic:ar armenian:hy assamese:as aymara:ay azerbaijani:az bambara:bm bashkir:ba
+basque:eu belarusian:be bengali:bn bosnian:bs breton:br bulgarian:bg burmese:my catalan:ca chechen:ce chichewa:ny
+chinese:zh chuvash:cv cornish:kw corsican:co croatian:hr czech:cs danish:da dansk:da deutsch:de divehi:dv dutch:nl
+dzongkha:dz english:en espanol:es español:es esperanto:eo estonian:et faroese:fo farsi:fa fijian:fj finnish:fi
+flemish:nl francais:fr français:fr french:fr frisian:fy fulah:ff gaelic:gd galician:gl georgian:ka german:de greek:el
+guarani:gn gujarati:gu haitian:ht hausa:ha hebrew:he hindi:hi hungarian:hu icelandic:is igbo:ig indonesian:id
+inuktitut:iu irish:ga italian:it italiano:it japanese:ja javanese:jv kannada:kn kashmiri:ks kazakh:kk khmer:km
+kikuyu:ki kinyarwanda:rw kirghiz:ky kongo:kg korean:ko kurdish:ku kyrgyz:ky laotian:lo latin:la latvian:lv lingala:ln
+lithuanian:lt luxembourgish:lb macedonian:mk magyar:hu malagasy:mg malay:ms malayalam:ml maltese:mt mandarin:zh
+maori:mi marathi:mr moldovan:ro mongolian:mn nederlands:nl nepali:ne nihongo:ja norsk:no norwegian:no occitan:oc
+odia:or oriya:or oromo:om ossetian:os pashto:ps persian:fa polish:pl polski:pl portugues:pt portuguese:pt português:pt
+punjabi:pa quechua:qu romanian:ro romansh:rm rundi:rn russian:ru samoan:sm sango:sg sanskrit:sa sardinian:sc
+serbian:sr shona:sn sindhi:sd sinhala:si sinhalese:si slovak:sk slovene:sl slovenian:sl somali:so sotho:st spanish:es
+sundanese:su suomi:fi svenska:sv swahili:sw swati:ss swedish:sv tagalog:tl tahitian:ty tajik:tg tamil:ta tatar:tt
+telugu:te thai:th tibetan:bo tigrinya:ti tonga:to tsonga:ts tswana:tn turkish:tr turkmen:tk ukrainian:uk urdu:ur
+uyghur:ug uzbek:uz venda:ve vietnamese:vi walloon:wa welsh:cy wolof:wo xhosa:xh yiddish:yi yoruba:yo zulu:zu
+"""
+_CODES = dict(entry.split(":") for entry in _NAMES.split())
+# Codes of countries that are no language's in ISO 639-1, with the language that is meant. `se` or `kr` are languages.
+_COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el", "il": "he", "ir": "fa",
+              "jp": "ja", "kz": "kk", "rs": "sr", "ua": "uk", "us": "en", "vn": "vi"}
+
+
+def subtags(code: str) -> list[str]:
+    """The parts of a code in lower case, the language by its code of two letters if it has one.
+
+    `en-us` for eng-US, en_US and EN-us; `de` for de, deu and ger; `gsw` stays.
+    """
+    language, *others = code.lower().replace("_", "-").split("-")
+    return [_TWO_LETTERS.get(language, language), *others]
+
+
+def same_code(code: str, other: str) -> bool:
+    """Return True if both codes mean the same language, script and region."""
+    return subtags(code) == subtags(other)
+
+
+def code_for(name: str) -> str | None:
+    """Code of the language that something other than a code stands for: ja for `japanese` and for `jp`, the code of
+    the country. None for codes, and for what means nothing here."""
+    main = name.strip().lower().replace("_", "-").partition("-")[0]
+    return _CODES.get(main) or _COUNTRIES.get(main)
