@@ -1,4 +1,4 @@
-"""Sizes: of the vocabulary that suits an amount of text, and of the models that come with the package."""
+"""Vocabulary sizes for an amount of text, and the model sizes that come with the package."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import math
 from pathlib import Path
 
 RESERVED_PIECES = 256 + 3
-"""Bytes, <unk>, <s> and </s>: pieces of every subword vocabulary besides those of its text."""
+"""Number of pieces in every subword vocabulary that do not come from the text: bytes, <unk>, <s> and </s>."""
 MOST_SUBWORDS = 32_000
-"""Subwords of a vocabulary that is chosen by the amount of text; of 1 billion characters, and of more."""
+"""Largest number of subwords with `vocab_size: auto`, for 1 billion characters and more."""
 MOST_WORDS = 30_000
-"""Words of a vocabulary of whole words that is chosen by the text (Bahdanau et al. 2015, arXiv:1409.0473)."""
+"""Size of a vocabulary of whole words with `vocab_size: auto` (Bahdanau et al. 2015, arXiv:1409.0473)."""
 
 # In an installed package beside its modules; in a clone (and an editable install) beside the package.
 DIRECTORIES = (Path(__file__).parent / "configs", Path(__file__).parents[1] / "configs")
-# The usual architecture needs no naming.
+# Prefix of the files of Transformers, which is left out in names of sizes.
 PREFIX = "transformer_"
 ORDER = ("tiny", "small", "base", "big")
 
 
 def vocabulary_size(characters: int, alphabet: int) -> int:
-    """Number of pieces of a subword vocabulary that suits an amount of text.
+    """Return the size of a subword vocabulary for an amount of text.
 
     The reserved pieces, one for each character of the alphabet, and sqrt(characters) subwords, rounded up to two
     significant digits. For pairs of 210 characters (20 words on each side) the square root lies between published
@@ -34,17 +34,17 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
     It stays near the rule of Gowda and May (2020, arXiv:2004.02334) that 95 % of the pieces should occur 100 times or
     more: Tatoeba's 160,000 pairs of German and English allow 2,500 subwords by that rule, the square root gives 3,300.
 
-    The tokenizers of stored recipes with `vocab_size: auto` follow from these numbers: others make other tokenizers.
+    Changing these numbers changes the tokenizers of stored recipes with `vocab_size: auto`.
 
     Args:
-        characters: of all training text that the vocabulary is for.
-        alphabet: different characters that have a piece of their own.
+        characters: number of characters in the whole training text.
+        alphabet: number of different characters that have a piece of their own.
     """
     return _round_up(RESERVED_PIECES + alphabet + min(max(math.isqrt(characters), 1), MOST_SUBWORDS))
 
 
 def smaller_vocabulary_size(largest: int, alphabet: int) -> int:
-    """The largest possible vocabulary of a text, rounded down to two significant digits if the alphabet still fits."""
+    """Return the largest possible size, rounded down to two significant digits if the alphabet still fits."""
     step = _step(largest)
     rounded = largest // step * step
     return rounded if rounded > RESERVED_PIECES + alphabet else largest
@@ -61,8 +61,8 @@ def _step(number: int) -> int:
 
 
 def model_sizes() -> dict[str, Path]:
-    """Each size's file by its name: `small` is transformer_small.yaml, other architectures keep theirs (`rnn_small`).
-    Transformers come first, the smallest of them at the top."""
+    """Return the file of each size by name: `small` is transformer_small.yaml; other architectures keep their prefix
+    (`rnn_small`). Transformers come first, from the smallest to the largest."""
     directory = next((directory for directory in DIRECTORIES if directory.is_dir()), DIRECTORIES[0])
     sizes = {path.stem.removeprefix(PREFIX): path for path in directory.glob("*.yaml")}
     return {name: sizes[name]
