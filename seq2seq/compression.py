@@ -1,4 +1,4 @@
-"""Files as they are, or packed by gzip or Zstandard: their names say which."""
+"""Compressed files: gzip and Zstandard, recognised by their names."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from typing import Any, cast
 from seq2seq.errors import CorpusError
 
 BLOCK_BYTES = 1 << 20
-# zstandard unpacks all that it is given at once, up to 32,000 bytes of each: a block of 1 MB could fill the memory.
+# zstandard decompresses a whole block at once, up to 32,000 bytes from each byte, so that 1 MB could fill the memory.
 ZST_BYTES = 1 << 10
 PACKED = (".gz", ".zst")
-"""Endings of what is unpacked while it is read."""
+"""Suffixes of files that are decompressed while they are read."""
 LONGEST_LINE = 1_000_000
-"""Bytes, unless a recipe or an option says otherwise. Sentences have some hundreds, documents on one line some ten
-thousands. Beyond a million a line is a file without line ends, or a small packed one that would fill the memory."""
+"""Default limit of a line's length in bytes. Sentences have some hundreds, documents on one line some ten thousands.
+Longer lines come from files without line ends, or from small compressed files that would fill the memory."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """A file for reading, unpacked where its name ends in .gz or .zst.
+    """Open a file for reading, decompressed if its name ends in .gz or .zst.
 
     Raises:
         CorpusError: it cannot be read, while it is opened or later.
     """
     try:
         with unpacked(path) as file:
-            # Iterating a GzipFile itself is Python code for every line.
+            # Buffered, because iterating over a GzipFile runs Python code for every line.
             yield io.BufferedReader(cast(io.RawIOBase, file), BLOCK_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise CorpusError(f"{path} is no intact gzip file ({error}). Copy or compress it again.") from error
@@ -43,11 +43,11 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def bounded_lines(file: Any, name: str, longest: int, remedy: str) -> Iterator[bytes]:
-    """The lines of a file of bytes, with their line feeds. No more than one of the longest is held in memory.
+    """Yield the lines of a binary file, with their line feeds. Holds at most one line of `longest` bytes in memory.
 
     Args:
-        file: has `readline`. name: what errors call it.
-        longest: bytes of the longest line, its line feed aside. remedy: the end of the message about a longer one.
+        file: has `readline`. name: for errors.
+        longest: limit of a line's length in bytes, without line feed. remedy: end of the message about a longer line.
     Raises:
         CorpusError: a line is longer; with its number.
     """
@@ -59,10 +59,10 @@ def bounded_lines(file: Any, name: str, longest: int, remedy: str) -> Iterator[b
 
 
 def regular_bytes(path: Path) -> bytes:
-    """The contents of a regular file, or of what a link leads to.
+    """Return the contents of a regular file, or of the one that a link leads to.
 
     Raises:
-        OSError: it cannot be read, or is a pipe, a device or a socket, which could be waited for without end.
+        OSError: it cannot be read, or is a pipe, a device or a socket, reading which could block for ever.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -70,7 +70,7 @@ def regular_bytes(path: Path) -> bytes:
 
 
 def unpacked(path: Path) -> Any:
-    """A file of bytes, for iteration and reading. What is wrong with it shows while it is read; see `opened`."""
+    """Open a binary file for iteration and reading. Errors of compressed data are raised later; see `opened`."""
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix != ".zst":

@@ -12,19 +12,19 @@ import torch
 from seq2seq.errors import OptionError, UserError
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
-"""Of inference; see `choose_precision`."""
+"""Precisions of inference; see `choose_precision`."""
 
 
 MOST_THREADS = 1024
-"""As in a recipe. Beyond some ten thousand OpenMP ends the process."""
+"""Limit as in a recipe. With some ten thousand threads, OpenMP ends the process."""
 
 
 def settle_process(threads: int | None = None) -> None:
-    """Settings that every command wants; harmless when repeated.
+    """Apply the process-wide settings of all commands; harmless when repeated.
 
-    threads: of a CPU computation; None leaves torch's choice, one a core.
+    threads: number of CPU threads; None: torch's default, one per core.
     Raises:
-        OptionError: there are to be none, or more than MOST_THREADS.
+        OptionError: the number is below 1 or above MOST_THREADS.
     """
     if threads is not None:
         if threads < 1:
@@ -61,10 +61,10 @@ def make_deterministic(device: torch.device) -> None:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """`auto` is the first CUDA device if there is one, else the CPU; otherwise what `name` says.
+    """Return the device with this name; `auto`: the first CUDA device if there is one, else the CPU.
 
     Raises:
-        UserError: the named device does not exist here.
+        UserError: the device does not exist.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -100,10 +100,10 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """`auto` is bf16 where the hardware has it, else fp32.
+    """Return the dtype of training; `auto`: bf16 if the hardware has it, else fp32.
 
     Raises:
-        UserError: bf16 is asked for on a machine that would emulate it.
+        UserError: bf16 is requested on a machine that would emulate it.
     """
     if precision == "fp32":
         return torch.float32
@@ -116,10 +116,10 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def choose_precision(precision: str, device: torch.device) -> str:
-    """The precision of inference: `auto` is bf16 where the hardware has it, else fp32.
+    """Return the precision of inference; `auto`: bf16 if the hardware has it, else fp32.
 
     Raises:
-        UserError: the named precision is not to be had here, or there is none of that name.
+        UserError: the precision is unknown, or not available on this hardware.
     """
     if precision not in PRECISIONS:
         raise OptionError(f"there is no precision '{precision}'. Use one of {', '.join(PRECISIONS)}.")
@@ -136,14 +136,14 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def describe(device: torch.device) -> str:
-    """The processor by name, for logs and result files."""
+    """Return the name of the processor, for logs and result files."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_cpu_name()}, {torch.get_num_threads()} threads"
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that a training may take: of the GPU, or of the machine as Linux estimates it. None where nobody says."""
+    """Return the free memory in bytes, of the GPU or of the machine as Linux estimates it; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

@@ -1,4 +1,4 @@
-"""The reader of all JSON that comes from outside: bundles, runs, journals, models in other formats, JSONL."""
+"""Reader for all JSON from files: bundles, runs, journals, models in other formats, JSONL."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import json
 from typing import Any
 
 MOST_NESTED = 64
-"""Objects and lists inside one another. Ours have 5; Python's own writer gives up at some 300."""
+"""Limit of the nesting depth. Our own files have 5 levels; Python's JSON writer fails at some 300."""
 
 
 class NotJson(ValueError):
-    """Bytes that are no JSON, or JSON that nothing here could use. The message says why."""
+    """Input that is not JSON, or that exceeds the limits of `parse_json`; the message says why."""
 
 
 def parse_json(contents: bytes | str) -> Any:
-    """The value of a JSON text, which a stranger may have written.
+    """Parse a JSON text from an untrusted source.
 
     Raises:
-        NotJson: it is no JSON or not UTF-8, or is nested too deeply to be read or written again, or has a number of
-            thousands of digits, or text that no UTF-8 file can hold (half of a surrogate pair).
+        NotJson: it is not JSON or not UTF-8, is nested too deeply, or has a number of thousands of digits or a lone
+            surrogate, which UTF-8 cannot encode.
     """
     try:
-        # Of bytes, json.loads would take UTF-16 and UTF-32, too.
+        # Decoded here, because json.loads would also accept UTF-16 and UTF-32.
         value = json.loads(contents if isinstance(contents, str) else contents.decode())
     except RecursionError:
         raise NotJson("nested too deeply") from None

@@ -1,4 +1,4 @@
-"""Pairs of sentences with what a model attends to in them."""
+"""Attention maps and word alignments of sentence pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seq2seq.translation.translator import Progress, Translator
 
 @dataclass(frozen=True)
 class Sentence:
-    """A line, its pieces, and which characters of the line each stands for. `</s>` is not among them."""
+    """Line with its pieces and their spans of characters, without `</s>`."""
 
     text: str
     pieces: list[str]
@@ -27,11 +27,11 @@ class Sentence:
 
 @dataclass(frozen=True)
 class SeenPair:
-    """A pair of sentences and the attention in it.
+    """Sentence pair with its attention maps.
 
-    maps: of each kind that the model has (layers, heads, queries, keys), every query's weights a distribution.
-        cross: queries are the pieces of the target and `</s>` as they are written, keys the source's pieces and `</s>`.
-        encoder: both are the source's. decoder: keys are `<s>` and the target's pieces as they are read.
+    maps: by kind of attention, (layers, heads, queries, keys); the weights of each query are a distribution.
+        cross: queries are the predicted target pieces and `</s>`, keys the source pieces and `</s>`. encoder: both are
+        source pieces and `</s>`. decoder: keys are `<s>` and the target pieces that the decoder reads.
     """
 
     source: Sentence
@@ -63,7 +63,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The words of a pair, and how much of its attention each target word gives to the source words linked with it."""
+    """Words of a pair, and the share of attention that each target word gives to the source words linked with it."""
 
     source_words: list[str]
     target_words: list[str]
@@ -87,10 +87,11 @@ class Aligner:
 
     @staticmethod
     def measured(metadata: Mapping[str, Any], where: str) -> Aligner:
-        """The one that metadata say was measured to be the best; the default if none was.
+        """Return the best measured settings in a model's metadata; the default if there are none.
 
+        where: name of the metadata in errors.
         Raises:
-            CheckpointError: what they say makes no sense. where: what the message calls them.
+            CheckpointError: the settings are invalid.
         """
         values = metadata.get("alignment", {})
         given = values if isinstance(values, dict) else {"layer": values}
@@ -103,7 +104,7 @@ class Aligner:
         return Aligner(**known)
 
     def align(self, pair: SeenPair, languages: tuple[str, str]) -> Alignment:
-        """Link the words of a pair. languages: codes of source and target, which say what a word is.
+        """Link the words of a pair. languages: codes of source and target, which decide how words are separated.
 
         Raises:
             UserError: the model has no cross-attention, or no such layer or head.
@@ -197,7 +198,7 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
     """Link the words of each pair.
 
     Args:
-        progress: called with how many pairs are done, now and then.
+        progress: called from time to time with the number of pairs done since the last call.
     Raises:
         UserError: as `Aligner.align` does.
         ValueError: a side has more pieces than the model has positions.

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from seq2seq.recipe import Cleaning, Languages
 
 SHORT = 10
-"""Characters up to which the length ratio says nothing."""
+"""Length in characters up to which the length ratio is not checked."""
 LEARNED_FROM = 10_000
-"""Pairs at the beginning of a corpus from which cleaning learns what is usual in it."""
+"""Number of first pairs of a corpus from which filters learn their statistics."""
 
 
 def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
           languages: Languages | None = None) -> Iterator[Pair]:
-    """The pairs worth training on; the others are counted by reason.
+    """Yield the pairs that pass the filters; counts the others by reason.
 
-    sides: how many texts the corpus has for each pair; of one that has text alone, the source is empty and no fault,
-    and nothing is compared. languages: of the two sides, where they are to be recognised.
-    Equal pairs are found by 64-bit hashes: some 80 bytes a pair, and one wrong hit in 10^19 comparisons.
+    sides: number of texts of a pair; 1 for monolingual text, whose source is empty, without comparisons of the sides.
+    languages: of both sides, for `language: lingua`.
+    Duplicates are found by 64-bit hashes: some 80 bytes a pair, and one wrong hit in 10^19 comparisons.
 
     Raises:
-        UserError: languages are to be recognised, but lingua is not installed or does not know one of them.
+        UserError: lingua is not installed, or does not know one of the languages.
     """
     seen: set[bytes] = set()
     usual, pairs = _learn(pairs, cleaning, sides, languages)

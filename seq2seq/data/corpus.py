@@ -1,6 +1,6 @@
-"""Parallel text as it lies: two files, TSV, CSV, JSONL, Parquet, TMX, the hub.
+"""Readers of parallel text: two files, TSV, CSV, JSONL, Parquet, TMX, and the Hugging Face hub.
 
-A line ends at a line feed alone. Whatever else looks like a line end (U+0085, U+2028, a form feed) is a character.
+Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed) are characters.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from seq2seq.recipe import Corpus, Languages, Recipe
 
 Pair = tuple[int, str, str]
-"""Line number (from 1), source, target. Text alone, that of a language model, is the target of an empty source."""
+"""Line number (from 1), source, target. Monolingual text is the target, with an empty source."""
 Row = tuple[int, tuple[str, ...]]
-"""Line number (from 1), and what stands there for each of the corpus's sides."""
+"""Line number (from 1), and the text of each side."""
 
 @dataclass
 class Counts:
@@ -47,16 +47,16 @@ class Counts:
 
     @property
     def kept(self) -> int:
-        """Lines that were not dropped."""
+        """Number of lines that were not dropped."""
         return self.lines - sum(self.dropped.values())
 
     def drop(self, reason: str, line: int) -> None:
-        """Count a line that is left out."""
+        """Count a dropped line."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         self.examples.setdefault(reason, line)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the counts as JSON values."""
         return {
             "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.examples),
             "carriage_returns": self.carriage_returns, "inner_newlines": self.inner_newlines,
@@ -64,7 +64,7 @@ class Counts:
         }
 
     def summary(self) -> str:
-        """One line for the person."""
+        """Return a one-line summary for the user."""
         reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.examples[reason]:,})"
                    for reason, count in self.dropped.items()]
         repairs = [f"{count:,} {name}" for name, count in (
@@ -77,9 +77,9 @@ class Counts:
 
 
 def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
-    """Lines of a UTF-8 file (or .gz, .zst) without their line feed. Nothing else is changed.
+    """Yield the lines of a UTF-8 file (or .gz, .zst) without their line feed, otherwise unchanged.
 
-    longest: bytes of the longest line that is allowed.
+    longest: limit of a line's length in bytes.
     Raises:
         CorpusError: the file cannot be read, or holds bytes that are not UTF-8, or a longer line; the message names
             the line.
@@ -96,7 +96,7 @@ def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    r"""The lines of a file as a corpus has them: without a byte order mark, and without the `\r` of `\r\n`.
+    r"""Return the lines of a file, without byte order mark and without the `\r` of `\r\n`, as in corpora.
 
     Raises:
         CorpusError: as `read_lines`.
@@ -106,7 +106,7 @@ def read_texts(path: str | Path) -> list[str]:
 
 
 def byte_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
-    """Lines of a file (or .gz, .zst) as bytes, without their line feed.
+    """Yield the lines of a file (or .gz, .zst) as bytes, without their line feed.
 
     Raises:
         CorpusError: the file cannot be read, or has a line of more than `longest` bytes.
@@ -118,10 +118,10 @@ def byte_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
 
 
 def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> Iterator[Pair]:
-    """The pairs of one of the recipe's corpora, as its model can take them.
+    """Yield the pairs of one of the recipe's corpora, checked for the recipe's type of model.
 
     Raises:
-        CorpusError: as `read_corpus`; or the model points, and a target holds anything but positions of its source.
+        CorpusError: as `read_corpus`; or a target for a pointer network contains anything but source positions.
     """
     if spec.in_recipes_languages:
         spec = spec.model_copy(update=recipe.languages.model_dump())
@@ -137,11 +137,11 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> It
 
 
 def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> Iterator[Pair]:
-    """The pairs of a corpus, in its order.
+    """Yield the pairs of a corpus in order.
 
     Args:
-        spec: where the text lies; its relative paths start in `directory`.
-        counts: receives what was read and repaired.
+        spec: section of the recipe; its paths are relative to `directory`.
+        counts: receives the numbers of lines read and repaired.
     Raises:
         CorpusError: text is missing, not parallel, not UTF-8, or a column is missing; with file and line.
     """
@@ -274,20 +274,20 @@ def _is_column_name(text: str, languages: Languages) -> bool:
 
 
 def _tsv_lines(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
-    """The number and the fields of each line; none has more than `longest` bytes."""
+    """Yield number and fields of each line. longest: limit of a line's length in bytes."""
     for number, line in enumerate(read_lines(path, longest), 1):
         yield number, line.split("\t")
 
 
 def _csv_lines(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
-    """The number and the fields of each line of a CSV file (RFC 4180), all of which have as many.
+    """Yield number and fields of each line of a CSV file (RFC 4180); all lines have the same number of fields.
 
-    A byte order mark and a final `\\r`, which are no part of a quoted field, stay with the first and the last field:
-    `read_corpus` counts them.
+    A byte order mark and a final `\\r` outside of quotes stay in the first and the last field, where `read_corpus`
+    counts them.
 
     Raises:
-        CorpusError: a quote is not closed in its line, or stands where none may; or a line has more or fewer fields
-            than the first, as commas without quotes around them make.
+        CorpusError: a quote is not closed in its line or is misplaced, or a line has more or fewer fields than the
+            first, such as text with unquoted commas.
     """
     width = 0
     for number, line in enumerate(read_lines(path, longest), 1):
@@ -348,7 +348,7 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
         with path.open("rb") as opened_file:                                    # a name is a name, never a pattern
             file = pyarrow.parquet.ParquetFile(opened_file)
             there = file.schema_arrow.names
-            # Columns that nobody asked for are not read: they may be large, or hold what Python has no value for.
+            # Other columns are not read: they may be large, or hold values without a Python equivalent.
             wanted = [name for name in there if name in (*spec.columns, "translation")]
             missing = next((name for name in spec.columns if name not in there), None)
             if missing is not None and "translation" not in there:
@@ -368,7 +368,7 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
                           f"directory, {place}, for a pattern, and could read others. Rename it without *, ? and [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
-        # What is streamed comes over the network as it is read.
+        # Streamed data sets are downloaded while they are read.
         for number, record in enumerate(rows, 1):
             yield number, _fields(spec, record, f"{spec.label}: row {number}")
     except CorpusError:
@@ -384,7 +384,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _fields(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
-    """The texts of a record: its columns, or keys inside its `translation`."""
+    """Return the texts of a record: its columns, or keys inside its `translation`."""
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
     if spec.columns[0] not in record and isinstance(record.get("translation"), dict):

@@ -1,4 +1,4 @@
-"""Lines in the wrong language: by what the sides of a corpus look like, or by lingua, which knows 75 languages."""
+"""Detection of lines in a wrong language, by character n-grams learned from the corpus, or by lingua (75 languages)."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ LETTERS = re.compile(r"[^\W\d_]+")
 GRAM = 3
 SMOOTHING = 0.5
 """Added to each count (Jeffreys' prior)."""
-# Evidence that a text belongs to the other side, in nats: over all, and for each of its n-grams. Names that are spelled
-# alike in both languages weigh next to nothing; a sentence of five words has some 30 n-grams.
+# Least evidence that a text belongs to the other side, in nats: in total, and per n-gram. Names with the same spelling
+# in both languages give almost none; a sentence of five words has some 30 n-grams.
 LEAST_EVIDENCE = 8.0
 LEAST_EVIDENCE_A_GRAM = 0.35
-# lingua's probabilities: a language is another one if it has this much and the expected one hardly any.
+# Thresholds of lingua's probabilities: a text is in another language if that one has at least the first, and the
+# expected one less than the second.
 OTHER_LIKELY, OWN_UNLIKELY = 0.3, 0.03
-# Less says little: names and codes.
+# Shorter texts are not judged: names and codes.
 LEAST_LETTERS = 15
 
 
 class SideLanguages:
-    """The n-grams of characters of both sides. A text that looks more like the other side is on the wrong one.
+    """Naive Bayes classifier of the sides of a corpus over character n-grams.
 
-    Naive Bayes over n-grams (Cavnar and Trenkle 1994 rank the same n-grams). Needs to know nothing of the languages,
-    and where both sides are one language it finds nothing. A third language it cannot see.
+    Cavnar and Trenkle 1994 rank the same n-grams. It needs no knowledge of the languages. It finds nothing if both
+    sides are in the same language, and cannot recognise a third one.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Learn from parallel text, most of which must stand on its side."""
+        """Learn from parallel text, most of which must be on the right side."""
         counts = [Counter[str](), Counter[str]()]
         for texts in pairs:
             for count, text in zip(counts, texts, strict=True):
@@ -47,11 +48,10 @@ class SideLanguages:
                       for gram in every}
 
     def wrong(self, source: str, target: str) -> str | None:
-        """`source` or `target`, the side whose text looks like the other; None if both are where they belong.
+        """Return the side whose text looks like the other language, `source` or `target`; None if both are right.
 
-        Words that stand on both sides can be names, which keep their spelling. The words of one side alone, where
-        there are any, must look like the other language too: in `Golf Cabrio (ab 2011)` beside `Golf Cabrio (from
-        2011)` they do not.
+        Words on both sides may be names. So the words of one side only, if there are any, must look like the other
+        language, too: in `Golf Cabrio (ab 2011)` beside `Golf Cabrio (from 2011)` they do not.
         """
         sides = {"source": _words(source), "target": _words(target)}
         for side, other, sign in (("source", "target", -1), ("target", "source", 1)):
@@ -73,13 +73,13 @@ def _words(text: str) -> list[str]:
 
 
 def _own_words(words: list[str], others: list[str]) -> list[str]:
-    """The words that do not stand among the others."""
+    """Return the words that are not among the others."""
     known = set(others)
     return [word for word in words if word not in known]
 
 
 def _share(language: Any, values: Any) -> float:
-    """lingua's probability of a language."""
+    """Return lingua's probability of a language."""
     return next(value.value for value in values if value.language == language)
 
 
@@ -89,7 +89,7 @@ def _grams(words: list[str]) -> list[str]:
 
 
 class LanguageDetector:
-    """Says by lingua whether a text is in a language, out of all that it knows. Some 7 ms a text."""
+    """Language identification by lingua, among all its languages; takes some 7 ms per text."""
 
     def __init__(self, languages: Languages) -> None:
         """
@@ -112,7 +112,7 @@ class LanguageDetector:
         self._detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
 
     def wrong(self, source: str, target: str) -> str | None:
-        """`source` or `target`, the side that is in another language; None if none is, or if it is hard to say."""
+        """Return the side that is in another language, `source` or `target`; None if none is, or it is uncertain."""
         for side, text, beside, own in zip(("source", "target"), (source, target), (target, source), self._own,
                                            strict=True):
             if own is not None and self._is_other(text, beside, own):
@@ -126,7 +126,7 @@ class LanguageDetector:
         likeliest = values[0]
         if likeliest.language == own or likeliest.value < OTHER_LIKELY or _share(own, values) >= OWN_UNLIKELY:
             return False
-        # As for SideLanguages.wrong: names stand on both sides, and the words of this side alone say what it is.
+        # As in SideLanguages.wrong, words on both sides may be names, so the words of this side only are tested, too.
         rest = _own_words(_words(text), _words(beside))
         return not rest or _share(own, self._detector.compute_language_confidence_values(" ".join(rest))) < OWN_UNLIKELY
 

@@ -1,4 +1,4 @@
-"""From parallel text to arrays on disk: read, clean, count, tokenise once, and map into memory."""
+"""Preparation of training corpora: read, clean and tokenise once, and memory-map the arrays."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_t
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
-"""Pairs that are tokenised together, and that share a random seed in subword sampling."""
+"""Number of pairs that are tokenised at once, and share a random seed in subword sampling."""
 
 DESCRIPTION = "corpus.json"
 SYNTHETIC = "synthetic"
-"""A run's directory of text that models have made."""
+"""Directory of a run's synthetic text."""
 SIDES = ("source", "target")
 Item = TypeVar("Item")
 MOST_REPETITIONS = 10_000
-"""Times that an epoch may see all of the text. The order of an epoch lies in memory, eight bytes a pair."""
+"""Largest number of repetitions of the text in an epoch. The order of an epoch takes eight bytes of memory per pair."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A training corpus on disk.
+    """Prepared training corpus on disk.
 
-    corpus: its ids, memory-mapped. counts: by corpus, what was read, kept and dropped.
-    fingerprint: sha256 of all ids in their order; two preparations that agree in it train alike.
-    check: the comparison of its files with their checksums; None where another process makes it.
+    corpus: its ids, memory-mapped. counts: pairs read, kept and dropped, by corpus.
+    fingerprint: sha256 of all ids in order; preparations with the same fingerprint give the same training.
+    check: verification of the files' checksums; None if another rank does it.
     """
 
     directory: Path
@@ -66,10 +66,10 @@ class Prepared:
     check: Check | None = None
 
     def require_intact(self, wait: bool) -> None:
-        """Compare what the training reads with its checksums, as far as that is done.
+        """Raise if the background verification of checksums has found damage.
 
         Args:
-            wait: until all of it is done: before anything that was learnt from it is saved.
+            wait: wait until it is finished, before anything that was trained on the data is saved.
         Raises:
             CheckpointError: a file is damaged. The next start prepares the text again.
         """
@@ -82,32 +82,33 @@ class Prepared:
 
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
-    """The pairs of a training corpus without those that cleaning drops; counts receives both."""
+    """Yield the cleaned pairs of a training corpus. counts: receives the numbers of kept and dropped ones."""
     pairs = read_pairs(recipe, spec.untagged, counts)
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides), recipe.languages):
         yield number, spec.tagged(source), target
 
 
 def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """The cleaned training text of all corpora, one behind another."""
+    """Yield the cleaned pairs of all training corpora, one corpus after another."""
     for spec in recipe.data.train:
         for _, source, target in cleaned(spec, recipe, Counts()):
             yield source, target
 
 
 def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
-    """The tokenizers in `directory`; put there if there are none yet or they are damaged: those of the model that the
-    recipe names, or new ones, trained on the cleaned training text.
+    """Load the tokenizers in `directory`, or create them if they are missing or damaged.
+
+    They are taken from the model that the recipe names, or trained on the cleaned training text.
 
     Raises:
-        CheckpointError: they are damaged, and the run cannot go on with others.
-        TokenizerError: the text does not allow the vocabulary that the recipe wants, or the other model has none.
+        CheckpointError: they are damaged, and the run cannot continue with others.
+        TokenizerError: the text does not allow a vocabulary of this size, or the named model has no tokenizer.
     """
     return tokenizers_of_run(directory, lambda: make_tokenizers(recipe, directory.parent))
 
 
 def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
-    """The tokenizers that a run begins with; nothing is written.
+    """Return the tokenizers that a run starts with, without writing them.
 
     Raises:
         TokenizerError, CheckpointError: as `train_or_load_tokenizers`.
@@ -129,7 +130,7 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
 
 
 def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
-    """The tokenizers of the model that the recipe takes them from, if it names one.
+    """Return the tokenizers of the model that the recipe names for them; None if it names none.
 
     Raises:
         TokenizerError: there are none.
@@ -137,7 +138,7 @@ def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
     model = recipe.tokenizer_model
     if model is None:
         return None
-    # A run has them in a directory of their own, from its first minute on; a bundle among its other files.
+    # A run has a directory of tokenizers from its start on; in a bundle they are among the other files.
     found = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
     if recipe.languages.monolingual:
         return Tokenizers(found.target, found.target)
@@ -148,10 +149,10 @@ def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
 
 
 def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, verifies: bool = True) -> Prepared:
-    """The recipe's training corpora as ids under `parent`; made anew if text, cleaning or tokenizer have changed, or if
-    they are damaged.
+    """Return the recipe's training corpora as ids under `parent`; prepares them if they are missing, damaged, or if
+    text, cleaning or tokenizer have changed.
 
-    verifies: whether this process compares the files with their checksums, or leaves that to another.
+    verifies: this process verifies the checksums of the files; False: another one does.
     Raises:
         CorpusError: text cannot be read, or no pair is left.
     """
@@ -193,7 +194,7 @@ def _described(directory: Path) -> dict[str, Any] | None:
 
 
 def _check(directory: Path, described: dict[str, Any]) -> Check:
-    """The comparison of the arrays with their checksums. Those of a run of before, which has none, are recorded."""
+    """Start verifying the arrays' checksums. For a run of an older version without checksums, record them."""
     def find_damage() -> Path | None:
         if "crc32" in described:
             return damaged_file(directory, described["crc32"])
@@ -207,7 +208,7 @@ def _check(directory: Path, described: dict[str, Any]) -> Check:
 
 
 def _impossible(directory: Path, described: dict[str, Any]) -> Path | None:
-    """A file of offsets that do not rise from 0 to the number of ids; without checksums all that can be told."""
+    """Return a file of offsets that do not rise from 0 to the number of ids, the only check without checksums."""
     for name, dtype in zip(SIDES, described["types"], strict=True):
         side = open_side(directory, name, dtype)
         if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
@@ -231,14 +232,14 @@ def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
 def _file_states(spec: Corpus) -> list[tuple[int, int]]:
     states = []
     for path in spec.paths:
-        with contextlib.suppress(OSError):                                      # reading will say what is wrong
+        with contextlib.suppress(OSError):                                      # reading will report the error
             status = path.stat()
             states.append((status.st_size, status.st_mtime_ns))
     return states
 
 
 def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` items; the last may be shorter."""
+    """Yield lists of `size` items; the last may be shorter."""
     iterator = iter(items)
     while block := list(islice(iterator, size)):
         yield block
@@ -271,7 +272,7 @@ class SideWriter:
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
-    """uint16 wherever it can hold all ids: half the memory, and the gather of a batch is bound by memory."""
+    """Return the smallest dtype for all ids: uint16 halves the memory, whose bandwidth limits gathering of batches."""
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
@@ -322,7 +323,7 @@ def _unique(label: str, taken: dict[str, Any]) -> str:
 
 
 def _encode(tokenizer: Vocabulary, lines: list[str], threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of closed sentences, flat, and their lengths."""
+    """Return the flat ids of sentences, each with `</s>`, and their lengths."""
     flat, offsets = tokenizer.encode_flat(lines, threads)
     lengths = np.diff(offsets)
     return np.insert(flat, offsets[1:], END_ID), lengths + 1
@@ -330,7 +331,7 @@ def _encode(tokenizer: Vocabulary, lines: list[str], threads: int) -> tuple[np.n
 
 def _short_enough(sides: list[tuple[np.ndarray, np.ndarray]], numbers: np.ndarray, max_pieces: int,
                   counts: Counts) -> np.ndarray:
-    """(pairs,) bool, True = kept; the others are counted."""
+    """Return the mask of pairs within `max_pieces`, (pairs,) bool, True = kept; counts the others."""
     kept = np.maximum(sides[0][1], sides[1][1]) <= max_pieces + 1
     for line in numbers[~kept].tolist():
         counts.drop("too_many_pieces", line)
@@ -346,11 +347,11 @@ def _open(recipe: Recipe, directory: Path, described: dict[str, Any]) -> Prepare
 
 
 def times_pairs_are_seen(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
-    """(pairs,), how often each pair is seen in an epoch; None: once.
+    """Return the number of times that each pair is seen in an epoch, (pairs,); None: once.
 
-    corpora: (pairs,), the number of the corpus in `data.train` that each is from.
+    corpora: (pairs,), index in `data.train` of each pair's corpus.
     Raises:
-        CorpusError: an epoch has no pair, or MOST_REPETITIONS times as many as the text.
+        CorpusError: an epoch would have no pair, or more than MOST_REPETITIONS times the text.
     """
     if recipe.data.temperature == 1 and all(spec.weight == 1 for spec in recipe.data.train):
         return None
@@ -366,9 +367,9 @@ def times_pairs_are_seen(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | No
 
 
 def times_seen(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
-    """(corpora,), how often each pair of a corpus is seen in an epoch; the epoch is as long as with temperature 1.
+    """Return the number of times that each pair of a corpus is seen in an epoch, (corpora,).
 
-    sizes: (corpora,), in pairs.
+    The length of an epoch does not depend on the temperature. sizes: (corpora,), in pairs.
     """
     seen = sizes * np.array(weights)
     chosen = np.where(sizes > 0, np.maximum(seen, 1e-9), 0) ** (1 / temperature)
@@ -376,6 +377,6 @@ def times_seen(sizes: np.ndarray, weights: Sequence[float], temperature: float) 
 
 
 def open_side(directory: Path, name: str, dtype: Any) -> EncodedSide:
-    """One language of a corpus on disk, mapped into memory."""
+    """Return one side of a corpus on disk, memory-mapped."""
     ids = np.memmap(directory / f"{name}.ids", dtype=dtype, mode="r")
     return EncodedSide(ids, np.memmap(directory / f"{name}.offsets", dtype=np.int64, mode="r"))

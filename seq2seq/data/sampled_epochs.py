@@ -15,13 +15,13 @@ from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 
 
 class SampledEpochs:
-    """The corpus cut anew for each epoch (Kudo 2018, Provilkov et al. 2020), one epoch ahead of the training.
+    """Subword sampling: the corpus encoded again for each epoch (Kudo 2018, Provilkov et al. 2020), one epoch ahead.
 
-    Seeded per block from (seed, epoch, block), so that an epoch is the same whenever and wherever it is made.
+    The random state is derived from (seed, epoch, block), so that an epoch is always the same.
     """
 
     def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, makes: bool = True) -> None:
-        """makes: whether this process makes the epochs, or finds them made by another."""
+        """makes: this process encodes the epochs; False: another one does."""
         self.makes = makes
         self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
         self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
@@ -30,7 +30,7 @@ class SampledEpochs:
         self._closing = threading.Event()
 
     def corpus(self, epoch: int) -> EncodedCorpus:
-        """The corpus as `epoch` sees it; begins to make the next."""
+        """Return the corpus of `epoch`, and start to encode the next one."""
         if not self.makes:
             return self._open(epoch)
         for number in (epoch, epoch + 1):
@@ -42,7 +42,7 @@ class SampledEpochs:
         return self._coming[epoch].result()
 
     def close(self) -> None:
-        """Stop making epochs and delete those that were made."""
+        """Stop encoding, and delete the files of all epochs."""
         self._closing.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
         for epoch in self._coming:
@@ -76,7 +76,7 @@ class SampledEpochs:
 
 
 def sampled(tokenizer: Vocabulary, lines: list[str], alpha: float, seed: int, max_pieces: int) -> list[list[int]]:
-    """The lines cut at random. One that is cut into more pieces than the model has positions is cut as usual."""
+    """Encode lines with subword sampling. A line that becomes longer than `max_pieces` is encoded as usual."""
     found = tokenizer.sample(lines, alpha, seed)
     long = [place for place, ids in enumerate(found) if len(ids) > max_pieces]
     for place, shortest in zip(long, tokenizer.encode([lines[place] for place in long]), strict=True):

@@ -1,4 +1,4 @@
-"""Translation memories: TMX 1.4 (LISA 2005), read unit by unit, so that memory does not grow with the file."""
+"""Reader of translation memories, TMX 1.4 (LISA 2005), in constant memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from seq2seq.compression import LONGEST_LINE
 from seq2seq.errors import CorpusError
 from seq2seq.recipe.language_codes import subtags
 
-# What is inside these belongs to a word processor's format; inside <hi> (and <sub>, a footnote) stands text.
+# Elements with inline markup of a word processor; <hi> (and <sub>, a footnote) contain text.
 CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
 LANGUAGE = ("xml:lang", "lang")
 """Attributes of a <tuv>; the second is that of TMX 1.1."""
 MOST_NAMED = 20
-"""Languages of a file that an error lists."""
+"""Largest number of languages that an error lists."""
 
 
 @dataclass
 class _Unit:
-    """A <tu> as far as it has been read: the text of each of its variants, with its language."""
+    """A <tu> as read so far: the text of each of its variants, with its language."""
 
     variants: list[tuple[str, str]] = field(default_factory=list)
     language: str = ""
@@ -31,7 +31,7 @@ class _Unit:
 
 
 class _Reader:
-    """The handlers of a parser. Finished units lie in `units` until somebody takes them."""
+    """Handlers of the XML parser. units: finished units that the caller has not taken yet."""
 
     def __init__(self, path: str, keep_markup: bool, longest: int) -> None:
         self.path, self.keep_markup, self.longest = path, keep_markup, longest
@@ -99,16 +99,16 @@ class _Reader:
 
 def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
                limit: int | None = None, longest: int = LONGEST_LINE) -> Iterator[tuple[str, ...]]:
-    """The texts of each unit in these languages.
+    """Yield the texts of each unit in these languages.
 
     Args:
         blocks: the file's bytes, in blocks of any size.
-        path: what errors call the file.
-        languages: codes; `en` takes `en-US` too where no variant is `en` itself, and `eng` is the same as `en`. A unit
+        path: name of the file in errors.
+        languages: codes; `en` also takes `en-US` if no variant is `en` itself, and `eng` is the same as `en`. A unit
             without one of them gives "" for it; of several variants in one language the first is taken.
-        keep_markup: with the codes of the format it came from (`<b>` …) inside the text, otherwise without.
-        limit: how many units to read, from the first.
-        longest: bytes of the longest segment that is allowed.
+        keep_markup: keep inline markup (`<b>` …) in the text.
+        limit: number of units to read, from the first.
+        longest: limit of a segment's length in bytes.
     Raises:
         CorpusError: the file is no TMX, or damaged, or has a longer segment; with its line. Or no unit has one of the
             languages.
@@ -119,7 +119,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         if missing:
             missing = [language for language in missing if texts[language] is None]
             there.update(dict.fromkeys(code for code, _ in unit.variants))
-            if missing and count == limit:                                      # the caller may not ask for more
+            if missing and count == limit:                                      # the caller may stop here
                 raise _without(path, missing, f"the first {count:,}", list(there))
         yield tuple(texts[language] or "" for language in languages)
     if missing and count:
@@ -129,7 +129,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
 def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, longest: int) -> Iterator[_Unit]:
     reader = _Reader(path, keep_markup, longest)
     try:
-        # The parser may keep back units until it is told of the end (expat 2.6 does).
+        # The parser may hold units back until the end of the file (expat 2.6 does).
         for block, last in chain(((block, False) for block in blocks), [(b"", True)]):
             reader.parser.Parse(block, last)
             yield from reader.units
@@ -143,7 +143,7 @@ def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, longest: int) 
 
 
 def _without(path: str, missing: Sequence[str], units: str, there: Sequence[str]) -> CorpusError:
-    """The error about a file none of whose units has text in the languages `missing`; it has those of `there`."""
+    """Return the error about a file without text in the languages `missing`. there: languages that it has."""
     named = ", ".join(code or "not named" for code in there[:MOST_NAMED])
     return CorpusError(
         f"{path}: none of {units} units has text in {' or '.join(repr(code) for code in missing)}. Their languages are "
@@ -152,8 +152,11 @@ def _without(path: str, missing: Sequence[str], units: str, there: Sequence[str]
 
 
 def _text(unit: _Unit, language: str) -> str | None:
-    """Its text in a language: of the variant with the shortest code that begins with the wanted one, `en` before
-    `en-US`; of two such variants, of the one whose code is written the same way, `en` before `eng`."""
+    """Return the unit's text in a language.
+
+    It is that of the variant with the shortest matching code, `en` before `en-US`; of two such variants, of the one
+    whose code is spelled the same way, `en` before `eng`.
+    """
     wanted = subtags(language)
     fitting = [(len(parts), _main(code) != _main(language), number) for number, (code, _) in enumerate(unit.variants)
                if (parts := subtags(code))[:len(wanted)] == wanted]

@@ -1,4 +1,4 @@
-"""A model from several checkpoints of a run: the mean of their weights."""
+"""Checkpoint averaging: the mean of the weights of several checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from seq2seq.storage.checkpoints import (
 from seq2seq.storage.checksums import unsealed_text
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
-# A training with a moving average keeps it in the state under this name; it is the model that is validated.
+# Prefix of the moving average of the weights in a checkpoint's state; that average is the model that is validated.
 MOVING_AVERAGE = "average."
 
 
@@ -33,7 +33,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
 
     Args:
         paths: a run, or checkpoints of one run.
-        last: of a run, only so many of the newest checkpoints.
+        last: number of the run's newest checkpoints to average; None: all.
     Returns:
         The steps that were averaged.
     Raises:
@@ -54,12 +54,12 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
 
 
 def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
+    """Return the mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
 
     Args:
-        models: weights by name; taken one after another, so a generator keeps only one in memory.
+        models: weights by name; read one after another, so that a generator keeps only one in memory.
     Returns:
-        Means taken in float64, in each tensor's own type. Whole numbers must be the same in all models.
+        Means computed in float64, in each tensor's dtype. Integers must be the same in all models.
     Raises:
         CheckpointError: there are none, or names or shapes differ.
     """
@@ -112,7 +112,7 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
 
 
 def validated_weights(path: Path) -> dict[str, Tensor]:
-    """The weights that a run validates: of the moving average where a checkpoint has one."""
+    """Return the weights of a checkpoint that the run validated: the moving average if there is one."""
     checkpoint = load_checkpoint(path)
     averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
                 if name.startswith(MOVING_AVERAGE)}

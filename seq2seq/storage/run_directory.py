@@ -1,4 +1,4 @@
-"""The directory of a run: whether a recipe may go on in it, and its log."""
+"""Run directory: admission of a recipe, and the log."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TENSORBOARD = "tensorboard"
 
 
 def admit(recipe: Recipe, run: Path) -> Recipe:
-    """Let `recipe` begin or go on in the directory `run`, leave the resolved recipe there, and return the recipe to
-    train with: that of `may_go_on`.
+    """Check that `recipe` may start or resume in the directory `run`, save the resolved recipe there, and return the
+    recipe to train with, that of `may_go_on`.
 
-    Keys that only prolong or report are taken over and named.
+    Changed keys that only prolong or report are taken over, with a message.
 
     Raises:
         RecipeError: as `may_go_on`.
@@ -43,7 +43,7 @@ def admit(recipe: Recipe, run: Path) -> Recipe:
         console.warn(f"{path} is damaged: it is not what was saved. It is written again.")
     elif changes is not None:
         if not all(change.prolongs for change in changes):
-            # Nothing has been learnt under the old recipe: what it left is made anew.
+            # The run has no checkpoint yet, so the tokenizer of the old recipe is deleted and trained again.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         for change in changes:
             console.say(f"changed since this run began: {change}")
@@ -54,14 +54,13 @@ def admit(recipe: Recipe, run: Path) -> Recipe:
 
 
 def may_go_on(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | None]:
-    """The recipe to go on with in the directory `run`, and its differences from the one that the run has. Writes
-    nothing.
+    """Return the recipe to resume the run with, and its differences from the run's stored recipe. Writes nothing.
 
-    Where the recipe leaves the size of the vocabulary to the text, a run with checkpoints keeps the size that its
-    recipe names: such a run began when the size had another default.
+    If the recipe says `vocab_size: auto`, a run with checkpoints keeps the size in its stored recipe, which may come
+    from a version with another default.
 
     Returns:
-        None instead of differences where the run has no recipe, or a damaged one.
+        None instead of differences if the run has no recipe, or a damaged one.
     Raises:
         RecipeError: the run was trained with another recipe; the message shows every difference.
     """
@@ -87,12 +86,12 @@ def may_go_on(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | Non
 
 
 def recipe_checksum(recipe: Recipe) -> str:
-    """sha256 of a resolved recipe: what a checkpoint remembers of it."""
+    """Return the sha256 of a resolved recipe, which checkpoints store."""
     return hashlib.sha256(recipe.resolve().to_yaml().encode()).hexdigest()
 
 
 def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> None:
-    """Raises RecipeError unless the run's checkpoints, if it has any, were trained with this recipe."""
+    """Raise RecipeError if the run has checkpoints that were trained with another recipe."""
     checkpoint = newest_checkpoint(run)
     if checkpoint is not None and checkpoint.info.get("recipe") != recipe_checksum(recipe):
         raise RecipeError(f"{path} is damaged: it is not what was saved, and the recipe given here is not the one that "
@@ -101,7 +100,7 @@ def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> Non
 
 
 def move_aside(recipe: Recipe, run: Path) -> Path:
-    """Rename a run to the first free name of the form <run>.1, <run>.2, …; its new place.
+    """Rename a run to the first free name of the form <run>.1, <run>.2, …; returns the new path.
 
     Raises:
         RecipeError: the recipe's text lies inside the run and would go with it, or the run is the working directory.
@@ -125,22 +124,22 @@ def move_aside(recipe: Recipe, run: Path) -> Path:
 class Log:
     """metrics.jsonl, one JSON object a line, and the same numbers for TensorBoard.
 
-    A run that resumes drops what its checkpoint does not know of, so that nothing is logged twice and nothing is
-    missing. records: how many there are. crc32: zlib.crc32 of their bytes.
+    A resumed run drops the records after its checkpoint, so that no step is logged twice. records: number of records.
+    crc32: zlib.crc32 of their bytes.
     """
 
     def __init__(self, run: Path, step: int, records: int | None, crc32: int | None = None) -> None:
-        """Open for appending after so many records, none of them after `step`. None: as many as there are.
+        """Open the log for appending, and drop the records after `step` or beyond the first `records`.
 
-        crc32: of these records' bytes, as `Log.crc32` was; None: it is not known.
+        records: number of records to keep; None: all up to `step`. crc32: of the kept records' bytes; None: unknown.
         """
         self.path = run / LOG_FILE
         self.crc32 = 0
         kept = self._keep(step, records, crc32)
         self.records = len(kept)
         self._file = open(self.path, "a", encoding="utf-8")                     # noqa: SIM115, closed by `close`
-        # TensorBoard takes files in the order of the clock, and one that a killed process left may end anywhere: one
-        # new file with all that is in the log can neither repeat a step nor lack one.
+        # TensorBoard orders files by time, and the file of a killed process may be truncated. So one new file is
+        # written from the whole log, with each step exactly once.
         for old in (run / TENSORBOARD).glob("events.out.tfevents.*"):
             old.unlink()
         # TensorBoard's writer takes a second to import; only training needs it.
@@ -148,7 +147,7 @@ class Log:
 
         self._began = time.time() - max((record.get("seconds", 0.0) for record in kept), default=0.0)
         self._seconds = 0.0
-        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=0)       # a viewer forgets what it has read
+        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=0)       # viewers drop what they have read
         for record in kept:
             self._show(**record)
 
@@ -162,14 +161,14 @@ class Log:
         self._show(kind, step, **values)
 
     def _show(self, kind: str, step: int, **values: Any) -> None:
-        """For TensorBoard, at the time of the training that it was logged."""
+        """Write to TensorBoard, with the seconds of training as the time."""
         self._seconds = values.get("seconds", self._seconds)
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 self._board.add_scalar(f"{kind}/{name}", value, step, walltime=self._began + self._seconds)
 
     def flush(self) -> None:
-        """Force everything to disk: a checkpoint must not be newer than its log."""
+        """Sync the log to disk. Called before a checkpoint is saved, which must not be newer than its log."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._board.flush()
@@ -180,7 +179,7 @@ class Log:
         self._board.close()
 
     def _keep(self, step: int, records: int | None, crc32: int | None) -> list[dict[str, Any]]:
-        """Leave the first records up to `step` in the file, and return them."""
+        """Truncate the file after the first `records` up to `step`, and return these records."""
         kept = log_records(self.path, step)[:records] if self.path.exists() else []
         contents = b"".join(line for line, _ in kept)
         self.crc32 = zlib.crc32(contents)
@@ -193,7 +192,7 @@ class Log:
 
 
 def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
-    """The records of a log up to step `last`, each with its line."""
+    """Return the records of a log up to step `last`, each with its line."""
     found = []
     for line in read_file(path).split(b"\n")[:-1]:
         try:
@@ -201,12 +200,12 @@ def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[st
             if record["step"] <= last:
                 found.append((line + b"\n", record))
         except (ValueError, KeyError, TypeError):
-            continue                                                            # the end of a killed process
+            continue                                                            # truncated when a process was killed
     return found
 
 
 class NoLog(Log):
-    """The log of a process that leaves logging to another."""
+    """Log that writes nothing, for ranks other than the main rank."""
 
     def __init__(self) -> None:
         self.records = self.crc32 = 0

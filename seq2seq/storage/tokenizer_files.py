@@ -1,4 +1,4 @@
-"""The tokenizer of a run on disk: its directory, the checksums in it, and what replaces a damaged one."""
+"""Tokenizer directory of a run: its checksums, and replacement of a damaged one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KIND = "tokenizer"
 
 
 def checksums_of(tokenizers: Tokenizers) -> dict[str, str]:
-    """sha256 of each of their files, by name: what a checkpoint remembers of them."""
+    """Return the sha256 of each file of the tokenizers, by name, as stored in checkpoints."""
     return _checksums(tokenizers.files())
 
 
@@ -40,7 +40,7 @@ def _checksums(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def save_tokenizers(files: Mapping[str, bytes], directory: Path) -> None:
-    """Write or replace a run's tokenizer directory, all at once.
+    """Write or replace a run's tokenizer directory atomically.
 
     Raises:
         CheckpointError: it cannot be written.
@@ -52,7 +52,7 @@ def save_tokenizers(files: Mapping[str, bytes], directory: Path) -> None:
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:
-    """The tokenizers of a run's directory or of a bundle, after comparing them with their checksums.
+    """Load the tokenizers of a run's directory or of a bundle, and verify their checksums.
 
     Raises:
         CheckpointError: a file is damaged.

@@ -1,7 +1,7 @@
-"""sentencepiece models whose pieces have ids of another vocabulary, as imported models do.
+"""Marian vocabularies: sentencepiece models with a separate mapping from pieces to ids, for imported models.
 
-Marian cuts text by two sentencepiece models and looks the pieces up in one vocabulary of its own, in which a piece of
-either may stand, and language tokens such as `>>fra<<`, which are pieces of neither.
+Marian segments text with one sentencepiece model per language, and looks the pieces up in a vocabulary of its own. That
+vocabulary has pieces of both models, and language tokens such as `>>fra<<`, which are pieces of neither.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LANGUAGE = re.compile(r">>.*?<<")
 
 
 class Numbered(Vocabulary):
-    """A sentencepiece model and an id for each piece.
+    """Sentencepiece model with an id for each piece.
 
     A text may begin with a language token, which is one piece if the vocabulary has it.
 
-    sentencepiece: the bytes of the model. ids: piece -> id, from 0 without a gap, those of the symbols first.
-    language: the token that every text begins with, or None.
+    sentencepiece: bytes of the model. ids: piece -> id, from 0 without gaps, symbols first. language: token that every
+    text begins with, or None.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
@@ -66,7 +66,7 @@ class Numbered(Vocabulary):
 
     @property
     def languages(self) -> list[str]:
-        """The language tokens, as texts begin with them."""
+        """Language tokens, as they stand at the beginning of texts."""
         return [name for name in self._names if LANGUAGE.fullmatch(name)]
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
@@ -92,12 +92,12 @@ class Numbered(Vocabulary):
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)
         encoded = encoded_by(self._processor, texts, num_threads=threads)
-        # A character that this model does not know can still be a piece of the other language.
+        # A character that this sentencepiece model does not know may be a piece of the other language.
         return [token + (self._look_up(text) if self._unknown in ids else self._id_of[ids].tolist())
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """A language token that the line does not hold stands for none of it, and so may a piece."""
+        """See `Vocabulary.spans`. An added language token has an empty span, and so may a piece."""
         tokens, texts = self._split(lines)
         found = []
         offsets = [encoded["offsets"] for encoded in encoded_by(self._processor, texts, return_type="offset_mapping")]
@@ -107,7 +107,7 @@ class Numbered(Vocabulary):
         return found
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See `tokenizer.Tokenizer.sample`. Unknown characters in a row are one piece."""
+        """See `tokenizer.Tokenizer.sample`. Consecutive unknown characters are one piece."""
         tokens, texts = self._split(lines)
         try:
             sampled = self._sampler.sample(texts, alpha, seed)
@@ -119,7 +119,7 @@ class Numbered(Vocabulary):
                 for token, ids in zip(tokens, sampled, strict=True)]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """START_ID and END_ID vanish."""
+        """Return the text of each line; START_ID and END_ID are removed."""
         return self.decode_pieces([
             [self._names[index] for index in map(int, line) if index not in (START_ID, END_ID)] for line in ids])
 
@@ -127,11 +127,11 @@ class Numbered(Vocabulary):
         return [self._names[int(index)] for index in ids]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        # In front of a piece of the other language alone the model leaves its mark of a space as it is.
+        # Before a piece of the other language, sentencepiece keeps its space symbol, which is replaced here.
         return [self._processor.decode_pieces(list(line)).replace(SPACE, " ").removeprefix(" ") for line in pieces]
 
     def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """For each line its language token, as a list of one id or none, and the text without it."""
+        """Return for each line its language token, as a list of one id or none, and the text without it."""
         tokens, texts = [], []
         for line in lines:
             head = self.head(line)
@@ -152,13 +152,13 @@ class Numbered(Vocabulary):
 
 
 def numbering_of(source: Numbered, target: Numbered) -> bytes:
-    """The contents of vocabulary.json: piece -> id, once where both languages share one vocabulary."""
+    """Return the contents of vocabulary.json: piece -> id, once if both languages share one vocabulary."""
     ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
     return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
 
 
 def read_numbering(contents: bytes, models: tuple[bytes, bytes], where: str) -> tuple[Numbered, Numbered]:
-    """The reverse of `numbering_of`, with the sentencepiece models of source and target.
+    """Read the contents of `numbering_of`, with the sentencepiece models of source and target.
 
     Raises:
         TokenizerError: vocabulary.json or a model is damaged.

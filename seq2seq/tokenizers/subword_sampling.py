@@ -1,8 +1,8 @@
-"""Random segmentations of text, the same in every process.
+"""Subword sampling with reproducible random segmentations.
 
-sentencepiece can draw them too, but its generator (0.2.3) mixes its seed with a salt that each process makes anew, so
-that a training that was stopped would go on with other pieces. Here the pieces and their scores are sentencepiece's,
-and the dice are Python's, whose sequence is guaranteed.
+sentencepiece can sample, too, but its random generator (0.2.3) mixes the seed with a salt that differs between
+processes, so that a resumed training would not be bit-identical. Here pieces and scores are sentencepiece's, and the
+random numbers are Python's, whose sequence is guaranteed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from math import exp, inf, log
 import sentencepiece
 
 SPACE = "\u2581"
-# A piece begins at white space or lies within a word, so the words of a line are segmented independently.
+# Pieces do not cross word boundaries, so the words of a line are segmented independently.
 WORDS = re.compile(f"{SPACE}[^{SPACE}]*|[^{SPACE}]+")
-# What sentencepiece charges for a character that is no piece, below the worst score of all pieces.
+# sentencepiece's penalty for an unknown character, below the worst score of all pieces.
 UNKNOWN_PENALTY = 10.0
-# The words seen first are mostly the frequent ones: some 100 MB, and nine words in ten of a large corpus.
+# Size of the cache: some 100 MB. The first words of a text are mostly frequent ones, and cover nine words in ten of a
+# large corpus.
 CACHED_WORDS = 1 << 15
 LONGEST_CACHED_WORD = 32
 
 Dice = Callable[[], float]
-"""Draws from [0, 1)."""
+"""Function that draws a number from [0, 1)."""
 Arcs = tuple[list[float], list[int], list[tuple[int, ...]]]
-"""The pieces that end at a place: cumulative probabilities, where each begins, its ids (last first)."""
+"""Pieces that end at a position: cumulative probabilities, start of each piece, its ids (last first)."""
 
 
 class SubwordSampler:
@@ -47,18 +48,18 @@ class SubwordSampler:
         self._longest = max(map(len, self._ids), default=1)
         self._across_words = any(SPACE in piece[1:] for piece in self._ids)
         self._unknown_score = min(self._scores.values(), default=0.0) - UNKNOWN_PENALTY
-        # A BPE model numbers its merges (0, -1, -2, …); the scores of a unigram model are logarithms.
+        # Scores of a BPE model are the ranks of its merges (0, -1, -2, …), those of a unigram model log-probabilities.
         self._merges = all(score.is_integer() for score in self._scores.values())
         self._lattices: dict[float, dict[str, list[Arcs]]] = {}
         self._merged: dict[str, tuple[list[int], int]] = {}
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Ids of each line. The same arguments give the same ids, whatever was drawn before.
+        """Return the ids of each line. The same arguments always give the same ids.
 
         Args:
-            alpha: of a unigram model the exponent of P(segmentation | text), from which all segmentations are drawn
-                (Kudo 2018, arXiv:1804.10959, with l = infinity): 0 takes all as equal, a large one the best.
-                Of a BPE model the chance of each merge to be left out (Provilkov et al. 2020, arXiv:1910.13267).
+            alpha: for a unigram model, the exponent of P(segmentation | text), from which segmentations are sampled
+                (Kudo 2018, arXiv:1804.10959, with l = infinity): 0 is uniform, a large value gives the best one. For a
+                BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
         dice = random.Random(seed).random
         draw = self._drop_merges if self._merges else self._walk
@@ -73,7 +74,7 @@ class SubwordSampler:
         return ids
 
     def _spell(self, text: str) -> list[int]:
-        """A piece, or else its bytes."""
+        """Return the id of a piece, or else of its bytes."""
         if text in self._ids:
             return [self._ids[text]]
         return [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in text.encode()]
@@ -98,9 +99,9 @@ class SubwordSampler:
         return backwards[::-1]
 
     def _lattice(self, word: str, alpha: float) -> list[Arcs]:
-        """For each place of a word, its last the whole of it, the arcs that end there."""
+        """Return the arcs that end at each position of a word; the last position is its end."""
         ending: list[list[tuple[float, int, tuple[int, ...]]]] = [[] for _ in range(len(word) + 1)]
-        reached = [0.0]                                                         # log of the weights of all ways there
+        reached = [0.0]                                                         # forward log-weights
         lattice: list[Arcs] = [([], [], [])]
         for begin in range(len(word)):
             for end in range(begin + 1, min(begin + self._longest, len(word)) + 1):
@@ -118,21 +119,21 @@ class SubwordSampler:
             for weight, _, _ in arcs:
                 total += exp(weight - reached[-1])
                 chances.append(total)
-            chances[-1] = inf                                                   # the sum may fall a hair short of 1
+            chances[-1] = inf                                                   # rounding may keep the sum below 1
             lattice.append((chances, [start for _, start, _ in arcs], [ids for _, _, ids in arcs]))
         return lattice
 
     # BPE
 
     def _drop_merges(self, word: str, alpha: float, dice: Dice) -> list[int]:
-        """Merge as BPE does, but leave out each merge with the chance alpha."""
+        """Merge as BPE does, but drop each merge with probability alpha."""
         known = self._merged.get(word)
         if known is None:
             known = self._merge(word, lambda _: False)
             if len(self._merged) < CACHED_WORDS and len(word) <= LONGEST_CACHED_WORD:
                 self._merged[word] = known
         ids, merges = known
-        # Up to the first merge that is left out all is as it always is; mostly none is.
+        # Without a dropped merge, which is the usual case, the result is the deterministic one.
         first = 0
         while first < merges and dice() >= alpha:
             first += 1
@@ -141,11 +142,13 @@ class SubwordSampler:
         return self._merge(word, lambda step: step == first or (step > first and dice() < alpha))[0]
 
     def _merge(self, word: str, left_out: Callable[[int], bool]) -> tuple[list[int], int]:
-        """Merge the pair of best score, the leftmost of equals, until none is left: ids, and how many merges came up.
+        """Merge the pair with the best score, the leftmost of equals, until none is left.
 
-        left_out: whether the merge that comes up at this step is not made.
+        left_out: returns True if the merge of this step is dropped.
+        Returns:
+            Ids, and the number of merges that were considered.
         """
-        pieces = list(word)                                                     # "" where the left neighbour took it
+        pieces = list(word)                                                     # "" if merged into the left neighbour
         after = list(range(1, len(word) + 1))
         before = list(range(-1, len(word) - 1))
         agenda: list[tuple[float, int, str]] = []

@@ -1,19 +1,19 @@
-"""The size of the vocabulary that suits an amount of text."""
+"""Vocabulary size for an amount of text."""
 
 from __future__ import annotations
 
 import math
 
 RESERVED_PIECES = 256 + 3
-"""Bytes, <unk>, <s> and </s>: pieces of every subword vocabulary besides those of its text."""
+"""Number of pieces in every subword vocabulary that do not come from the text: bytes, <unk>, <s> and </s>."""
 MOST_SUBWORDS = 32_000
-"""Subwords of a vocabulary that is chosen by the amount of text; of 1 billion characters, and of more."""
+"""Largest number of subwords with `vocab_size: auto`, for 1 billion characters and more."""
 MOST_WORDS = 30_000
-"""Words of a vocabulary of whole words that is chosen by the text (Bahdanau et al. 2015, arXiv:1409.0473)."""
+"""Size of a vocabulary of whole words with `vocab_size: auto` (Bahdanau et al. 2015, arXiv:1409.0473)."""
 
 
 def vocabulary_size(characters: int, alphabet: int) -> int:
-    """Number of pieces of a subword vocabulary that suits an amount of text.
+    """Return the size of a subword vocabulary for an amount of text.
 
     The reserved pieces, one for each character of the alphabet, and sqrt(characters) subwords, rounded up to two
     significant digits. For pairs of 210 characters (20 words on each side) the square root lies between published
@@ -27,17 +27,17 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
     It stays near the rule of Gowda and May (2020, arXiv:2004.02334) that 95 % of the pieces should occur 100 times or
     more: Tatoeba's 160,000 pairs of German and English allow 2,500 subwords by that rule, the square root gives 3,300.
 
-    The tokenizers of stored recipes with `vocab_size: auto` follow from these numbers: others make other tokenizers.
+    Changing these numbers changes the tokenizers of stored recipes with `vocab_size: auto`.
 
     Args:
-        characters: of all training text that the vocabulary is for.
-        alphabet: different characters that have a piece of their own.
+        characters: number of characters in the whole training text.
+        alphabet: number of different characters that have a piece of their own.
     """
     return _round_up(RESERVED_PIECES + alphabet + min(max(math.isqrt(characters), 1), MOST_SUBWORDS))
 
 
 def smaller_vocabulary_size(largest: int, alphabet: int) -> int:
-    """The largest possible vocabulary of a text, rounded down to two significant digits if the alphabet still fits."""
+    """Return the largest possible size, rounded down to two significant digits if the alphabet still fits."""
     step = _step(largest)
     rounded = largest // step * step
     return rounded if rounded > RESERVED_PIECES + alphabet else largest

@@ -1,4 +1,4 @@
-"""Whole words as a vocabulary, for text that is no language: numbers, positions, tags."""
+"""Vocabulary of whole words, for text other than natural language: numbers, positions, tags."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ HEADER = b"seq2seq words "
 
 
 class Words(Vocabulary):
-    """Words are what stands between white space; each known one has an id, all others are unknown.
+    """Words separated by white space; words without an id become the unknown token.
 
-    decode(encode(x)) == x for known words with single spaces between them. The file has a word a line, below a header
+    decode(encode(x)) == x for known words separated by single spaces. The file has one word per line, after a header
     with their number.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        """words: different from one another, without white space; their ids follow those of the symbols."""
+        """words: all different, without white space; their ids follow those of the symbols."""
         self.words = list(words)
         self.model = HEADER + "".join(f"{line}\n" for line in (len(self.words), *self.words)).encode()
         self._ids = {word: index for index, word in enumerate(self.words, END_ID + 1)}
 
     @classmethod
     def from_bytes(cls, model: bytes, where: str = "the tokenizer") -> Words:
-        """The reverse of `model`. Raises TokenizerError if it is damaged; `where` names it in the message."""
+        """Read the bytes of `model`. Raises TokenizerError if they are damaged; `where` names them in the message."""
         try:
             count, *words = model.removeprefix(HEADER).decode().split("\n")
             known = cls(words[:-1])
@@ -61,11 +61,11 @@ class Words(Vocabulary):
         return [[match.span() for match in re.finditer(r"\S+", line)] for line in lines]
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """A word is not cut: the same as `encode`."""
+        """Return the ids of `encode`: words are not segmented."""
         return self.encode(lines)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """An unknown word is `<unk>`."""
+        """Return the text of each line, with `<unk>` for unknown words."""
         return self.decode_pieces([self.pieces([index for index in line if index == UNKNOWN_ID or index > END_ID])
                                    for line in ids])
 
@@ -78,7 +78,9 @@ class Words(Vocabulary):
 
 
 def train_words(lines: Iterable[str], vocab_size: int) -> Words:
-    """The most frequent words of a text, at most `vocab_size` ids with the symbols; of equals the one that comes first.
+    """Return the vocabulary of a text's most frequent words, of at most `vocab_size` ids, symbols included.
+
+    Of equally frequent words, the one that occurs first is preferred.
 
     Raises:
         TokenizerError: there are no words.
@@ -90,7 +92,7 @@ def train_words(lines: Iterable[str], vocab_size: int) -> Words:
 
 
 def positions(most: int) -> Words:
-    """The numbers from 1 to `most` as words: position p of a sentence, counted from 1, has the id END_ID + p."""
+    """Return the vocabulary of the numbers from 1 to `most`; position p, counted from 1, has the id END_ID + p."""
     return Words([str(position) for position in range(1, most + 1)])
 
 

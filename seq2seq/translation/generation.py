@@ -1,4 +1,4 @@
-"""Text from a language model: beginnings in, texts out, drawn or searched for as a `decoding` section says."""
+"""Text generation with a language model: continuations of prompts, sampled or searched for."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from seq2seq.translation.search_setup import Decoding, Part, Request
 from seq2seq.translation.translator import Translator, growing_blocks
 from seq2seq.translation.word_confidence import Word
 
-# Beginnings that are read before the first text comes.
+# Number of prompts that are read before the first text is returned.
 BLOCK_PROMPTS = 256
-# Texts that are drawn together.
+# Largest number of texts in a batch.
 MOST_TOGETHER = 8192
-# Pieces of a text at most where nobody says otherwise.
+# Default limit of a text's length, in pieces.
 LONGEST = 100
 
 
 @dataclass(frozen=True)
 class Text:
-    """A beginning and what follows it.
+    """Prompt with its continuation.
 
-    log_probability: log p of all of it, `</s>` included, as the model gives it, whatever it was drawn from.
-    tokens: its pieces and `</s>`. prompt_tokens: those of them that are the beginning's.
-    words: with the confidence in each, where it was asked for.
+    log_probability: the model's log p of the whole text, `</s>` included, before temperature and truncation.
+    tokens: number of pieces, and `</s>`. prompt_tokens: number of pieces of the prompt.
+    words: its words with confidence, if requested.
     """
 
     text: str
@@ -39,22 +39,22 @@ class Text:
 
 def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *, block_prompts: int = BLOCK_PROMPTS,
              **decoding: Unpack[DecodingOptions]) -> Iterator[list[Text]]:
-    """For each beginning, in order, texts that go on from it: with decoding's `sampling`, `samples` of them, else the
-    `n_best` of a search.
+    """Yield for each prompt, in order, its continuations: `samples` of them with `sampling`, else the `n_best`.
 
-    A sample depends on its beginning, the beginning's number, its own number and the seed; in fp32 on nothing else.
+    A sample depends on its prompt, the index of the prompt, the index of the sample and the seed; in fp32 on nothing
+    else.
 
     Args:
         translator: a language model, loaded.
-        prompts: white space around them is left out, and "" lets the model begin.
-        block_prompts: so many are read before the first text comes.
-        decoding: keys of the recipe's `decoding` section that differ for this call, such as sampling=True, top_p=0.9.
-            max_length counts the pieces of a text with its beginning; a text that reaches it is closed there. If
-            neither the call nor the recipe sets it, it is 100.
+        prompts: white space around them is removed; "" starts a new text.
+        block_prompts: number of prompts that are read before the first text is returned.
+        decoding: values that override the recipe's `decoding` section, such as sampling=True, top_p=0.9. max_length
+            includes the pieces of the prompt; a text that reaches it is closed there. If neither the call nor the
+            recipe sets it, it is 100.
     Raises:
-        OptionError: an option does not exist, or does not allow its value; at once.
-        UserError: the model is no language model; or it has no room for a beginning, when that is read.
-        TypeError: `prompts` is one beginning, or a beginning is no str.
+        OptionError: an option is unknown, or its value is invalid; raised at once.
+        UserError: the model is no language model; or a prompt is too long for it (raised when it is read).
+        TypeError: `prompts` is a single prompt, or a prompt is no str.
     """
     if not translator.languages.monolingual:
         raise UserError("this is no language model: it translates. Use seq2seq translate, or name a language model.")
@@ -88,7 +88,7 @@ def _generated(translator: Translator, prompts: Iterable[str], samples: int, blo
             if len(part.prefix) + 2 > translator.max_positions:
                 raise UserError(f"beginning {part.line + 1} has {len(part.prefix):,} pieces, and a text with its end "
                                 f"has room for {translator.max_positions}. Give its last part alone.")
-        # Each sample is a sentence of its own to the search: they have nothing to share.
+        # Each sample is a sentence of its own in the search.
         parts = [replace(part, place=sample) for part in begun for sample in range(samples)]
         texts = [ways for together in blocks(parts, MOST_TOGETHER) for ways in _texts(translator, together, asked)]
         for first in range(0, len(parts), samples):

@@ -1,4 +1,4 @@
-"""Choosing anew among the translations of a line, with what other models think of them."""
+"""Reranking of n-best translations with the scores of other models."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Rescored:
 
 def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
             models: Sequence[tuple[Translator, float]], length_penalty: float = 1.0) -> list[list[Rescored]]:
-    """The translations of each line, best first by (log p + sum of weight * log p of each model) / tokens^penalty.
+    """Rerank the translations of each line by (log p + sum of weight * log p of each model) / tokens^penalty.
 
-    log p is that of the search; of the models p(translation | source), of a language model p(translation). A line with
-    one translation keeps it as it is: there is nothing to choose.
+    The first log p is that of the search. The models' are log p(translation | source), or log p(translation) of a
+    language model. A line with a single translation is returned unchanged.
 
     Args:
         found: as `Translator.translate` returns them.
@@ -41,7 +41,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
                           "match line by line.")
     decoding_with(DecodingSection(), {"length_penalty": length_penalty})
     chosen = [(line, place) for line, ways in enumerate(found) if len(ways) > 1 for place in range(len(ways))]
-    # The model saw and made the text without the white space around it.
+    # The model's input and output had no white space around them.
     pairs = [(sources[line].strip(), found[line][place].text.strip()) for line, place in chosen]
     columns = [_log_probabilities(translator, pairs) for translator, _ in models]
     by_place = dict(zip(chosen, zip(*columns, strict=True), strict=True))

@@ -1,8 +1,8 @@
-"""A second search where the first one went wrong: loops, empty lines, copies, numbers and addresses that got lost.
+"""Retry of faulty translations: loops, empty translations, copies, lost numbers and addresses.
 
-What is wrong is seen in the text alone (faults.py). Such a line is searched once more, in a way that its faults
-suggest; what is found there is taken if it has fewer faults and the model finds it about as probable. Each line is
-judged and mended for itself, so that a translation depends no more on its neighbours than a search does.
+Faults are detected in the text alone (faults.py). A line with faults is searched again with options that its faults
+suggest. The new translation replaces the old one if it has fewer faults and is about as probable. Each line is checked
+and retried independently of the others, like the search itself.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ RETRIES: dict[str, dict[str, Any]] = {
     "too_long": {"no_repeat_ngram": 3},
     "empty": {"min_length": 1},
 }
-"""By fault, what the second search does differently; numbers and addresses are required there. Where nothing is named,
-it only gives more to choose from."""
+"""Options of the retry, by fault. Lost numbers and addresses become required phrases. For other faults the retry only
+has more hypotheses to choose from."""
 WIDEST, MOST_PATIENT = 5, 2.0
-"""Hypotheses of the second search, and how many times as many are to end, unless the first one has more."""
+"""Least beam size and patience of the retry."""
 MOST_REQUIRED = 5
-"""Addresses and numbers that are required together. A line that has lost more is a table, and a beam shared out among
-so many phrases finds nothing, slowly."""
+"""Largest number of lost addresses and numbers that the retry requires. A line that has lost more is a table, for which
+a beam divided among that many phrases finds nothing, slowly."""
 MOST_LOST, MOST_LOST_OF_COPY = 1.0, 0.2
-"""Nats a token by which a translation may be less probable than the faulty one that it replaces. Of a copy less: where
-the model is sure of it, it may well be right, as of titles, or it has learnt to copy."""
+"""Largest loss of mean log p, in nats per token, when a faulty translation is replaced. It is smaller for copies: if
+the model is sure of a copy, it may be right, such as for titles, or the model has learned to copy."""
 
 
 def mended(parts: Sequence[Part], found: Sequence[list[Found]], asked: Decoding, languages: Languages,

@@ -1,4 +1,4 @@
-"""Lines in, lines out, byte for byte what surrounds them: how files and pipes pass through the translator."""
+"""Line-by-line input and output of files and pipes, which preserves line ends byte for byte."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 MOST_COUNTED = 100_000
-"""Lines behind the end of the shorter of two texts that are counted for a message: a pipe or a device may never end."""
+"""Limit for counting the surplus lines of the longer of two texts, because a pipe or a device may never end."""
 NAMED_LINES = 3
-"""Lines that are warned of one by one; the others are counted."""
+"""Number of lines with a warning of their own; further ones are counted."""
 
 
 @dataclass(frozen=True)
 class Line:
-    r"""A line of input. ending: what closed it, "\n", "\r\n", or "" where the input ends without a newline."""
+    r"""Line of input. ending: "\n", "\r\n", or "" if the input ends without a newline."""
 
     number: int
     text: str
@@ -39,10 +39,10 @@ class Line:
 
 
 class LineWarnings:
-    """Warnings of one kind about lines of a text: the first are told one by one, the others counted."""
+    """Warnings of one kind about lines of a text: the first ones are shown, the others counted."""
 
     def __init__(self, name: str, others: str) -> None:
-        """name: of the text. others: what is said of the lines that are only counted, after their number."""
+        """name: of the text. others: message about the counted lines, which follows their number."""
         self.name, self.others, self.count = name, others, 0
 
     def warn(self, line: int, message: str) -> None:
@@ -52,29 +52,28 @@ class LineWarnings:
             console.warn(f"{self.name}:{line}: {message}")
 
     def finish(self) -> None:
-        """Say how many were counted."""
+        """Print the number of further lines, if any."""
         if self.count > NAMED_LINES:
             console.warn(f"{self.name}: {self.count - NAMED_LINES:,} more {self.others}")
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has stopped reading, such as `head`."""
+    """The reader of standard output has closed it, such as `head`."""
 
 
 class Input:
-    """Bytes that are read line by line.
+    """Input read line by line.
 
-    name: what messages call it. live: a person types it, so that each line wants its answer at once.
+    name: for messages. live: typed by the user, so that each line must be answered at once.
     """
 
     def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False,
                  longest: int | None = None) -> None:
-        """total: how many lines there are, where that is known before reading. longest: bytes of the longest line that
-        an option allows; None where there is no such option."""
+        """total: number of lines, if known before reading. longest: limit of a line's length in bytes; None: none."""
         self.file, self.name, self.total, self.live, self.longest = file, name, total, live, longest
 
     def __iter__(self) -> Iterator[Line]:
-        r"""The lines. `\n` alone ends one; a byte that is not UTF-8 comes in as U+FFFD, and its line is warned of."""
+        r"""Yield the lines. Only `\n` ends a line; bytes that are not UTF-8 become U+FFFD, with a warning."""
         broken = LineWarnings(self.name, "lines are not UTF-8. Convert the file, for instance by iconv -f latin1 -t "
                                          "utf-8")
         for number, data in enumerate(self._raw_lines(), start=1):
@@ -97,15 +96,15 @@ class Input:
 
 
 def file_or_standard(path: Path | None) -> Path | None:
-    """The file that an argument names; None for `-`, which is standard input or output, and where nothing is named."""
+    """Return the path; None for `-` and if it was not given, which both mean standard input or output."""
     return None if path is None or str(path) == "-" else path
 
 
 @contextmanager
 def reading(path: Path | None, longest: int | None = None) -> Iterator[Input]:
-    """A file, unpacked where its name ends in .gz or .zst, or standard input where path is None.
+    """Open a file, decompressed if its name ends in .gz or .zst, or standard input if path is None.
 
-    longest: bytes of the longest line that an option allows; None where there is no such option.
+    longest: limit of a line's length in bytes; None: none.
 
     Raises:
         CorpusError: it cannot be opened.
@@ -124,10 +123,10 @@ def reading(path: Path | None, longest: int | None = None) -> Iterator[Input]:
 
 
 def _count_lines(path: Path) -> int | None:
-    """Lines of a file that can be read twice."""
+    """Return the number of lines of a file that can be read twice; None otherwise."""
     if path.suffix in PACKED or not path.is_file():
         return None
-    with suppress(OSError), path.open("rb") as file:                            # reading will say what is wrong
+    with suppress(OSError), path.open("rb") as file:                            # reading will report the error
         count, last = 0, b""
         while block := file.read(1 << 20):
             count += block.count(b"\n")
@@ -137,10 +136,9 @@ def _count_lines(path: Path) -> int | None:
 
 
 class Output:
-    """Text that is written at once.
+    """Output whose text is flushed at once.
 
-    name: what messages call it. terminal: a person reads along. part: where it stands until it is complete; None where
-    that is the place that was named.
+    name: for messages. terminal: shown to the user. part: path until the output is complete; None: written in place.
     """
 
     def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
@@ -150,14 +148,14 @@ class Output:
         """Write and flush.
 
         Raises:
-            OutputClosed: nobody reads it any more.
+            OutputClosed: its reader has closed it.
             UserError: it cannot be written, for instance because the disk is full.
         """
         try:
             self.file.write(text.encode())
             self.file.flush()
         except OSError as error:
-            # What could not be written would be tried once more when the file is closed, at the latest by Python's end.
+            # Otherwise Python would try to write the rest again when it closes the file.
             with suppress(OSError):
                 self.file.close()
             if isinstance(error, BrokenPipeError):
@@ -167,13 +165,13 @@ class Output:
 
 @contextmanager
 def writing(path: Path | None, resume: bool = False, resumable: bool = False) -> Iterator[Output]:
-    """A file, or standard output where path is None.
+    """Open a file for writing, or standard output if path is None.
 
-    A file gets its name when the block has ended well; until then it is called <name>.part, and that is what remains
-    of it when the block fails. What an earlier run has left there is never overwritten.
+    The file is called <name>.part until the block has ended without an exception; it keeps that name if the block
+    fails. An existing <name>.part is never overwritten.
 
     Args:
-        resume: keep what is there, and let the block go on behind it. resumable: whether a user may ask for that.
+        resume: append to an existing <name>.part. resumable: the command can resume; mentioned in the error.
     Raises:
         UserError: it cannot be opened, another process writes it, or an earlier run has left a part of it.
     """
@@ -219,7 +217,7 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
 
 
 def _claim(file: BinaryIO, part: Path) -> None:
-    """Keep a file to this process. Raises UserError if another one has it."""
+    """Lock a file for this process. Raises UserError if another one holds the lock."""
     import fcntl
 
     try:
@@ -232,7 +230,7 @@ def _claim(file: BinaryIO, part: Path) -> None:
 
 def through(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[Result]],
             ) -> Iterator[tuple[Line, Result]]:
-    """Each line with what `function` makes of its text; function gives one result a text, in order."""
+    """Yield each line with the result of `function` for its text; `function` yields one result per text, in order."""
     def one_by_one(lines: Iterator[Line]) -> Iterator[list[Result]]:
         return ([result] for result in function(line.text for line in lines))
 
@@ -242,7 +240,7 @@ def through(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[
 
 def blocks_through(items: Iterable[Item], function: Callable[[Iterator[Item]], Iterator[list[Result]]],
                    ) -> Iterator[list[tuple[Item, Result]]]:
-    """Each item with what `function` makes of it; function gives one result an item, in order and in blocks."""
+    """Yield each item with its result; `function` yields blocks of results, one result per item, in order."""
     waiting: deque[Item] = deque()
 
     def entering() -> Iterator[Item]:
@@ -256,8 +254,7 @@ def blocks_through(items: Iterable[Item], function: Callable[[Iterator[Item]], I
 
 
 def beside(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tuple[Item, str]]:
-    """Each item, one for a line of the input `name`, with the text of the line of `other` beside it; "" where there is
-    no other.
+    """Yield each item, which belongs to a line of the input `name`, with the same line of `other`; "" without `other`.
 
     Raises:
         CorpusError: one has more lines than the other; seen at the end of the shorter one.
@@ -278,7 +275,7 @@ def beside(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tu
 
 
 def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[tuple[Line, Line]]]:
-    """Lines of two inputs side by side, `size` at a time.
+    """Yield blocks of `size` pairs of lines of two inputs.
 
     Raises:
         CorpusError: one has more lines than the other; seen at the end of the shorter one.
@@ -304,18 +301,18 @@ def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[
 
 
 def require_as_many_lines(sources: Input, targets: Input) -> None:
-    """Tell before the work, where that is possible, that two inputs do not match. Raises CorpusError."""
+    """Raise CorpusError before the work if the numbers of lines are known and differ."""
     if sources.total is not None and targets.total is not None and sources.total != targets.total:
         raise not_parallel(sources.name, sources.total, targets.name, targets.total)
 
 
 def _count_rest(lines: Iterator[object]) -> int:
-    """Lines that are left, MOST_COUNTED at most."""
+    """Return the number of remaining lines, at most MOST_COUNTED."""
     return sum(1 for _ in islice(lines, MOST_COUNTED))
 
 
 def not_parallel(source: str, source_lines: int, target: str, target_lines: int, at_least: bool = False) -> CorpusError:
-    """The error about two texts, by name, whose numbers of lines differ. at_least: the longer one may have more."""
+    """Return the error about two texts whose numbers of lines differ. at_least: the longer one may have more."""
     of_source, of_target = ("at least " * (at_least and lines == max(source_lines, target_lines))
                             for lines in (source_lines, target_lines))
     return CorpusError(f"{source} has {of_source}{source_lines:,} lines, {target} has {of_target}{target_lines:,}. "

@@ -1,4 +1,4 @@
-"""Going on with an output that was not finished: what it was made from, and how far it is."""
+"""Resuming of an interrupted output, by a journal of its inputs and its progress."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ FORMAT = 1
 
 
 class Journal:
-    """Beside an output's <name>.part the file <name>.part.json: what the output is made from and how much is done.
+    """Journal of an unfinished output, <name>.part.json beside its <name>.part: its inputs, and the number of lines
+    done.
 
-    It is brought up to date after each block of lines. A process that ends in between, however it does, loses no more
-    than the block that it was at: the output is cut back to the last one that the journal knows of. Where there is no
-    .part, such as of standard output, nothing is kept.
+    It is updated after each block of lines. A process that ends in between, for whatever reason, loses only that block:
+    the output is truncated to the last block in the journal. Without a .part, as for standard output, there is no
+    journal.
 
-    lines: how many lines of the input are done, or being done.
+    lines: number of lines of the input that are done or in work.
     """
 
     def __init__(self, output: Output, resume: bool) -> None:
-        """resume: whether to go on with what is there. Raises UserError if nothing says what it is."""
+        """resume: continue an existing output. Raises UserError if it has no journal."""
         self.output, self.lines = output, 0
         self._seen = hashlib.sha256()
         self._made_from: dict[str, Any] = {}
         self._record = self._read(output.part) if resume and output.part and output.part.stat().st_size else None
 
     def begin(self, made_from: dict[str, Any]) -> None:
-        """Say what the output is made from, before anything is written.
+        """Record the inputs of the output, before anything is written.
 
         Args:
             made_from: model, options and the like, by name; JSON values.
         Raises:
-            UserError: what is to be resumed was made from something else.
+            UserError: the output to resume had other inputs.
         """
         self._made_from = json.loads(json.dumps(made_from))
         if self._record is None:
@@ -77,7 +78,7 @@ class Journal:
         return map(self._note, remaining)
 
     def commit(self) -> None:
-        """All lines that were read are done, and what is made of them is written."""
+        """Record that all lines read so far are done and their output is written."""
         if self.output.part is None:
             return
         os.fsync(self.output.file.fileno())
@@ -106,16 +107,16 @@ class Journal:
 
 
 def journal_of(part: Path) -> Path:
-    """The journal of an unfinished output."""
+    """Return the path of the journal of an unfinished output."""
     return part.with_name(f"{part.name}.json")
 
 
 @contextmanager
 def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
-    """`text_io.writing` with a journal, which goes when the output has got its name.
+    """`textio.writing` with a journal, which is deleted when the output is complete.
 
     Raises:
-        UserError: as `writing`; or there is no way to resume it.
+        UserError: as `writing`; or the output cannot be resumed.
     """
     if resume and path is None:
         raise UserError("--resume goes on with a file. Name it by --output FILE.")

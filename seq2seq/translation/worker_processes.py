@@ -1,4 +1,4 @@
-"""Several workers that translate with one thread each: on many cores faster than many threads for one batch."""
+"""Translation by several workers with one thread each, on many cores faster than many threads for one batch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from seq2seq.translation.translator import Progress, Translation, Translator, gr
 
 
 class TranslatorPool:
-    """Workers that translate with one model. Lines come back in their order, as from one `Translator`.
+    """Pool of workers that translate with one model; results are in order, as from one `Translator`.
 
-    In int8 they are threads that share the weights: the kernels let Python go on meanwhile. In other precisions, whose
-    steps are many calls from Python, they are processes, each with a model of its own.
+    In int8 the workers are threads that share the weights, because the kernels release the global interpreter lock. In
+    other precisions, whose steps are many calls from Python, they are processes with a copy of the model each.
 
     >>> with TranslatorPool("runs/multi30k_de_en", workers=4) as pool:
     ...     for found in pool.translate_stream(lines):
@@ -42,10 +42,10 @@ class TranslatorPool:
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
                  compile: bool = False) -> None:
-        """Start the workers and wait until the model is loaded. Arguments: as `Translator.load` takes them.
+        """Start the workers and wait until the model is loaded. Arguments: as in `Translator.load`.
 
         Raises:
-            UserError: as `Translator.load`, or a process ended, or there are to be none.
+            UserError: as `Translator.load`, or a worker process ended, or `workers` is below 1.
         """
         require_several(ensemble, "ensemble")
         refuse_compile(compile)
@@ -61,11 +61,11 @@ class TranslatorPool:
                 self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
                 return
-            precision = loaded.precision                                        # int8 is not to be had, as was said
+            precision = loaded.precision                                        # int8 is not available; see the message
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
         self.processes = []
-        # First and last line, from 1, that each process translates at the moment.
+        # First and last line, from 1, that each process is translating.
         self.lines: dict[Connection, tuple[int, int]] = {}
         for _ in range(workers):
             ours, theirs = context.Pipe()
@@ -98,7 +98,7 @@ class TranslatorPool:
 
     def _translate(self, lines: Sequence[Request], progress: Progress | None,
                    decoding: DecodingOptions) -> list[list[Translation]]:
-        # Each gets every n-th line by length: as many, and as long, as the others.
+        # Each worker gets every n-th line by length, so that all have equal work.
         order = sorted(range(len(lines)), key=lambda number: len(lines[number].text))
         if self.shared is not None:
             return self._translate_in_threads(lines, order, progress, decoding)
@@ -126,7 +126,7 @@ class TranslatorPool:
                     continue
                 for number, translations in zip(shares[pipe], content, strict=True):
                     found[number] = translations
-        if refused:                                                             # when no answer is left in a pipe
+        if refused:                                                             # after all answers have been read
             raise refused
         return found
 
@@ -160,7 +160,7 @@ class TranslatorPool:
         return kind, content
 
     def _death(self, pipe: Connection) -> UserError:
-        """The error for a process that has ended: by what, at which lines, and what to do."""
+        """Return the error for a process that has ended: the cause, the lines, and what to do."""
         process = self.processes[self.pipes.index(pipe)]
         process.join()
         code = process.exitcode or 0
@@ -179,7 +179,7 @@ class TranslatorPool:
         return UserError(f"a worker {cause} {at}. {remedy}{resume}")
 
     def close(self) -> None:
-        """End the workers, processes at once."""
+        """End the workers; processes are terminated at once."""
         if self.shared is not None:
             self.executor.shutdown(cancel_futures=True)
             return
@@ -198,7 +198,7 @@ class TranslatorPool:
 
 
 def _serve(pipe: Connection, path: str, device: str, precision: str, threads: int, models: dict[str, Any]) -> None:
-    # Ctrl-C reaches every process of the terminal; the one that started us ends us.
+    # Ctrl-C reaches every process of the terminal; the parent process ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         translator = Translator.load(path, device, precision, threads, **models)
@@ -212,6 +212,6 @@ def _serve(pipe: Connection, path: str, device: str, precision: str, threads: in
                 continue
             pipe.send(("done", found))
     except (EOFError, BrokenPipeError):
-        return                                                                  # nobody listens any more
+        return                                                                  # the parent has closed the pipe
     except Exception as error:
         pipe.send(("error", error))
