@@ -14,7 +14,7 @@ from seq2seq.json_reader import MOST_NESTED, NotJson, parse_json
 
 PACKAGE = Path(seq2seq.__file__).parent
 # Reads back what it has written itself.
-OTHERS = {"json_reader.py", "resuming.py"}
+OTHERS = {"json_reader.py", "unfinished_output.py"}
 
 
 @pytest.mark.parametrize("contents, told", [
