@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from seq2seq.analysis.alignment import Link, Rule, Span, Step, links_of, word_spans, word_weights, words_of_pieces
+from seq2seq.analysis.attention_weights import KINDS, Kind, attention_maps
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.model.attention_weights import KINDS, Kind, attention_maps
 from seq2seq.translation.translator import Progress, Translator
 
 

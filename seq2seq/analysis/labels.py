@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from seq2seq.analysis.attention_maps import SeenPair, Sentence
-from seq2seq.model.attention_weights import Kind
+from seq2seq.analysis.attention_weights import Kind
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 SPACE = "▁"

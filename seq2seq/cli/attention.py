@@ -66,8 +66,8 @@ def attention(
     if output.suffix == ".png":
         require_matplotlib()
     from seq2seq.analysis.attention_maps import Aligner, Choice, maps_of, see
+    from seq2seq.analysis.attention_weights import KINDS
     from seq2seq.analysis.page import page
-    from seq2seq.model.attention_weights import KINDS
 
     translator = load_translator(model, device, precision, threads)
     alone = translator.languages.monolingual

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from seq2seq.model.interface import Choices
+from seq2seq.model.masks import bias_of, may_see
 from seq2seq.model.packing import Sentences, pack, unpack
 
 # Largest intermediate tensor of additive scores, in elements; more queries are computed in several chunks. Each score
@@ -160,31 +161,6 @@ def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences,
         return pack(scaled_dot_product(padded, seen), query_sentences)
     query, keys, values = (part for stack in padded for part in stack)
     return pack(weighing(query, keys, bias_of(seen, query.dtype)) @ values, query_sentences)
-
-
-def may_see(query_sentences: Sentences, key_sentences: Sentences, causal: bool, window: int | None = None) -> Tensor:
-    """Return the attention mask, (sentences, 1, queries or 1, keys) bool, True = may be attended to.
-
-    Arguments: as in `attention`.
-    """
-    seen = key_sentences.real[:, None, None, :]
-    if not causal and window is None:
-        return seen
-    device = seen.device
-    distance = (torch.arange(query_sentences.longest, device=device)[:, None]
-                - torch.arange(key_sentences.longest, device=device))           # (queries, keys)
-    near = distance >= 0 if causal else distance >= -cast(int, window)
-    # A padded query may attend to its own position: fully masked, it would have NaN weights, and with them NaN
-    # gradients of its sentence's keys.
-    return (seen & near) if window is None else (seen & near & (distance <= window)) | (distance == 0)
-
-
-def bias_of(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the additive mask: 0 where `seen`, a large negative number elsewhere.
-
-    Finite, because a dummy sentence that fills a batch may have no key at all.
-    """
-    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min / 2)
 
 
 def runs_packed(query: Tensor) -> bool:

@@ -7,8 +7,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from seq2seq.model.attention import Weighing, bias_of, linear
+from seq2seq.model.attention import Weighing, linear
 from seq2seq.model.interface import Logits, Mixture, mixed
+from seq2seq.model.masks import bias_of
 from seq2seq.model.packing import Sentences, pack, unpack
 
 

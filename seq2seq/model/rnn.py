@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seq2seq.data.batching import Batch
-from seq2seq.model.attention import Weighing, bias_of, by_row, choose, linear
+from seq2seq.model.attention import Weighing, by_row, choose, linear
 from seq2seq.model.copying import CopiedSource, CopyHead
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings
 from seq2seq.model.interface import Choices, Logits, Mixture
+from seq2seq.model.masks import bias_of
 from seq2seq.model.packing import Sentences, pack, unpack
 
 

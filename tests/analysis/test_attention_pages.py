@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.analysis.attention_maps import Choice, SeenPair, Sentence
+from seq2seq.analysis.attention_weights import AttentionMaps
 from seq2seq.analysis.fonts import families_for
 from seq2seq.analysis.labels import labels, rows_and_columns
 from seq2seq.analysis.page import page
 from seq2seq.analysis.picture import picture
 from seq2seq.cli import main
 from seq2seq.model import build_model
-from seq2seq.model.attention_weights import AttentionMaps
 from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import parse_recipe
 from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata

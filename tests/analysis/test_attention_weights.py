@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from seq2seq.analysis.attention_maps import Aligner, Choice, SeenPair, Sentence
+from seq2seq.analysis.attention_weights import attention_maps
 from seq2seq.data.batching import gather
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.model.attention_weights import attention_maps
 from seq2seq.model.packing import Sentences, pack
 from seq2seq.model.rnn import RecurrentModel
 
