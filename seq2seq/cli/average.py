@@ -12,7 +12,7 @@ from seq2seq import console
 from seq2seq.cli.common import require_no_bundle
 from seq2seq.cli.options import Overwrite, examples
 
-EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 5 --output model",
+EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 3 --output model",
                     "seq2seq average runs/a/checkpoints/step-00002000 runs/a/checkpoints/step-00003000 "
                     "--output model")
 
