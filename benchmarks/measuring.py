@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import platform
@@ -28,11 +29,16 @@ class Contestant:
         self.process = context.Process(target=_serve, args=(theirs, prepare, arguments))
         self.process.start()
         theirs.close()
+        # Where the benchmark fails, this process would wait for contestants that wait for it.
+        atexit.register(self.pipe.close)
         self._answer()
 
     def round(self, task: Any) -> tuple[float, Any, float]:
         """Units a second in one round, what the round told, and the most memory ever held until now, in MB."""
-        self.pipe.send(task)
+        try:
+            self.pipe.send(task)
+        except BrokenPipeError:
+            raise self._failure() from None
         units, told, seconds, memory = self._answer()
         return units / seconds, told, memory
 
@@ -45,7 +51,14 @@ class Contestant:
         try:
             return self.pipe.recv()
         except EOFError:
-            raise SystemExit("a contestant failed; its error stands above") from None
+            raise self._failure() from None
+
+    def _failure(self) -> SystemExit:
+        """The end of the benchmark, because this process has ended."""
+        self.process.join()
+        code = self.process.exitcode or 0
+        return SystemExit(f"a contestant was ended by signal {-code}; Linux ends a process (signal 9) when memory is "
+                          "exhausted" if code < 0 else "a contestant failed; its error stands above")
 
 
 def _serve(pipe: Connection, prepare: Callable[..., Run], arguments: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,21 @@ def test_a_contestant_that_fails_ends_the_benchmark(capfd):
     with pytest.raises(SystemExit, match="failed"):
         Contestant(divmod, 1, 0)
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_contestant_that_is_killed_is_said_to_be_and_the_others_do_not_keep_the_benchmark_alive():
+    program = """if __name__ == "__main__":
+        import functools, os, signal
+        from benchmarks.measuring import Contestant
+        other, contestant = (Contestant(functools.partial, divmod, 17) for _ in range(2))
+        os.kill(contestant.process.pid, signal.SIGKILL)
+        contestant.process.join()
+        contestant.round(5)
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60,
+                           cwd=ROOT)
+    assert ended.returncode == 1
+    assert "ended by signal 9" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_wrong_arguments_are_told(monkeypatch, capsys, tmp_path):
