@@ -113,7 +113,7 @@ def journal_of(part: Path) -> Path:
 
 @contextmanager
 def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
-    """`textio.writing` with a journal, which is deleted when the output is complete.
+    """`text_io.writing` with a journal, which is deleted when the output is complete.
 
     Raises:
         UserError: as `writing`; or the output cannot be resumed.
