@@ -11,7 +11,7 @@ import torch
 from benchmarks.measuring import Contestant, Run, compete
 from seq2seq.data.batching import EncodedSide, batches_in_order
 from seq2seq.data.preparation import train_or_load_tokenizers
-from seq2seq.devices import choose_precision, settle_process
+from seq2seq.devices import choose_precision, configure_process
 from seq2seq.errors import RecipeError
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.model import build_model
@@ -109,7 +109,7 @@ def random_bundle(recipe: Recipe, run: Path) -> Path:
 
 def ours(bundle: Path, precision: str, workers: int, sentences: list[str], task: Task) -> Run:
     """Text to text as `seq2seq translate` does it."""
-    settle_process(1)
+    configure_process(1)
     loaded = (Translator.load(bundle, "cpu", precision, 1) if workers == 1
               else TranslatorPool(bundle, workers, "cpu", precision))
     chosen = task.chosen(sentences)
@@ -130,7 +130,7 @@ def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentence
 
     from seq2seq.interop.ctranslate2 import convert
 
-    settle_process(1)
+    configure_process(1)
     loaded = Translator.load(bundle, "cpu", "fp32", 1)
     tokenizers, model, recipe = loaded.tokenizers, loaded.model, parse_recipe(load_bundle(bundle).recipe_text, bundle)
     convert(model, recipe.model, tokenizers, directory)
@@ -158,7 +158,7 @@ def transformers(bundle: Path, threads: int, sentences: list[str], task: Task) -
     from benchmarks.marian import marian, with_our_weights
     from benchmarks.reference import padded
 
-    settle_process(threads)
+    configure_process(threads)
     loaded = Translator.load(bundle, "cpu", "fp32", threads)
     tokenizers, batch_tokens = loaded.tokenizers, loaded.decoding.batch_tokens
     recipe = parse_recipe(load_bundle(bundle).recipe_text, bundle)

@@ -33,7 +33,7 @@ from torch import Tensor
 from benchmarks.measuring import surroundings
 from benchmarks.reference import plain_loss, plain_model, train_steps
 from seq2seq.data.batching import Batch, EncodedCorpus, batches_in_order, gather, plan_epoch
-from seq2seq.devices import choose_device, has_fast_bf16, settle_process
+from seq2seq.devices import choose_device, configure_process, has_fast_bf16
 from seq2seq.errors import UserError
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe, load_recipe
@@ -109,7 +109,7 @@ def validation_loss(training: Training, loss: Callable[[Batch], Tensor]) -> tupl
 
 def learn(system: str, recipe: Recipe, run: Path, count: int, every: int) -> dict[str, Any]:
     """Train one system; its mean loss over each `every` steps, its validation loss and its seconds."""
-    settle_process(recipe.training.threads)
+    configure_process(recipe.training.threads)
     train = reference if system == REFERENCE else ours
     curve: list[list[float]] = []
     loss, tokens, seconds, began = 0.0, 0, 0.0, time.monotonic()

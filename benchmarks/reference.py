@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from seq2seq.data.batching import IGNORED, Batch, EncodedCorpus, gather, of_like_length
+from seq2seq.data.batching import IGNORED, Batch, EncodedCorpus, gather, split_by_length
 from seq2seq.errors import UserError
 from seq2seq.model.embedding import sinusoids
 from seq2seq.model.transformer import Transformer
@@ -194,7 +194,7 @@ def train_steps(model: nn.Module, corpus: EncodedCorpus, steps: Iterable[list[np
     optimizer = torch.optim.Adam(model.parameters(), betas=section.betas, eps=section.epsilon)
     device = next(model.parameters()).device
     for number, (indices,) in enumerate(steps, 1):
-        batches = [gather(corpus, part).to(device) for part in of_like_length(corpus, indices)]
+        batches = [gather(corpus, part).to(device) for part in split_by_length(corpus, indices)]
         tokens, total = sum(batch.target_count for batch in batches), 0.0
         for batch in batches:
             loss = plain_loss(model, batch, section.label_smoothing, "sum")

@@ -19,7 +19,7 @@ from benchmarks.measuring import Contestant, Run, compete
 from benchmarks.reference import PlainTransformer, padded, plain_loss
 from seq2seq.data.batching import IGNORED, Batch, EncodedCorpus, gather, plan_epoch
 from seq2seq.data.preparation import prepare, train_or_load_tokenizers
-from seq2seq.devices import has_fast_bf16, settle_process
+from seq2seq.devices import configure_process, has_fast_bf16
 from seq2seq.recipe import Recipe
 from seq2seq.training.trainer import Training
 
@@ -46,7 +46,7 @@ def measure(recipe: Recipe, run: Path, steps: int, repetitions: int) -> list[dic
 
 def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
     """The trainer's own step: gather, loss, backward, clipping, update."""
-    settle_process(recipe.training.threads)
+    configure_process(recipe.training.threads)
     section = recipe.training.model_copy(update={"precision": precision})
     training = Training(recipe.model_copy(update={"training": section}), run)
     plan, tokens = planned(training.corpus, recipe, steps)
@@ -64,7 +64,7 @@ def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: b
 
     own_batches: a fixed number of sentences as they come, as its Trainer does by default.
     """
-    settle_process(recipe.training.threads)
+    configure_process(recipe.training.threads)
     corpus, vocab_size = prepared(recipe, run)
     plan, tokens = (fixed_numbers if own_batches else of_one_length)(corpus, recipe, steps)
     torch.manual_seed(recipe.seed)
@@ -79,7 +79,7 @@ def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: b
 
 def stock(recipe: Recipe, run: Path, steps: int) -> Run:
     """torch.nn.Transformer as a student would use it: padded, masks, logits of every position."""
-    settle_process(recipe.training.threads)
+    configure_process(recipe.training.threads)
     corpus, vocab_size = prepared(recipe, run)
     plan, tokens = of_one_length(corpus, recipe, steps)
     torch.manual_seed(recipe.seed)

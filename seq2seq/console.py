@@ -75,7 +75,7 @@ def progress(description: str, total: int | None, done: int = 0, unit: str = "li
         yield state.advance
 
 
-def watched(description: str, items: Iterable[Item], unit: str) -> Iterator[Item]:
+def with_progress(description: str, items: Iterable[Item], unit: str) -> Iterator[Item]:
     """The items as they are, with a progress bar while they are taken."""
     with progress(description, None, unit=unit) as advance:
         count = 0
@@ -96,7 +96,7 @@ def duration(seconds: float) -> str:
 
 
 class _State:
-    """Progress of a job, with its formatted parts."""
+    """Progress of a job, with its formatted fields."""
 
     def __init__(self, description: str, total: int | None, done: int, unit: str,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -120,15 +120,15 @@ class _State:
         (began, before), (now, done) = self._samples[0], self._samples[-1]
         return (done - before) / (now - began) if now > began and done > before else None
 
-    def parts(self, short: bool = False) -> list[str]:
-        """Return the parts that are shown at any width: count, rate, time left, first figure. short: without units."""
+    def fields(self, short: bool = False) -> list[str]:
+        """Return the fields that are shown at any width: count, rate, time left, first figure. short: without units."""
         rate = self.rate()
-        parts = [f"{self.done:,}{'' if self.total is None else f'/{self.total:,}'}{'' if short else f' {self.unit}'}"]
+        fields = [f"{self.done:,}{'' if self.total is None else f'/{self.total:,}'}{'' if short else f' {self.unit}'}"]
         if rate is not None:
-            parts.append(self._per_second(rate, short))
+            fields.append(self._per_second(rate, short))
             if self.total is not None:
-                parts.append(f"{duration(max(self.total - self.done, 0) / rate)} left")
-        return parts + self.figures[:1]
+                fields.append(f"{duration(max(self.total - self.done, 0) / rate)} left")
+        return fields + self.figures[:1]
 
     def _per_second(self, rate: float, short: bool) -> str:
         if rate < 0.5:
@@ -146,7 +146,7 @@ def _log_lines(state: _State) -> Advance:
         state.advance(amount, figures)
         if figures or state.clock() - said >= LOG_SECONDS:
             said = state.clock()
-            say(GAP.join([state.description, *state.parts(), *state.figures[1:]]))
+            say(GAP.join([state.description, *state.fields(), *state.figures[1:]]))
 
     return advance
 
@@ -165,13 +165,13 @@ class _Line:
         spinner = Text(" ") if options.ascii_only else self._spinner.render(console.get_time())
         assert isinstance(spinner, Text)
         room = width - 2
-        parts = state.parts()
-        if _columns(parts) > room:
-            parts = state.parts(short=True)
-        if _columns(parts) > room:                                              # on more than one line, then
-            yield from _wrapped(parts, width)
+        fields = state.fields()
+        if _columns(fields) > room:
+            fields = state.fields(short=True)
+        if _columns(fields) > room:                                              # on more than one line, then
+            yield from _wrapped(fields, width)
             return
-        room -= _columns(parts)
+        room -= _columns(fields)
         description = Text(state.description)
         if room > SHORTEST_DESCRIPTION:
             description.truncate(room - len(GAP), overflow="ellipsis")
@@ -186,25 +186,25 @@ class _Line:
             if _columns([figure]) + len(GAP) > room:
                 break
             room -= _columns([figure]) + len(GAP)
-            parts.append(figure)
+            fields.append(figure)
         shown = [description] if description else []
         if bar:
             shown.append(_drawn(state, bar, console, options))
-        yield Text.assemble(spinner, " ", Text(GAP).join([*shown, *map(Text, parts)]))
+        yield Text.assemble(spinner, " ", Text(GAP).join([*shown, *map(Text, fields)]))
 
 
-def _columns(parts: Sequence[str]) -> int:
-    """Width of a terminal that the parts take side by side."""
-    return Text(GAP.join(parts)).cell_len
+def _columns(fields: Sequence[str]) -> int:
+    """Width of a terminal that the fields take side by side."""
+    return Text(GAP.join(fields)).cell_len
 
 
-def _wrapped(parts: Sequence[str], width: int) -> Iterator[Text]:
+def _wrapped(fields: Sequence[str], width: int) -> Iterator[Text]:
     line: list[str] = []
-    for part in parts:
-        if line and _columns([*line, part]) > width:
+    for field in fields:
+        if line and _columns([*line, field]) > width:
             yield Text(GAP.join(line))
             line = []
-        line.append(part)
+        line.append(field)
     yield Text(GAP.join(line))
 
 

@@ -19,7 +19,7 @@ MOST_THREADS = 1024
 """Limit as in a recipe. With some ten thousand threads, OpenMP ends the process."""
 
 
-def settle_process(threads: int | None = None) -> None:
+def configure_process(threads: int | None = None) -> None:
     """Apply the process-wide settings of all commands; harmless when repeated.
 
     threads: number of CPU threads; None: torch's default, one per core.

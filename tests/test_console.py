@@ -107,7 +107,7 @@ def test_before_the_first_step_there_is_no_rate(monkeypatch, clock):
 
 def test_items_are_counted_as_they_pass(monkeypatch, clock):
     def job():
-        for number in console.watched("reading", range(2_500), "pairs"):
+        for number in console.with_progress("reading", range(2_500), "pairs"):
             clock.now += number == 7
 
     assert logged(monkeypatch, job) == []

@@ -26,9 +26,9 @@ def interrupting(monkeypatch, step, interrupt):
     """Let `interrupt` happen in the middle of the step."""
     done = Training._step
 
-    def interrupted(self, parts):
-        done(self, parts)
-        if self.progress.step == step:
+    def interrupted(self, micro_batches):
+        done(self, micro_batches)
+        if self.state.step == step:
             monkeypatch.setattr(Training, "_step", done)
             interrupt()
 

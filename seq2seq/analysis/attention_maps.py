@@ -13,7 +13,7 @@ from seq2seq.analysis.alignment import Link, Rule, Span, Step, links_of, word_sp
 from seq2seq.analysis.attention_weights import KINDS, Kind, attention_maps
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.translation.translator import Progress, Translator
+from seq2seq.translation.translator import ReportProgress, Translator
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def see(translator: Translator, pairs: Sequence[tuple[str, str]],
 
 
 def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Aligner,
-          progress: Progress | None = None) -> list[Alignment]:
+          progress: ReportProgress | None = None) -> list[Alignment]:
     """Link the words of each pair.
 
     Args:

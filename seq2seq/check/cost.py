@@ -38,7 +38,7 @@ def size_model(recipe: Recipe, report: Report) -> None:
     """Parameters, memory and machine."""
     import torch
 
-    from seq2seq.devices import choose_device, choose_dtype, describe, settle_process
+    from seq2seq.devices import choose_device, choose_dtype, configure_process, describe
     from seq2seq.model import build_model
     from seq2seq.model.load_model import Undrawn
 
@@ -59,7 +59,7 @@ def size_model(recipe: Recipe, report: Report) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     embeddings = sum(parameter.numel() for name, parameter in model.named_parameters()
                      if "embedding" in name or "positions" in name or name == "output_weight")
-    settle_process(recipe.training.threads)
+    configure_process(recipe.training.threads)
     try:
         device = choose_device(recipe.training.device)
     except UserError as error:

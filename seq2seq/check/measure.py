@@ -33,7 +33,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
     """
     import torch
 
-    from seq2seq.devices import choose_device, free_memory, settle_process
+    from seq2seq.devices import choose_device, configure_process, free_memory
     from seq2seq.training.trainer import Training
 
     free = free_memory(choose_device(recipe.training.device))
@@ -42,7 +42,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
                                f"GB, and {free / 1e9:,.1f} GB of memory are free: no step was tried. Free some, or "
                                "lower the sizes of the model.")
         return
-    settle_process(recipe.training.threads)
+    configure_process(recipe.training.threads)
     seconds: list[float] = []
     tokens: list[float] = []
     try:
@@ -56,13 +56,13 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
             cuda = training.device.type == "cuda"
             console.say(f"measuring {STEPS} steps")
             for parts in islice(training._steps(), STEPS):
-                before = dict(training.progress.window)
+                before = dict(training.state.window)
                 began = time.perf_counter()
                 training._step(parts)
                 if cuda:
                     torch.cuda.synchronize(training.device)
                 seconds.append(time.perf_counter() - began)
-                tokens.append(sum(training.progress.window.get(key, 0) - before.get(key, 0)
+                tokens.append(sum(training.state.window.get(key, 0) - before.get(key, 0)
                                   for key in ("source_tokens", "target_tokens")))
                 if sum(seconds) > SECONDS:
                     break

@@ -46,7 +46,7 @@ class Reader:
         """Look at all lines as they are. Sets the report's error if they cannot be read."""
         try:
             pairs = read_pairs(self.recipe, self.spec.untagged)
-            pairs = console.watched(f"looking at {self.report.label}", pairs, "pairs")
+            pairs = console.with_progress(f"looking at {self.report.label}", pairs, "pairs")
             survey(sample.watch(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
             self.report.error = str(error)

@@ -142,7 +142,8 @@ class Shape:
     def for_corpus(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, longest: int) -> Shape:
         """Return one shape for all micro-batches of `plan_epoch` with the same arguments.
 
-        longest: largest length of a sentence, in tokens. A rare micro-batch that is too large is split by `fitting`.
+        longest: largest length of a sentence, in tokens. A rare micro-batch that is too large is
+            split by `split_to_shape`.
         """
         target = -(-batch_tokens // accumulation) + longest
         ratio = max(1.0, 1.1 * int(corpus.source.offsets[-1]) / int(corpus.target.offsets[-1]))
@@ -152,20 +153,20 @@ class Shape:
         return Shape(source + dummies, target + dummies, target // 2 + dummies, longest, longest)
 
     @staticmethod
-    def rounded(corpus: EncodedCorpus, part: np.ndarray, longest: int) -> Shape:
-        """Return the smallest of a few rounded shapes that `part` fits into; sentences have at most `longest` tokens.
+    def rounded(corpus: EncodedCorpus, pairs: np.ndarray, longest: int) -> Shape:
+        """Return the smallest of a few rounded shapes that `pairs` fit into; sentences have at most `longest` tokens.
 
         oneDNN generates code for every new size of a matrix product. Without rounding, that takes a fifth of a training
         step on a CPU, and the generated code occupies gigabytes.
         """
-        source, target = corpus.source.lengths_of(part), corpus.target.lengths_of(part)
+        source, target = corpus.source.lengths_of(pairs), corpus.target.lengths_of(pairs)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
         shortest = min(longest_source, longest_target)
         # Room for the dummy sentences, so that each of them has at least a token on each side.
         room = -(-(ROUND_TOKENS + shortest) // (shortest - 1))
         source_tokens = _round_up(int(source.sum()) + room, ROUND_TOKENS)
         target_tokens = _round_up(int(target.sum()) + room, ROUND_TOKENS)
-        sentences = _round_up(len(part) + room, ROUND_SENTENCES)
+        sentences = _round_up(len(pairs) + room, ROUND_SENTENCES)
         return Shape(source_tokens, target_tokens, sentences, longest_source, longest_target)
 
     def dummies(self, source_tokens: int, target_tokens: int) -> int:
@@ -187,7 +188,7 @@ def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def fitting(corpus: EncodedCorpus, part: np.ndarray, shape: Shape) -> Iterator[np.ndarray]:
+def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> Iterator[np.ndarray]:
     """Yield the micro-batch, or halves of it as long as it does not fit into `shape`.
 
     The gradients of an optimizer step are summed over its micro-batches, so that the split does not change the result.
@@ -195,14 +196,14 @@ def fitting(corpus: EncodedCorpus, part: np.ndarray, shape: Shape) -> Iterator[n
     Raises:
         ValueError: a single pair does not fit.
     """
-    source, target = int(corpus.source.lengths_of(part).sum()), int(corpus.target.lengths_of(part).sum())
-    if shape.holds(source, target, len(part)):
-        yield part
-    elif len(part) == 1:
+    source, target = int(corpus.source.lengths_of(pairs).sum()), int(corpus.target.lengths_of(pairs).sum())
+    if shape.holds(source, target, len(pairs)):
+        yield pairs
+    elif len(pairs) == 1:
         raise ValueError(f"a pair of {source} source and {target} target tokens does not fit into {shape}")
     else:
-        yield from fitting(corpus, part[::2], shape)
-        yield from fitting(corpus, part[1::2], shape)
+        yield from split_to_shape(corpus, pairs[::2], shape)
+        yield from split_to_shape(corpus, pairs[1::2], shape)
 
 
 def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
@@ -237,25 +238,25 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
     )
 
 
-def of_like_length(corpus: EncodedCorpus, part: np.ndarray) -> list[np.ndarray]:
+def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:
     """Split a micro-batch, shortest target first, into groups of similar length, each of which is padded by itself.
 
     Dynamic programming over splits at multiples of `ROUND_SENTENCES`: minimises the padded attention scores, (source +
     target length)^2 per sentence, plus `GROUP_PLACES` per group.
     """
-    block = _round_up(-(-len(part) // MOST_GROUPS), ROUND_SENTENCES)
-    begins = list(range(0, len(part), block))
-    longest = [np.maximum.reduceat(side.lengths_of(part), begins).tolist() for side in (corpus.source, corpus.target)]
+    block = _round_up(-(-len(pairs) // MOST_GROUPS), ROUND_SENTENCES)
+    begins = list(range(0, len(pairs), block))
+    longest = [np.maximum.reduceat(side.lengths_of(pairs), begins).tolist() for side in (corpus.source, corpus.target)]
     fewest: list[tuple[float, list[int]]] = [(0, [])]                           # cost and cuts of the first n blocks
     for last, begin in enumerate(begins):
-        end, source, target, ways = min(begin + block, len(part)), 0, 0, []
+        end, source, target, ways = min(begin + block, len(pairs)), 0, 0, []
         for first in range(last, -1, -1):
             source, target = max(source, longest[0][first]), max(target, longest[1][first])
             before, cuts = fewest[first]
             places = (end - begins[first]) * (source + target) ** 2
             ways.append((before + places + GROUP_PLACES, [*cuts, begins[first]]))
         fewest.append(min(ways))
-    return np.split(part, fewest[-1][1][1:])
+    return np.split(pairs, fewest[-1][1][1:])
 
 
 def _extend(ids: np.ndarray, value: int, length: int) -> np.ndarray:
@@ -299,7 +300,7 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
         For each step up to `accumulation` micro-batches, each an array of pair indices, shortest target first.
     """
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
-    return [_parts(step, source_lengths, target_lengths, accumulation)
+    return [_micro_batches(step, source_lengths, target_lengths, accumulation)
             for step in draw_steps(corpus, batch_tokens, seed, epoch)]
 
 
@@ -338,8 +339,8 @@ def _cut(order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarr
         begin = end
 
 
-def _parts(step: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray,
-           accumulation: int) -> list[np.ndarray]:
+def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray,
+                   accumulation: int) -> list[np.ndarray]:
     """Split a step into micro-batches with nearly equal numbers of source and target tokens.
 
     Pairs are sorted by target length, within small groups by source length, and dealt out to the micro-batches,
@@ -349,9 +350,9 @@ def _parts(step: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndar
     numbers = np.arange(len(step))
     step = step[np.lexsort((source_lengths[step], numbers // (4 * accumulation)))]
     round_of, place = np.divmod(numbers, accumulation)
-    part_of = np.where(round_of % 2 == 0, place, accumulation - 1 - place)
-    parts = [step[part_of == part] for part in range(min(accumulation, len(step)))]
-    return [part[np.argsort(target_lengths[part], kind="stable")] for part in parts]
+    micro_batch_of = np.where(round_of % 2 == 0, place, accumulation - 1 - place)
+    micro_batches = [step[micro_batch_of == number] for number in range(min(accumulation, len(step)))]
+    return [pairs[np.argsort(target_lengths[pairs], kind="stable")] for pairs in micro_batches]
 
 
 def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:

@@ -36,7 +36,7 @@ class DividedLine:
     gaps: list[str]
     after: str
 
-    def joined(self, translations: Sequence[str], target_language: str) -> str:
+    def join(self, translations: Sequence[str], target_language: str) -> str:
         """Return the translated line from the translations of its parts."""
         parts = list(zip(translations, [*self.gaps, ""], strict=True)) if translations else []
         return self.before + join_translations(parts, target_language) + self.after

@@ -114,12 +114,12 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
         TokenizerError, CheckpointError: as `train_or_load_tokenizers`.
         CorpusError: the training text cannot be read, or is damaged.
     """
-    if (taken := taken_tokenizers(recipe)) is not None:
+    if (taken := reuse_tokenizers(recipe)) is not None:
         return taken
     console.say("training the tokenizer")
     require_intact_text(_paths(recipe), run / SYNTHETIC)
     points = recipe.model.type == "pointer"
-    pairs = console.watched("reading text for the tokenizer", training_pairs(recipe), "pairs")
+    pairs = console.with_progress("reading text for the tokenizer", training_pairs(recipe), "pairs")
     languages = recipe.languages.source, recipe.languages.target
     made = train_tokenizers(pairs, recipe.tokenizer, recipe.seed,
                             target_positions=recipe.model.max_positions - 1 if points else None,
@@ -129,7 +129,7 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     return made
 
 
-def taken_tokenizers(recipe: Recipe) -> Tokenizers | None:
+def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """Return the tokenizers of the model that the recipe names for them; None if it names none.
 
     Raises:

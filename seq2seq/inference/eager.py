@@ -22,7 +22,7 @@ from seq2seq.model.interface import State
 from seq2seq.model.language_model import CausalLayer, LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
-from seq2seq.search.topk import continuations
+from seq2seq.search.topk import topk
 
 # Zero point of quantised inputs, which are unsigned: processors with VNNI but without AMX only multiply unsigned by
 # signed bytes, and signed inputs took 400 times as long there (PyTorch 2.13).
@@ -35,7 +35,7 @@ FEW_ROWS = 6
 class EagerEngine:
     """Decodes with a copy of `model` in `precision`: fp32 or bf16. See `interface.Stepwise`."""
 
-    topk = staticmethod(continuations)
+    topk = staticmethod(topk)
     whole_search = None
 
     def __init__(self, model: Model, precision: str, device: torch.device) -> None:

@@ -36,7 +36,7 @@ from seq2seq.inference.kernel_interface import (
 from seq2seq.model.interface import Continuations, Seq2Seq, State
 from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
-from seq2seq.search.topk import continuations
+from seq2seq.search.topk import topk as default_topk
 
 # Steps that a new KV cache has room for.
 STEPS_OF_ROOM = 16
@@ -210,15 +210,15 @@ class Int8Engine:
 
     def topk(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
              normalised: bool) -> Continuations:
-        """See `search.topk.continuations`."""
+        """See `search.topk.topk`."""
         if logits.device.type != "cpu" or logits.dtype != torch.float32 or totals.dtype != np.float32:
-            return continuations(logits, totals, forbidden, must_end, count, normalised)
+            return default_topk(logits, totals, forbidden, must_end, count, normalised)
         (groups, beam), logits, totals = totals.shape, logits.contiguous(), np.ascontiguousarray(totals)
         found = np.empty((groups, count), np.float32)
         beams, ids = np.empty((2, groups, count), np.int64)
-        self.functions.choose(logits.data_ptr(), _where(totals), groups, beam, logits.shape[1], forbidden.data_ptr(),
-                              len(forbidden), _where(must_end), normalised, _where(found), _where(beams), _where(ids),
-                              count)
+        self.functions.topk(logits.data_ptr(), _where(totals), groups, beam, logits.shape[1], forbidden.data_ptr(),
+                            len(forbidden), _where(must_end), normalised, _where(found), _where(beams), _where(ids),
+                            count)
         found[found <= np.float32(LEAST)] = -np.inf
         return found, beams, ids
 

@@ -259,7 +259,7 @@ class Checker:
 
     def check_search(self, decoder: Stack, embedding: Array, places: Array, memory: Array, spans: tuple[Array, Array],
                      shape: str) -> None:
-        """Check `search` against a plain beam search that calls `step` and `choose`."""
+        """Check `search` against a plain beam search that calls `step` and `topk`."""
         (first, count), words, layers = spans, len(embedding), len(memory)
         sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
         enough = beam + int(self.random.integers(0, 3))
@@ -293,8 +293,8 @@ class Checker:
                 best = self.given(np.zeros(2 * beam))
                 parents, ids = (self.given(np.zeros(2 * beam), np.int64) for _ in range(2))
                 must_end = self.given([length == limits[sentence]], np.bool_)
-                self.functions.choose(where(logits), where(before), 1, rows, words, where(forbidden), len(forbidden),
-                                      where(must_end), False, where(best), where(parents), where(ids), 2 * beam)
+                self.functions.topk(where(logits), where(before), 1, rows, words, where(forbidden), len(forbidden),
+                                    where(must_end), False, where(best), where(parents), where(ids), 2 * beam)
                 going = [(total, [*groups[parent][1], word], past[parent].tolist())
                          for total, parent, word in zip(best, parents, ids, strict=True)
                          if word != END and total > LEAST]
@@ -348,7 +348,7 @@ class Checker:
 
         return stack, run
 
-    def check_choose(self) -> None:
+    def check_topk(self) -> None:
         groups, beam, words = self.size(40), int(self.random.integers(1, 8)), self.size(400) + 3
         count, normalised = int(self.random.integers(1, 2 * beam + 2)), bool(self.random.integers(2))
         shape = f"{groups} groups of {beam}, {words} words, the best {count}"
@@ -356,11 +356,11 @@ class Checker:
         totals = self.given(-self.random.exponential(size=(groups, beam)))
         forbidden = self.given(self.random.choice([0, 1, *range(3, words)], min(3, words - 1), replace=False), np.int64)
         must_end = self.given(self.random.random(groups) < 0.3, np.bool_) if self.random.random() < 0.7 else None
-        given = self.room("choose", logits.shape, np.float32)
+        given = self.room("topk", logits.shape, np.float32)
         given[:] = logits
-        found, beams, ids = (self.room("choose", (groups, count), dtype) for dtype in (np.float32, np.int64, np.int64))
-        self.functions.choose(where(given), where(totals), groups, beam, words, where(forbidden), len(forbidden),
-                              where(must_end), normalised, where(found), where(beams), where(ids), count)
+        found, beams, ids = (self.room("topk", (groups, count), dtype) for dtype in (np.float32, np.int64, np.int64))
+        self.functions.topk(where(given), where(totals), groups, beam, words, where(forbidden), len(forbidden),
+                            where(must_end), normalised, where(found), where(beams), where(ids), count)
         self.unharmed(shape)
         wide = logits.astype(np.float64)
         if not normalised:
@@ -375,15 +375,15 @@ class Checker:
         possible = np.zeros((groups, count), bool)
         possible[:, : order.shape[1]] = order > -np.inf
         if (found[~possible] > LEAST / 2).any() or not (found[possible] > LEAST / 2).all():
-            raise Fault(f"choose gives another number of continuations ({shape})")
+            raise Fault(f"topk gives another number of continuations ({shape})")
         full = np.full((groups, count), -np.inf)
         full[:, : order.shape[1]] = order
-        self.same("choose", found[possible], full[possible], 1e-5, shape)
+        self.same("topk", found[possible], full[possible], 1e-5, shape)
         group, place = np.nonzero(possible)
         if not ((beams[possible] < beam).all() and (ids[possible] < words).all() and
                 (beams[possible] >= 0).all() and (ids[possible] >= 0).all()):
-            raise Fault(f"choose names continuations that do not exist ({shape})")
-        self.same("choose", wide[group, beams[possible], ids[possible]], found[possible], 1e-5, shape)
+            raise Fault(f"topk names continuations that do not exist ({shape})")
+        self.same("topk", wide[group, beams[possible], ids[possible]], found[possible], 1e-5, shape)
 
     def size(self, largest: int) -> int:
         """Return a random size from 1 to `largest`; with probability 0.4 one up to 24."""
@@ -406,7 +406,7 @@ def check(library: Path, shapes: int, seed: int, exact: bool, done: Callable[[],
     checker = Checker(library, seed, exact)
     for _ in range(shapes):
         for one in (checker.check_add_and_norm, checker.check_product, checker.check_attend_past,
-                    checker.check_attend_source, checker.check_stack, checker.check_choose):
+                    checker.check_attend_source, checker.check_stack, checker.check_topk):
             checker.begin()
             one()
         done()

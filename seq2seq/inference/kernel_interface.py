@@ -72,5 +72,5 @@ class Functions:
                           POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 3, SIZE)
         self.search = typed(loaded.search, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, SIZE,
                             *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3, *(POINTER,) * 4)
-        self.choose = typed(loaded.choose, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
-                            *(POINTER,) * 3, SIZE)
+        self.topk = typed(loaded.topk, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
+                          *(POINTER,) * 3, SIZE)

@@ -884,12 +884,12 @@ constexpr long WORDS = 16 * PANEL;
 
 // Top-k with log-softmax in one pass: for each row the log of the sum of exp of all logits, and the best words. `show`
 // gets the logits in blocks of WORDS.
-struct Choice {
+struct BestWords {
     const long count;                                                           // number of best words for each row
     std::vector<float> largest, sum, end;
     std::vector<Continuation> best;
 
-    Choice(long rows, long count) : count(count), largest(rows), sum(rows), end(rows), best(rows * count) {}
+    BestWords(long rows, long count) : count(count), largest(rows), sum(rows), end(rows), best(rows * count) {}
 
     void begin() {
         std::fill(largest.begin(), largest.end(), LEAST);
@@ -931,7 +931,7 @@ struct Choice {
 
     // Finds the best `count` continuations of a group of `beam` hypotheses from row `first` on. before: their log p.
     // must_end: only `</s>` may follow. normalised: the logits are used as they are, without log-softmax.
-    void choose(long first, long beam, const float* before, bool must_end, bool normalised, Continuation* found) const {
+    void topk(long first, long beam, const float* before, bool must_end, bool normalised, Continuation* found) const {
         std::fill_n(found, count, NONE);
         for (long place = 0; place < beam; ++place) {
             const long row = first + place;
@@ -1007,7 +1007,7 @@ void search_some(const Search& given, long some, Take take) {
     const auto cache = room_for<Brief>(layers * layer_stride);
     const auto logits = room_for<float>(capacity * WORDS);
     Rows rows(given.decoder, capacity);
-    Choice choice(capacity, candidates);
+    BestWords best_words(capacity, candidates);
     std::vector<Continuation> best(candidates);
     Hypotheses now(capacity, given.longest), after(capacity, given.longest);
     std::vector<int32_t> length(capacity), first(capacity), count(capacity);
@@ -1034,18 +1034,18 @@ void search_some(const Search& given, long some, Take take) {
                     now.past.data(), given.longest, length.data(), given.memory, given.memory_stride, first.data(),
                     count.data()}, 0);
         rows.levels.take(rows.entering.get(), rows.rows, d_model);
-        choice.begin();
+        best_words.begin();
         for (long begin = 0; begin < words; begin += WORDS) {
             const long end = std::min(begin + WORDS, words);
             rows.levels.multiply(*given.decoder.last, begin, end, logits.get(), WORDS, rows.rows);
             for (row = 0; row < rows.rows; ++row)
-                choice.show(row, &logits[row * WORDS], begin, end, given.forbidden, given.number_forbidden);
+                best_words.show(row, &logits[row * WORDS], begin, end, given.forbidden, given.number_forbidden);
         }
         row = 0;
         stay.clear();
         after.rows = 0;
         for (const Sentence& one : searched) {
-            choice.choose(row, one.width, &now.totals[row], given.limits[one.number] <= one.length + 1, false, best.data());
+            best_words.topk(row, one.width, &now.totals[row], given.limits[one.number] <= one.length + 1, false, best.data());
             int64_t& found = given.found[one.number];
             for (long rank = 0; rank < given.beam; ++rank) {
                 if (best[rank].word != END || !(best[rank].total > LEAST)) continue;
@@ -1081,19 +1081,19 @@ void search_some(const Search& given, long some, Take take) {
 
 extern "C" {
 
-void choose(float* logits, const float* totals, long groups, long beam, long words, const int64_t* forbidden,
-            long number_forbidden, const bool* must_end, bool normalised, float* best_totals, int64_t* beams, int64_t* ids,
-            long count) {
+void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* forbidden,
+          long number_forbidden, const bool* must_end, bool normalised, float* best_totals, int64_t* beams, int64_t* ids,
+          long count) {
 #pragma omp parallel for if (groups * beam > MANY_ROWS)
     for (long group = 0; group < groups; ++group) {
-        Choice choice(beam, count);
-        choice.begin();
+        BestWords best_words(beam, count);
+        best_words.begin();
         for (long row = 0; row < beam; ++row)
             for (long begin = 0; begin < words; begin += WORDS)
-                choice.show(row, logits + (group * beam + row) * words + begin, begin, std::min(begin + WORDS, words),
-                            forbidden, number_forbidden);
+                best_words.show(row, logits + (group * beam + row) * words + begin, begin, std::min(begin + WORDS, words),
+                                forbidden, number_forbidden);
         std::vector<Continuation> found(count);
-        choice.choose(0, beam, totals + group * beam, must_end && must_end[group], normalised, found.data());
+        best_words.topk(0, beam, totals + group * beam, must_end && must_end[group], normalised, found.data());
         for (long rank = 0; rank < count; ++rank) {
             best_totals[group * count + rank] = found[rank].total;
             beams[group * count + rank] = found[rank].beam;

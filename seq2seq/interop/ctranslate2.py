@@ -33,7 +33,7 @@ from seq2seq.recipe.document import read_yaml, write_yaml
 from seq2seq.search.beam import Hypothesis
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.directories import read_file
-from seq2seq.tokenizers.marian_vocabulary import Numbered
+from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
 from seq2seq.translation.search_setup import Decoding, Found, Part
 from seq2seq.translation.translator import PairScore, Translator
@@ -222,11 +222,11 @@ def readme(exportable: Exportable, quantization: str) -> str:
     """Return the README of an exported model: instructions and code to run it."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     files = list(tokenizers.files())
-    imported = isinstance(tokenizers.source, Numbered)
+    imported = isinstance(tokenizers.source, MarianVocabulary)
     encode, imports = WITH_WORDS, ""
     if recipe.tokenizer.type != "words" or imported:
         token = f"[{tokenizers.source.language!r}] + " if (
-            isinstance(tokenizers.source, Numbered) and tokenizers.source.language) else ""
+            isinstance(tokenizers.source, MarianVocabulary) and tokenizers.source.language) else ""
         encode = WITH_SENTENCEPIECE.format(
             files=repr((files[0], files[min(1, len(files) - 1)])), token=token,
             spaces='.replace("\\u2581", " ").strip()' if imported else "")

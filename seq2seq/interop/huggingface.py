@@ -23,7 +23,7 @@ from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
-from seq2seq.tokenizers.marian_vocabulary import LANGUAGE, Numbered
+from seq2seq.tokenizers.marian_vocabulary import LANGUAGE, MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
@@ -89,7 +89,7 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     tokenizers, ids = _vocabularies(folder, config, about, target_language)
     weights = weights_from(theirs, section, *ids)
     source, target = _languages(name, about, source_language, target_language)
-    token = tokenizers.source.language if isinstance(tokenizers.source, Numbered) else None
+    token = tokenizers.source.language if isinstance(tokenizers.source, MarianVocabulary) else None
     recipe = {
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(name).resolve().name).lstrip("_.-") or "imported",
         "languages": {"source": source, "target": target},
@@ -103,7 +103,7 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     text = HEADER.format(name=name) + write_yaml(recipe)
     parse_recipe(text, folder / RECIPE, alone=True)
     parameters = sum(weight.numel() for weight in weights.values())
-    languages = tokenizers.source.languages if isinstance(tokenizers.source, Numbered) else []
+    languages = tokenizers.source.languages if isinstance(tokenizers.source, MarianVocabulary) else []
     return Imported(parameters, source, target, languages, token), weights, text, tokenizers.files()
 
 
@@ -230,7 +230,7 @@ def _read_ids(path: Path) -> dict[str, int]:
 
 def _vocabulary(model: bytes, ids: Mapping[str, int], language: str | None, where: str) -> Vocabulary:
     """A sentencepiece model with these ids; where they are its own, as in what we export, nothing but the model."""
-    numbered = Numbered(model, ids, language, where)
+    numbered = MarianVocabulary(model, ids, language, where)
     try:
         own = Tokenizer(model, where)
     except TokenizerError:

@@ -23,7 +23,7 @@ from seq2seq.interop.parity import (
     write_gated,
 )
 from seq2seq.model.load_model import stored_weights
-from seq2seq.tokenizers.marian_vocabulary import Numbered
+from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
 from seq2seq.translation.translator import PairScore, Translation
 
@@ -114,7 +114,7 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     sides = (tokenizers.source, tokenizers.target)
     for side, name in zip(sides, ("source.spm", "target.spm"), strict=True):
-        (directory / name).write_bytes(side.sentencepiece if isinstance(side, Numbered) else side.model)
+        (directory / name).write_bytes(side.sentencepiece if isinstance(side, MarianVocabulary) else side.model)
     for side, name in zip(sides[: 1 if tokenizers.joint else 2], ("vocab.json", "target_vocab.json"), strict=False):
         (directory / name).write_text(json.dumps(_ids(side), ensure_ascii=False, indent=1), encoding="utf-8")
     unknown, start, end = tokenizers.source.pieces([UNKNOWN_ID, START_ID, END_ID])
@@ -135,7 +135,7 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 def _token(exportable: Exportable) -> str:
     """Return the language token, with a space, that every source must begin with; "" without one."""
     source = exportable.tokenizers.source
-    return f"{source.language} " if isinstance(source, Numbered) and source.language else ""
+    return f"{source.language} " if isinstance(source, MarianVocabulary) and source.language else ""
 
 
 class MarianTranslator:

@@ -359,7 +359,7 @@ class CrossAttention(nn.Module):
     def _attend_hard(self, hidden: Tensor, projected: tuple[Tensor, Tensor], sentences: Sentences,
                      memory_sentences: Sentences) -> tuple[Tensor, Choices | None]:
         weights = _weights(projected, sentences, memory_sentences, False, None, self.weighing)
-        chosen, log_probability = choose(weights, self.training)
+        chosen, log_probability = select_position(weights, self.training)
         attended = pack(chosen @ unpack(projected[1], memory_sentences)[1], sentences)
         if log_probability is None:
             return attended, None
@@ -402,7 +402,7 @@ class CrossAttention(nn.Module):
             # are read once for the whole beam and never copied.
             sentences, heads, _, head_size = keys.shape
             query = project(hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
-            attended = choose(weighing(query, keys, bias), draw=False)[0] @ values if hard else attend(
+            attended = select_position(weighing(query, keys, bias), draw=False)[0] @ values if hard else attend(
                 query, keys, values, bias, weighing)
             return output(by_row(attended))
 
@@ -424,7 +424,7 @@ def _weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sent
                                                       query.dtype)))
 
 
-def choose(weights: Tensor, draw: bool) -> tuple[Tensor, Tensor | None]:
+def select_position(weights: Tensor, draw: bool) -> tuple[Tensor, Tensor | None]:
     """Choose one position of each distribution: (…, keys) -> one-hot of the same shape, and log p of the choice, (…).
 
     draw: sample the position; otherwise take the most probable one, without log p. When sampling, a random half of the

@@ -185,11 +185,11 @@ hypothesis in its group, and id of the next token. If there are too few continua
 
 
 class TopK(Protocol):
-    """Function that finds the best continuations: `search.topk.continuations`, or a faster one with equal results."""
+    """Function that finds the best continuations: `search.topk.topk`, or a faster one with equal results."""
 
     def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
                  normalised: bool) -> Continuations:
-        """See `search.topk.continuations`."""
+        """See `search.topk.topk`."""
 
 
 class Engine(Stepwise, Protocol):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seq2seq.data.batching import Batch
-from seq2seq.model.attention import Weighing, by_row, choose, linear
+from seq2seq.model.attention import Weighing, by_row, linear, select_position
 from seq2seq.model.copying import CopiedSource, CopyHead
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings
@@ -113,7 +113,7 @@ class SourceAttention(nn.Module):
         weights, choices = self.weights(query, source), None
         chosen = weights
         if self.hard:
-            chosen, log_probability = choose(weights, self.training)
+            chosen, log_probability = select_position(weights, self.training)
             if log_probability is not None:
                 choices = Choices(by_row(log_probability[..., None]).sum(1), self.baseline(query.detach()).squeeze(1))
         return by_row(chosen @ source.values), weights, choices

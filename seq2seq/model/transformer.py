@@ -63,8 +63,8 @@ class Residual(nn.Module):
 
     def leave(self, hidden: Tensor, output: Tensor) -> Tensor:
         """Add the sublayer's output to the residual stream, (rows, d_model)."""
-        joined = hidden + self.dropout(output)
-        return joined if self.pre_norm else self.norm(joined)
+        summed = hidden + self.dropout(output)
+        return summed if self.pre_norm else self.norm(summed)
 
     def stepping(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
         """Return `enter` and `leave` for decoding: without dropout; `leave` overwrites the sublayer's output."""

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from seq2seq.model.interface import Stepwise, TopK, WholeSearch
-from seq2seq.search.topk import ban, continuations, log_sum_exp, on_host
+from seq2seq.search.topk import ban, log_sum_exp, on_host
+from seq2seq.search.topk import topk as default_topk
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 
@@ -149,7 +150,7 @@ def search(
     max_lengths: Sequence[int], normaliser: LengthNormaliser, banned: Sequence[int] = (), n_best: int = 1,
     score_functions: Sequence[ScoreFunction] = (), constraints: Sequence[ScoreFunction] = (),
     selection: Selection | None = None, groups: int = 1, patience: float = 1.0,
-    bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False, topk: TopK = continuations,
+    bonus: Callable[[Any], Tensor] | None = None, normalised: bool = False, topk: TopK = default_topk,
     whole_search: WholeSearch | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the best hypotheses of each sentence.

@@ -15,7 +15,7 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 
 @dataclass(frozen=True)
-class JoinedState:
+class EnsembleState:
     """State of each model. attention: (rows, longest_source), the mean over the models; None if a model has none."""
 
     states: tuple[Any, ...]
@@ -25,9 +25,9 @@ class JoinedState:
         weights = [state.attention for state in self.states]
         return None if any(each is None for each in weights) else torch.stack(weights).mean(0)
 
-    def select(self, rows: Tensor) -> JoinedState:
+    def select(self, rows: Tensor) -> EnsembleState:
         """See `interface.State.select`."""
-        return JoinedState(tuple(state.select(rows) for state in self.states))
+        return EnsembleState(tuple(state.select(rows) for state in self.states))
 
 
 class Ensemble:
@@ -45,17 +45,17 @@ class Ensemble:
         self.max_positions = min(model.max_positions for model in models)
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
-              keep_attention: bool = False) -> JoinedState:
+              keep_attention: bool = False) -> EnsembleState:
         """See `interface.Stepwise.start`."""
-        return JoinedState(tuple(model.start(source, source_offsets, longest_source, keep_attention)
-                                 for model in self.models))
+        return EnsembleState(tuple(model.start(source, source_offsets, longest_source, keep_attention)
+                                   for model in self.models))
 
-    def step(self, last_tokens: Tensor, state: JoinedState) -> tuple[Tensor, JoinedState]:
+    def step(self, last_tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
         """See `interface.Stepwise.step`."""
         steps = [model.step(last_tokens, each) for model, each in zip(self.models, state.states, strict=True)]
         each = torch.stack([_log_probabilities(logits) for logits, _ in steps])
-        joined = each.mean(0) if self.mean == "log_probability" else each.logsumexp(0) - math.log(len(steps))
-        return joined, JoinedState(tuple(after for _, after in steps))
+        mean = each.mean(0) if self.mean == "log_probability" else each.logsumexp(0) - math.log(len(steps))
+        return mean, EnsembleState(tuple(after for _, after in steps))
 
 
 class Fusion:

@@ -22,8 +22,8 @@ BLOCK = 64
 CACHED_ELEMENTS = 500_000
 
 
-def continuations(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
-                  normalised: bool) -> Continuations:
+def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
+         normalised: bool) -> Continuations:
     """Return the `count` best continuations of each group of hypotheses.
 
     Args:
@@ -59,7 +59,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
-    """Set the logits, (rows, vocab_size), of tokens that may not follow to -inf; see `continuations`."""
+    """Set the logits, (rows, vocab_size), of tokens that may not follow to -inf; see `topk`."""
     logits.index_fill_(1, forbidden, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()

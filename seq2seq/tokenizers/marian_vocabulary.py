@@ -29,11 +29,11 @@ from seq2seq.tokenizers.vocabulary import (
     refuse_surrogates,
 )
 
-NUMBERING_FILE = "vocabulary.json"
+VOCABULARY_FILE = "vocabulary.json"
 LANGUAGE = re.compile(r">>.*?<<")
 
 
-class Numbered(Vocabulary):
+class MarianVocabulary(Vocabulary):
     """Sentencepiece model with an id for each piece.
 
     A text may begin with a language token, which is one piece if the vocabulary has it.
@@ -70,7 +70,7 @@ class Numbered(Vocabulary):
         return [name for name in self._names if LANGUAGE.fullmatch(name)]
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
-        return isinstance(other, Numbered) and self.ids == other.ids
+        return isinstance(other, MarianVocabulary) and self.ids == other.ids
 
     @cached_property
     def control_ids(self) -> list[int]:
@@ -151,14 +151,15 @@ class Numbered(Vocabulary):
         return SubwordSampler(self._processor)
 
 
-def numbering_of(source: Numbered, target: Numbered) -> bytes:
+def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes:
     """Return the contents of vocabulary.json: piece -> id, once if both languages share one vocabulary."""
     ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
     return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
 
 
-def read_numbering(contents: bytes, models: tuple[bytes, bytes], where: str) -> tuple[Numbered, Numbered]:
-    """Read the contents of `numbering_of`, with the sentencepiece models of source and target.
+def read_vocabularies(contents: bytes, models: tuple[bytes, bytes], where: str
+                      ) -> tuple[MarianVocabulary, MarianVocabulary]:
+    """Read the contents of `vocabulary_json`, with the sentencepiece models of source and target.
 
     Raises:
         TokenizerError: vocabulary.json or a model is damaged.
@@ -168,6 +169,7 @@ def read_numbering(contents: bytes, models: tuple[bytes, bytes], where: str) -> 
         source, target = (found["joint"],) * 2 if "joint" in found else (found["source"], found["target"])
         if not all(isinstance(index, int) for ids in (source, target) for index in ids.values()):
             raise ValueError
-        return Numbered(models[0], source, found["language"], where), Numbered(models[1], target, None, where)
+        return (MarianVocabulary(models[0], source, found["language"], where),
+                MarianVocabulary(models[1], target, None, where))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TokenizerError(f"{where}/{NUMBERING_FILE} is damaged: copy it again.") from error
+        raise TokenizerError(f"{where}/{VOCABULARY_FILE} is damaged: copy it again.") from error

@@ -17,7 +17,7 @@ import sentencepiece
 
 from seq2seq.compression import regular_bytes
 from seq2seq.errors import TokenizerError
-from seq2seq.tokenizers.marian_vocabulary import NUMBERING_FILE, Numbered, numbering_of, read_numbering
+from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
@@ -175,9 +175,9 @@ class Tokenizers:
 
     def files(self) -> dict[str, bytes]:
         """Return the contents of the model files of a bundle, by file name."""
-        if isinstance(self.source, Numbered) and isinstance(self.target, Numbered):
+        if isinstance(self.source, MarianVocabulary) and isinstance(self.target, MarianVocabulary):
             return {SOURCE_FILE: self.source.sentencepiece, TARGET_FILE: self.target.sentencepiece,
-                    NUMBERING_FILE: numbering_of(self.source, self.target)}
+                    VOCABULARY_FILE: vocabulary_json(self.source, self.target)}
         if self.joint:
             return {JOINT_FILE: self.source.model}
         return {SOURCE_FILE: self.source.model, TARGET_FILE: self.target.model}
@@ -192,9 +192,9 @@ class Tokenizers:
         if JOINT_FILE in files:
             joint = _read(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
             return Tokenizers(joint, joint)
-        if SOURCE_FILE in files and TARGET_FILE in files and NUMBERING_FILE in files:
+        if SOURCE_FILE in files and TARGET_FILE in files and VOCABULARY_FILE in files:
             models = files[SOURCE_FILE], files[TARGET_FILE]
-            return Tokenizers(*read_numbering(files[NUMBERING_FILE], models, where))
+            return Tokenizers(*read_vocabularies(files[VOCABULARY_FILE], models, where))
         if SOURCE_FILE in files and TARGET_FILE in files:
             return Tokenizers(*(_read(files[name], f"{where}/{name}") for name in (SOURCE_FILE, TARGET_FILE)))
         raise TokenizerError(f"{where} has no tokenizer: expected {JOINT_FILE}, or {SOURCE_FILE} and {TARGET_FILE}.")
@@ -207,7 +207,7 @@ class Tokenizers:
     @staticmethod
     def file_names(directory: str | Path) -> list[str]:
         """Return the names of the tokenizer files in a directory."""
-        names = (JOINT_FILE, SOURCE_FILE, TARGET_FILE, NUMBERING_FILE)
+        names = (JOINT_FILE, SOURCE_FILE, TARGET_FILE, VOCABULARY_FILE)
         return [name for name in names if (Path(directory) / name).exists()]
 
     @staticmethod

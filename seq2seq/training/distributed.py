@@ -1,7 +1,8 @@
-"""Several processes that train one model (`torchrun`), on one machine or many: what each does, and what they sum up.
+"""Distributed training with `torchrun`, on one machine or many.
 
-All of them hold the same weights, plan the same steps and decide the same; each computes its share of a step's parts
-and of the validation sentences. The first one alone writes to the run. A process by itself is a group of one.
+All ranks hold the same weights, plan the same steps and take the same decisions; each computes its share of a step's
+micro-batches and of the validation sentences. Only the main rank, rank 0, writes to the run. A training without
+`torchrun` is a process group of one rank.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from seq2seq import console
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
-from seq2seq.translation.translator import Progress, Translation, Translator, numbered
+from seq2seq.translation.translator import ReportProgress, Translation, Translator, numbered
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,89 +31,90 @@ LONGEST_WAIT = timedelta(hours=12)
 """Longest wait for work of the main rank alone, such as the preparation of a large corpus."""
 
 
-class Group:
+class ProcessGroup:
     """Process group of a distributed training, as seen by one rank.
 
     rank: of this process, from 0. size: world size.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.world_size = rank, size
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """True on the main rank, the only one that writes."""
         return self.rank == 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait until all ranks have called this."""
-        if self.size > 1:
-            with lost_process_told():
+        if self.world_size > 1:
+            with explain_lost_rank():
                 dist.barrier()
 
-    def first_of_all(self, make: Callable[[], Result]) -> Result:
+    def main_rank_first(self, make: Callable[[], Result]) -> Result:
         """Call `make` on all ranks, on the main rank first, so that the others find its files; returns the result."""
-        if self.first:
+        if self.is_main:
             made = make()
-            self.wait()
+            self.barrier()
             return made
-        self.wait()
+        self.barrier()
         return make()
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
         """Return this rank's share of the items."""
-        return items[self.rank :: self.size]
+        return items[self.rank :: self.world_size]
 
-    def collect(self, items: Sequence[Item]) -> list[Item]:
+    def gather(self, items: Sequence[Item]) -> list[Item]:
         """Gather the results of all ranks for their `share`, in the original order."""
-        if self.size == 1:
+        if self.world_size == 1:
             return list(items)
-        of_each: list[Any] = [None] * self.size
-        with lost_process_told():
+        of_each: list[Any] = [None] * self.world_size
+        with explain_lost_rank():
             dist.all_gather_object(of_each, list(items))
         whole: list[Any] = [None] * sum(map(len, of_each))
         for rank, made in enumerate(of_each):
-            whole[rank :: self.size] = made
+            whole[rank :: self.world_size] = made
         return whole
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks."""
-        if self.size == 1:
+        if self.world_size == 1:
             return
-        with lost_process_told():
+        with explain_lost_rank():
             for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 work.wait()
 
-    def largest(self, number: int, device: torch.device) -> int:
+    def maximum(self, number: int, device: torch.device) -> int:
         """Return the maximum of a number over all ranks."""
-        if self.size == 1:
+        if self.world_size == 1:
             return number
         largest = torch.tensor(number, device=device)
-        with lost_process_told():
+        with explain_lost_rank():
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return int(largest)
 
-    def parts(self, parts: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    def micro_batches(self, micro_batches: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
         """Return this rank's micro-batches of a step, each with its path.
 
         The path is the index of the micro-batch, then 0 or 1 for every time it was split in half. If a step has fewer
         micro-batches than there are ranks, they are split. The gradient stays the same, but dropout, which depends on
         the path, then depends on the number of ranks.
         """
-        paths: list[tuple[tuple[int, ...], np.ndarray]] = [((number,), part) for number, part in enumerate(parts)]
-        while len(paths) < self.size and any(len(part) > 1 for _, part in paths):
+        paths: list[tuple[tuple[int, ...], np.ndarray]] = [
+            ((number,), pairs) for number, pairs in enumerate(micro_batches)]
+        while len(paths) < self.world_size and any(len(pairs) > 1 for _, pairs in paths):
             # Splits the first of those with the most pairs, so that all ranks split alike.
             place = max(range(len(paths)), key=lambda index: (len(paths[index][1]), -index))
-            path, part = paths[place]
-            paths[place : place + 1] = [((*path, 0), part[::2]), ((*path, 1), part[1::2])]
-        return paths[self.rank :: self.size]
+            path, pairs = paths[place]
+            paths[place : place + 1] = [((*path, 0), pairs[::2]), ((*path, 1), pairs[1::2])]
+        return paths[self.rank :: self.world_size]
 
 
-ALONE = Group()
+SINGLE_PROCESS = ProcessGroup()
 
 
 @contextmanager
-def joined(device: str = "auto") -> Iterator[Group]:
+def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     """Join the process group that `torchrun` has started, or yield a group of one.
 
     device: of the recipe. Each process uses the GPU of its local rank.
@@ -121,7 +123,7 @@ def joined(device: str = "auto") -> Iterator[Group]:
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     if ":" in device:
         raise UserError(f"training.device: {device} is one device, and {size} processes train together. Use cuda, of "
@@ -134,35 +136,35 @@ def joined(device: str = "auto") -> Iterator[Group]:
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes of this training cannot find each other: {error}. Start them all by "
                         "one torchrun command on each machine.") from error
-    group = Group(dist.get_rank(), size)
+    group = ProcessGroup(dist.get_rank(), size)
     try:
-        if not group.first:
+        if not group.is_main:
             console.be_silent()
         yield group
     finally:
         dist.destroy_process_group()
 
 
-class SharedTranslator(Translator):
+class DistributedTranslator(Translator):
     """Translator that translates its rank's share of the lines; all ranks get all translations."""
 
-    def __init__(self, translator: Translator, group: Group) -> None:
+    def __init__(self, translator: Translator, group: ProcessGroup) -> None:
         self.__dict__.update(vars(translator))
         self.group = group
 
-    def translate(self, lines: Sequence[Any], *, progress: Progress | None = None,
+    def translate(self, lines: Sequence[Any], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`."""
         # Sorted by length before they are shared, so that all ranks have equal work.
         requests = list(numbered(lines))
         order = sorted(range(len(requests)), key=lambda number: len(requests[number].text))
         mine = [requests[number] for number in self.group.share(order)]
-        found = self.group.collect(super().translate(mine, progress=progress, **decoding))
+        found = self.group.gather(super().translate(mine, progress=progress, **decoding))
         return [found[place] for place in np.argsort(order)] if order else []
 
 
 @contextmanager
-def lost_process_told() -> Iterator[None]:
+def explain_lost_rank() -> Iterator[None]:
     """Turn the error of a broken connection into a UserError that says what to do."""
     try:
         yield

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, fitting, gather, of_like_length
+from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.model.loss import LossSum, training_loss
@@ -69,38 +69,38 @@ class StepGradients:
         self.shape = shape if most_tokens is None else None
         self.longest, self.most_tokens = longest, most_tokens
 
-    def add_up(self, corpus: EncodedCorpus, step: int,
-               parts: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> StepSums:
+    def accumulate(self, corpus: EncodedCorpus, step: int,
+                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> StepSums:
         """Sum the gradients of some micro-batches of a step in `weights`.
 
-        parts: micro-batches with their paths: the index in the step, then 0 or 1 for every time it was split in half.
+        micro_batches: with their paths: the index in the step, then 0 or 1 for every time it was split in half.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
         sums, gradients = StepSums(self.computing_weights[0].device), list[Tensor]()
-        waiting = list(parts)
+        waiting = list(micro_batches)
         while waiting:
-            path, part = waiting.pop(0)
-            pieces = list(self._small_enough(corpus, part))
-            if len(pieces) == 1 and not self._add_part(corpus, (step, *path), part, sums, gradients):
-                self._lower_budget(corpus, part)
-                pieces = [part[::2], part[1::2]]
+            path, pairs = waiting.pop(0)
+            pieces = list(self._small_enough(corpus, pairs))
+            if len(pieces) == 1 and not self._add_micro_batch(corpus, (step, *path), pairs, sums, gradients):
+                self._lower_budget(corpus, pairs)
+                pieces = [pairs[::2], pairs[1::2]]
             if len(pieces) > 1:
                 waiting = [((*path, number), piece) for number, piece in enumerate(pieces)] + waiting
         for weight, gradient in zip(self.weights, gradients or map(torch.zeros_like, self.weights), strict=True):
             weight.grad = gradient
         return sums
 
-    def _small_enough(self, corpus: EncodedCorpus, part: np.ndarray) -> Iterator[np.ndarray]:
-        if self.most_tokens is not None and len(part) > 1 and _tokens(corpus, part) > self.most_tokens:
-            yield from (part[::2], part[1::2])
+    def _small_enough(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
+        if self.most_tokens is not None and len(pairs) > 1 and _tokens(corpus, pairs) > self.most_tokens:
+            yield from (pairs[::2], pairs[1::2])
         elif self.shape is not None:
-            yield from fitting(corpus, part, self.shape)
+            yield from split_to_shape(corpus, pairs, self.shape)
         else:
-            yield from of_like_length(corpus, part)
+            yield from split_by_length(corpus, pairs)
 
-    def _add_part(self, corpus: EncodedCorpus, path: tuple[int, ...], part: np.ndarray, sums: StepSums,
-                  gradients: list[Tensor]) -> bool:
+    def _add_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray, sums: StepSums,
+                         gradients: list[Tensor]) -> bool:
         """Add gradients and sums of a micro-batch to those of the step. Returns False, adding nothing, if out of
         memory.
 
@@ -109,7 +109,7 @@ class StepGradients:
         device = self.computing_weights[0].device
         try:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
-            batch = gather(corpus, part, self.shape or Shape.rounded(corpus, part, self.longest)).to(device)
+            batch = gather(corpus, pairs, self.shape or Shape.rounded(corpus, pairs, self.longest)).to(device)
             loss = training_loss(self.computing(batch), batch.target_output, batch.target_count, self.label_smoothing)
             loss.total.backward()
         except RuntimeError as error:
@@ -126,13 +126,13 @@ class StepGradients:
             torch._foreach_add_(gradients, found)
         else:
             gradients += found
-        sums.add(loss, int(corpus.source.lengths_of(part).sum()))
+        sums.add(loss, int(corpus.source.lengths_of(pairs).sum()))
         return True
 
-    def _lower_budget(self, corpus: EncodedCorpus, part: np.ndarray) -> None:
-        tokens = _tokens(corpus, part)
-        if len(part) == 1:
-            where = "" if corpus.lines is None else f" It is on line {int(corpus.lines[part[0]])} of its corpus."
+    def _lower_budget(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
+        tokens = _tokens(corpus, pairs)
+        if len(pairs) == 1:
+            where = "" if corpus.lines is None else f" It is on line {int(corpus.lines[pairs[0]])} of its corpus."
             raise UserError(f"memory does not suffice for a single pair of {tokens:,} tokens.{where} Take it out, "
                             "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
         if self.computing_weights[0].is_cuda:
@@ -148,5 +148,5 @@ def gradient_of(weight: Tensor) -> Tensor:
     return weight.grad
 
 
-def _tokens(corpus: EncodedCorpus, part: np.ndarray) -> int:
-    return int(corpus.source.lengths_of(part).sum() + corpus.target.lengths_of(part).sum())
+def _tokens(corpus: EncodedCorpus, pairs: np.ndarray) -> int:
+    return int(corpus.source.lengths_of(pairs).sum() + corpus.target.lengths_of(pairs).sum())

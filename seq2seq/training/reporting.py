@@ -10,7 +10,7 @@ from seq2seq import console
 from seq2seq.model.loss import perplexity
 from seq2seq.storage.run_directory import TENSORBOARD
 from seq2seq.training.learning_curves import CURVES
-from seq2seq.training.train_state import Progress
+from seq2seq.training.train_state import TrainState
 
 
 def announce(run: Path, sizes: str, step: int, smoothed: bool) -> None:
@@ -31,21 +31,21 @@ def announce(run: Path, sizes: str, step: int, smoothed: bool) -> None:
         console.say(f"going on after step {step:,}")
 
 
-def take_window(progress: Progress, learning_rate: float) -> dict[str, float]:
+def take_window(state: TrainState, learning_rate: float) -> dict[str, float]:
     """Empty the window of sums since the last log line; return its means, none if all its steps were skipped."""
-    window, progress.window = progress.window, {}
-    progress.seconds += window["seconds"]
+    window, state.window = state.window, {}
+    state.seconds += window["seconds"]
     if "steps" not in window:
         return {}
     tokens = window["target_tokens"]
     return {
-        "epoch": progress.epoch,
+        "epoch": state.epoch,
         "loss": window["loss"] / tokens,
         "perplexity": perplexity(window["likelihood"], int(tokens)),
         "learning_rate": learning_rate,
         "gradient_norm": window["gradient_norm"] / window["steps"],
         "tokens_per_second": (window["source_tokens"] + tokens) / window["seconds"],
-        "seconds": progress.seconds,
+        "seconds": state.seconds,
     }
 
 

@@ -20,7 +20,7 @@ HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "exact": True, "loss": False, "p
 
 
 @dataclass
-class Progress:
+class TrainState:
     """Train state saved with every checkpoint; JSON values only.
 
     step: optimizer steps done. epoch, step_in_epoch: position of the next step. best_score, best_step: by the recipe's

@@ -20,7 +20,7 @@ from seq2seq.data.batching import Shape, derived_seed, plan_epoch
 from seq2seq.data.corpus import look_at_first_lines
 from seq2seq.data.preparation import SYNTHETIC, prepare, train_or_load_tokenizers
 from seq2seq.data.sampled_epochs import SampledEpochs
-from seq2seq.devices import choose_device, choose_dtype, describe, make_deterministic, settle_process
+from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
 from seq2seq.model import build_model
@@ -45,14 +45,14 @@ from seq2seq.storage.checkpoints import (
 from seq2seq.storage.locks import lock_run
 from seq2seq.storage.run_directory import Log, NoLog, admit, move_aside, recipe_checksum
 from seq2seq.storage.tokenizer_files import checksums_of
-from seq2seq.training.distributed import ALONE, Group, SharedTranslator, joined
+from seq2seq.training.distributed import SINGLE_PROCESS, DistributedTranslator, ProcessGroup, join_process_group
 from seq2seq.training.divergence import Diverged, can_go_back, diverged, go_back, require_sane
 from seq2seq.training.gradients import StepGradients, gradient_of
 from seq2seq.training.learning_curves import draw_curves
 from seq2seq.training.optimizers import build_optimizer, learning_rate, scale_gradients, update_moving_average
 from seq2seq.training.reporting import announce, figure, progress_figures, take_window
 from seq2seq.training.synthetic_text import with_synthetic_text
-from seq2seq.training.train_state import Progress
+from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Measured, Validation, require_held_out
 from seq2seq.translation.translator import Translator
 
@@ -72,43 +72,43 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     run = Path(run)
-    settle_process(recipe.training.threads)
-    with joined(recipe.training.device) as group, ExitStack() as stack:
+    configure_process(recipe.training.threads)
+    with join_process_group(recipe.training.device) as group, ExitStack() as stack:
         require_held_out(recipe)
-        if group.first:
+        if group.is_main:
             if restart and run.exists():
                 with lock_run(run):
                     console.say(f"the old run is now {move_aside(recipe, run)}")
             stack.enter_context(lock_run(run, provisional=[RECIPE]))
             for warning in look_at_first_lines(recipe) if not list_checkpoints(run) else ():
                 console.warn(warning)
-        recipe = group.first_of_all(partial(admit, recipe, run))
+        recipe = group.main_rank_first(partial(admit, recipe, run))
         while True:
             training = Training(recipe, run, group)
-            if training.progress.finished(recipe):
-                longer = "max_steps" if training.progress.step >= recipe.training.max_steps else "early_stopping"
-                console.say(f"{run} has finished: {training.progress.summary()}. To train on, raise training.{longer}; "
+            if training.state.finished(recipe):
+                longer = "max_steps" if training.state.step >= recipe.training.max_steps else "early_stopping"
+                console.say(f"{run} has finished: {training.state.summary()}. To train on, raise training.{longer}; "
                             "to begin anew, use --restart.")
             try:
                 training.loop()
                 return training.test()
             except Diverged as divergence:
-                possible = recipe.training.divergence != "stop" and can_go_back(run, training.progress)
-                group.wait()                                                    # until all ranks have listed them
+                possible = recipe.training.divergence != "stop" and can_go_back(run, training.state)
+                group.barrier()                                                    # until all ranks have listed them
                 if not possible:
                     raise
-                if group.first:
-                    go_back(run, training.progress)
-                group.wait()
-                console.warn(f"{divergence.found}; going back to step {training.progress.good_step:,}, with half the "
+                if group.is_main:
+                    go_back(run, training.state)
+                group.barrier()
+                console.warn(f"{divergence.found}; going back to step {training.state.good_step:,}, with half the "
                              "learning rate")
             del training                                                        # frees its memory for the next one
 
 
 class Training:
-    """Training of a run: data, model, optimizer and progress."""
+    """Training of a run: data, model, optimizer and train state."""
 
-    def __init__(self, recipe: Recipe, run: Path, group: Group = ALONE) -> None:
+    def __init__(self, recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS) -> None:
         """Prepare the data, and resume from the newest checkpoint if there is one.
 
         group: ranks of a distributed run; all of them see the same run directory.
@@ -119,14 +119,14 @@ class Training:
         self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
         make_deterministic(self.device)
-        text = group.first_of_all(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
-        self.tokenizers = group.first_of_all(lambda: train_or_load_tokenizers(text, run / "tokenizer"))
+        text = group.main_rank_first(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
+        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, run / "tokenizer"))
         self.tokenizer_checksums = checksums_of(self.tokenizers)
-        self.prepared = group.first_of_all(
-            lambda: prepare(text, self.tokenizers, run / "prepared", torch.get_num_threads(), verifies=group.first))
+        self.prepared = group.main_rank_first(
+            lambda: prepare(text, self.tokenizers, run / "prepared", torch.get_num_threads(), verifies=group.is_main))
         self.corpus = self.prepared.corpus
         sampling = recipe.tokenizer.subword_sampling
-        self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.first) if sampling else None
+        self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.is_main) if sampling else None
         self.validation = Validation(recipe, self.tokenizers)
 
         sizes = self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
@@ -153,12 +153,12 @@ class Training:
         query = torch.empty(0, heads, recipe.model.d_model // heads, dtype=self.dtype, device=self.device)
         shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
                                  longest) if runs_packed(query) else None
-        self.progress = Progress()
+        self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
         self.gradients = StepGradients(
             self.computing, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing, shape=shape,
-            longest=longest, most_tokens=self.progress.most_tokens)
+            longest=longest, most_tokens=self.state.most_tokens)
 
     # The loop
 
@@ -169,85 +169,85 @@ class Training:
             Stopped: stopped by a signal, after saving.
         """
         self._announce()
-        if self.group.first:
+        if self.group.is_main:
             clear_leftovers(self.run)
-        progress, section = self.progress, self.section
-        log = Log(self.run, progress.step, progress.logged if progress.step else 0, self.logged_crc32) if (
-            self.group.first) else NoLog()
+        state, section = self.state, self.section
+        log = Log(self.run, state.step, state.logged if state.step else 0, self.logged_crc32) if (
+            self.group.is_main) else NoLog()
         saved_at = time.monotonic()
         try:
-            with (stopping_by_signal(at_once=self.group.size == 1) as request,
-                  console.progress("training", section.max_steps, progress.step, "steps") as advance):
+            with (stopping_by_signal(at_once=self.group.world_size == 1) as request,
+                  console.progress("training", section.max_steps, state.step, "steps") as advance):
                 self._validate_if_due(log)
-                for parts in self._steps():
-                    self._step(parts)
-                    require_sane(progress, self.run)
+                for micro_batches in self._steps():
+                    self._step(micro_batches)
+                    require_sane(state, self.run)
                     self.prepared.require_intact(wait=False)
                     advance(1)
-                    if progress.step % section.log_every == 0 or progress.finished(self.recipe):
+                    if state.step % section.log_every == 0 or state.finished(self.recipe):
                         advance(0, self._log_window(log))
                     # The clock of the main rank decides, so that all ranks save at the same steps.
-                    late = self.group.first and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
-                    due = self.group.largest(int(late), self.device)
-                    stopped_by = self.group.largest(request.number or 0, self.device)
+                    late = self.group.is_main and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
+                    due = self.group.maximum(int(late), self.device)
+                    stopped_by = self.group.maximum(request.number or 0, self.device)
                     if due or stopped_by:
                         self._save(log)
                         saved_at = time.monotonic()
                     self._stop(stopped_by)
                     if self._validate_if_due(log):
                         saved_at = time.monotonic()
-                self._stop(self.group.largest(request.number or 0, self.device))    # during the last validation
+                self._stop(self.group.maximum(request.number or 0, self.device))    # during the last validation
             self._average_checkpoints(log)
         finally:
             self._draw_curves()
             log.close()
             if self.sampled:
                 self.sampled.close()
-        console.say(f"trained {progress.summary()}")
+        console.say(f"trained {state.summary()}")
 
     def _stop(self, signal: int) -> None:
         """Raise Stopped for a signal number other than 0. Called after saving."""
         if signal:
-            raise Stopped(signal, f"saved at step {self.progress.step:,}; the same command goes on from there")
+            raise Stopped(signal, f"saved at step {self.state.step:,}; the same command goes on from there")
 
     def _steps(self) -> Iterator[list[np.ndarray]]:
         """Yield the micro-batches of each remaining step, epoch after epoch, until the run is finished."""
-        progress = self.progress
-        while not progress.finished(self.recipe):
+        state = self.state
+        while not state.finished(self.recipe):
             if self.sampled:
-                self.corpus = self.group.first_of_all(partial(self.sampled.corpus, progress.epoch))
+                self.corpus = self.group.main_rank_first(partial(self.sampled.corpus, state.epoch))
             plan = plan_epoch(self.corpus, self.section.batch_tokens, self.section.accumulation, self.recipe.seed,
-                              progress.epoch)
-            while progress.step_in_epoch < len(plan) and not progress.finished(self.recipe):
-                yield plan[progress.step_in_epoch]
-            if progress.step_in_epoch >= len(plan):
-                progress.epoch, progress.step_in_epoch = progress.epoch + 1, 0
+                              state.epoch)
+            while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
+                yield plan[state.step_in_epoch]
+            if state.step_in_epoch >= len(plan):
+                state.epoch, state.step_in_epoch = state.epoch + 1, 0
 
-    def _step(self, parts: Sequence[np.ndarray]) -> None:
+    def _step(self, micro_batches: Sequence[np.ndarray]) -> None:
         """Do one optimizer step: sum the gradients of all micro-batches, then divide once by their target tokens."""
         began = time.monotonic()
-        step = self.progress.step + 1
-        sums = self.gradients.add_up(self.corpus, step, self.group.parts(parts))
-        self.progress.most_tokens = self.gradients.most_tokens
+        step = self.state.step + 1
+        sums = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
+        self.state.most_tokens = self.gradients.most_tokens
         gradients = [gradient_of(weight) for weight in self.weights]
         self.group.sum([*gradients, sums.values])
         norm = scale_gradients(gradients, sums.target_tokens, self.section.gradient_clip)
         if math.isfinite(norm):
             self._update(self._rate(step), step)
-            self.progress.skipped_in_row = 0
-            self.progress.follow(sums.likelihood / sums.target_tokens)
-            self.progress.count(loss=sums.loss, likelihood=sums.likelihood, source_tokens=sums.source_tokens,
-                                target_tokens=sums.target_tokens, gradient_norm=norm, steps=1)
+            self.state.skipped_in_row = 0
+            self.state.follow(sums.likelihood / sums.target_tokens)
+            self.state.count(loss=sums.loss, likelihood=sums.likelihood, source_tokens=sums.source_tokens,
+                             target_tokens=sums.target_tokens, gradient_norm=norm, steps=1)
         else:
-            self._skip(step, parts)
+            self._skip(step, micro_batches)
         self.optimizer.zero_grad()
-        self.progress.step = step
-        self.progress.step_in_epoch += 1
-        self.progress.averaged = False
-        self.progress.count(seconds=time.monotonic() - began)
+        self.state.step = step
+        self.state.step_in_epoch += 1
+        self.state.averaged = False
+        self.state.count(seconds=time.monotonic() - began)
 
     def _rate(self, step: int) -> float:
-        return self.progress.rate_factor * learning_rate(self.section, step)
+        return self.state.rate_factor * learning_rate(self.section, step)
 
     def _update(self, rate: float, step: int) -> None:
         self.optimizer.step(rate)
@@ -256,12 +256,12 @@ class Training:
         if self.computing is not self.model:
             _copy_all(list(self.computing.parameters()), self.weights)
 
-    def _skip(self, step: int, parts: Sequence[np.ndarray]) -> None:
+    def _skip(self, step: int, micro_batches: Sequence[np.ndarray]) -> None:
         """Count and report a step without a finite gradient; the weights stay as they are."""
-        self.progress.skipped += 1
-        self.progress.skipped_in_row += 1
+        self.state.skipped += 1
+        self.state.skipped_in_row += 1
         lines = self.prepared.corpus.lines
-        numbers = [] if lines is None else sorted(int(lines[index]) for part in parts for index in part)
+        numbers = [] if lines is None else sorted(int(lines[index]) for pairs in micro_batches for index in pairs)
         console.warn(f"step {step:,} has no finite gradient and is skipped; its pairs are on the lines "
                      f"{', '.join(map(str, numbers[:20]))}{', …' if len(numbers) > 20 else ''}")
 
@@ -271,28 +271,28 @@ class Training:
         dropped = sum(sum(counts["dropped"].values()) for counts in self.prepared.counts.values())
         announce(self.run, f"{_parameters(self.weights):,} parameters, {len(self.prepared.corpus):,} training pairs "
                  f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
-                 f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.progress.step,
+                 f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.state.step,
                  self.section.label_smoothing > 0)
 
     def _log_window(self, log: Log) -> list[str]:
         """Log the means since the last log line; returns them as text for the progress bar, most important first."""
-        means = take_window(self.progress, self._rate(self.progress.step))
+        means = take_window(self.state, self._rate(self.state.step))
         if not means:
             return []
-        log.write("training", self.progress.step, means)
+        log.write("training", self.state.step, means)
         return progress_figures(means)
 
     def _draw_curves(self) -> None:
-        if self.group.first:
+        if self.group.is_main:
             draw_curves(self.run, self.section.best_metric, self.section.label_smoothing > 0)
 
     # Validation
 
     def _validate_if_due(self, log: Log) -> bool:
         """Validate and save if this step is due and not yet validated. Returns True if it did."""
-        progress = self.progress
-        due = progress.step % self.section.validate_every == 0 or progress.finished(self.recipe)
-        if not progress.step or not due or progress.validated():
+        state = self.state
+        due = state.step % self.section.validate_every == 0 or state.finished(self.recipe)
+        if not state.step or not due or state.validated():
             return False
         self._validate(log)
         self._save(log)
@@ -302,25 +302,25 @@ class Training:
     def _validate(self, log: Log) -> None:
         began = time.monotonic()
         with self._weights_replaced(self.average or self.weights):
-            measured, better = self._measure(log, "validation", f"step {self.progress.step:,}  validation")
-        self.progress.validations.append([self.progress.step, measured.values()[self.section.best_metric]])
-        self.progress.stale = 0 if better else self.progress.stale + 1
-        self.progress.seconds += time.monotonic() - began
+            measured, better = self._measure(log, "validation", f"step {self.state.step:,}  validation")
+        self.state.validations.append([self.state.step, measured.values()[self.section.best_metric]])
+        self.state.stale = 0 if better else self.state.stale + 1
+        self.state.seconds += time.monotonic() - began
 
     def _measure(self, log: Log, kind: str, title: str) -> tuple[Measured, bool]:
         """Evaluate the present weights on the validation set; save them as the best bundle if they are better."""
         try:
             measured = self.validation.measure(self.model, self._translator(), self.group)
         except FloatingPointError as error:
-            raise diverged(f"step {self.progress.step:,}: {error}", self.progress, self.run) from error
+            raise diverged(f"step {self.state.step:,}: {error}", self.state, self.run) from error
         values = measured.values()
-        log.write(kind, self.progress.step, values | ({"precision": measured.precision} if measured.scores else {}))
+        log.write(kind, self.state.step, values | ({"precision": measured.precision} if measured.scores else {}))
         score = values[self.section.best_metric]
-        better = self.progress.is_better(score, self.section.best_metric)
+        better = self.state.is_better(score, self.section.best_metric)
         if better:
             # The bundle is saved before the checkpoint with its score. If the process is killed in between, the
             # validation is repeated; in the other order, the checkpoint would have a best score without a bundle.
-            self.progress.best_score, self.progress.best_step = score, self.progress.step
+            self.state.best_score, self.state.best_step = score, self.state.step
             self._save_best(measured)
         shown = "  ".join(f"{name} {figure(value)}" for name, value in values.items())
         translated = f"  (translated in {measured.precision})" if measured.scores else ""
@@ -345,49 +345,50 @@ class Training:
 
     def _average_checkpoints(self, log: Log) -> None:
         """Average checkpoints as the recipe asks; the average becomes the best model if it validates better."""
-        wanted = self.progress.steps_to_average(self.section.average, self.section.best_metric)
-        self.group.wait()                                                       # until the last one is written
+        wanted = self.state.steps_to_average(self.section.average, self.section.best_metric)
+        self.group.barrier()                                                       # until the last one is written
         # Some have been deleted if the recipe now averages more checkpoints than before.
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in wanted]
-        if len(paths) < 2 or self.progress.averaged:
+        if len(paths) < 2 or self.state.averaged:
             return
         averaged = average_weights(validated_weights(path) for path in paths)
         with self._weights_replaced([averaged[name].to(self.device) for name in self.names]):
             self._measure(log, "average", f"average of {len(paths)} checkpoints  validation")
-        self.progress.averaged = True
+        self.state.averaged = True
         self._save(log)
 
     # Saving and resuming
 
     def _save_best(self, measured: Measured) -> None:
-        if not self.group.first:
+        if not self.group.is_main:
             return
         self.prepared.require_intact(wait=True)
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
-        metadata = {"step": self.progress.step, "parameters": _parameters(self.weights),
+        metadata = {"step": self.state.step, "parameters": _parameters(self.weights),
                     "validation": {"loss": measured.loss, **to_dict(measured.scores)}, "corpora": self.prepared.counts}
         save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
 
     def _save(self, log: Log) -> None:
-        self.progress.judge()                                                   # on all ranks, which roll back together
-        if not self.group.first:
+        self.state.judge()                                                   # on all ranks, which roll back together
+        if not self.group.is_main:
             return
         self.prepared.require_intact(wait=True)
         log.flush()                                                             # before the checkpoint is saved
-        self.progress.logged = log.records
-        state = {f"optimizer.{name}.{key}": value.cpu()
-                 for name, weight in zip(self.names, self.weights, strict=True)
-                 for key, value in self.optimizer.state(weight).items()}
-        state |= {f"{MOVING_AVERAGE}{name}": value.cpu() for name, value in zip(self.names, self.average, strict=False)}
+        self.state.logged = log.records
+        tensors = {f"optimizer.{name}.{key}": value.cpu()
+                   for name, weight in zip(self.names, self.weights, strict=True)
+                   for key, value in self.optimizer.state(weight).items()}
+        tensors |= {f"{MOVING_AVERAGE}{name}": value.cpu()
+                    for name, value in zip(self.names, self.average, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
-        info = {"progress": asdict(self.progress), "data": self.prepared.fingerprint, "precision": str(self.dtype),
+        info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.dtype),
                 "tokenizer": self.tokenizer_checksums, "recipe": self.recipe_checksum, "log": log.crc32}
-        save_checkpoint(self.run, self.progress.step, weights, state, info)
+        save_checkpoint(self.run, self.state.step, weights, tensors, info)
         # Checkpoints of later steps are damaged: this run could not resume from them.
-        steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.progress.step]
+        steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
         newest = steps[-self.section.keep_checkpoints:]
-        averaged = self.progress.steps_to_average(self.section.average, self.section.best_metric)
-        fallbacks = {self.progress.good_step, self.progress.candidate_step}
+        averaged = self.state.steps_to_average(self.section.average, self.section.best_metric)
+        fallbacks = {self.state.good_step, self.state.candidate_step}
         prune_checkpoints(self.run, {*newest, *averaged, *(fallbacks if self.section.divergence != "stop" else ())})
 
     @cached_property
@@ -416,18 +417,18 @@ class Training:
         if checkpoint.info["precision"] != str(self.dtype):
             console.warn(f"this run was trained in {checkpoint.info['precision'].removeprefix('torch.')} so far; here "
                          f"precision auto is {str(self.dtype).removeprefix('torch.')}")
-        self.progress = Progress(**checkpoint.info["progress"])
+        self.state = TrainState(**checkpoint.info["progress"])
         self.logged_crc32 = checkpoint.info.get("log")
 
     # The end
 
     def test(self) -> dict[str, dict[str, Score]]:
         """Evaluate the best model on the recipe's test sets and save the scores in its bundle."""
-        self.group.wait()                                                       # until the best one is written
+        self.group.barrier()                                                       # until the best one is written
         best = load_bundle(self.run / BEST)
         with self._weights_replaced([best.weights[name].to(self.device) for name in self.names]):
-            scores = evaluate_tests(SharedTranslator(self._translator(), self.group), self.recipe)
-        if not self.group.first:
+            scores = evaluate_tests(DistributedTranslator(self._translator(), self.group), self.recipe)
+        if not self.group.is_main:
             return scores
         if best.recipe_text != self.recipe.to_yaml():                           # such as other decoding options
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)

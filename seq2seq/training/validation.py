@@ -17,7 +17,7 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training.distributed import Group, SharedTranslator
+from seq2seq.training.distributed import DistributedTranslator, ProcessGroup
 from seq2seq.translation.translator import Translator
 
 # Metrics computed at each validation. TER is too slow; perplexity follows from the loss.
@@ -69,7 +69,7 @@ class Validation:
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
-    def measure(self, model: Seq2Seq, translator: Translator, group: Group) -> Measured:
+    def measure(self, model: Seq2Seq, translator: Translator, group: ProcessGroup) -> Measured:
         """Return the loss of `model`, which must be in evaluation mode, and the scores of its translations by
         `translator`. The work is divided among the ranks of the group.
 
@@ -89,7 +89,7 @@ class Validation:
         if math.isnan(total):                                                   # infinity is valid, with sparse models
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATED]
-        shared = SharedTranslator(translator, group)
+        shared = DistributedTranslator(translator, group)
         return Measured(total / tokens, score_pairs(shared, self.pairs[:section.valid_sentences], metrics))
 
 

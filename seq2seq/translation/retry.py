@@ -37,8 +37,8 @@ MOST_LOST, MOST_LOST_OF_COPY = 1.0, 0.2
 the model is sure of a copy, it may be right, such as for titles, or the model has learned to copy."""
 
 
-def mended(parts: Sequence[Part], found: Sequence[list[Found]], asked: Decoding, languages: Languages,
-           search: Search) -> list[list[Found]]:
+def retry_faulty(parts: Sequence[Part], found: Sequence[list[Found]], asked: Decoding, languages: Languages,
+                 search: Search) -> list[list[Found]]:
     """Check the translations of each part for faults, and retry the search of faulty ones.
 
     Samples and MBR translations are only checked, because a retry would not be the sample or the MBR choice that was

@@ -98,7 +98,7 @@ class Decoding:
 
     @property
     def candidates(self) -> int:
-        """Number of hypotheses per sentence that search returns, the candidates of `choose`."""
+        """Number of hypotheses per sentence that search returns, the candidates of `rerank`."""
         options = self.options
         return options.beam_size if options.diverse_groups > 1 else options.mbr or options.n_best
 
@@ -174,11 +174,12 @@ class Decoding:
             limits[place] = max(limits[place], least)
         return [int(limit) for limit in limits]
 
-    def joined(self, models: Sequence[Stepwise]) -> Stepwise:
+    def ensemble(self, models: Sequence[Stepwise]) -> Stepwise:
         """Return one model, or an ensemble of several."""
         return models[0] if len(models) == 1 else Ensemble(models, self.options.ensemble_mean)
 
-    def searched(self, model: Stepwise, language_model: Stepwise | None) -> tuple[Stepwise, dict[str, Any]]:
+    def with_fusion_and_coverage(self, model: Stepwise, language_model: Stepwise | None
+                                 ) -> tuple[Stepwise, dict[str, Any]]:
         """Return the model to search, with fusion and coverage penalty if requested, and their options of search."""
         hooks: dict[str, Any] = {}
         if language_model is not None:
@@ -189,7 +190,7 @@ class Decoding:
             hooks["bonus"] = covering.penalty(self.options.coverage_penalty)
         return model, hooks
 
-    def choose(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+    def rerank(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         """Choose the translations to return from the hypotheses of a sentence, best first; reranks them with MBR."""
         options = self.options
         if options.diverse_groups > 1:

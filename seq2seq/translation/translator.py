@@ -13,7 +13,7 @@ import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.data.line_splitting import DividedLine, divide
-from seq2seq.devices import choose_device, settle_process
+from seq2seq.devices import choose_device, configure_process
 from seq2seq.errors import (
     CheckpointError,
     CorpusError,
@@ -33,11 +33,11 @@ from seq2seq.search.beam import NoHypothesis, search
 from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 from seq2seq.tokenizers.whole_words import position_fault
 from seq2seq.translation.faults import FAULTS
-from seq2seq.translation.retry import mended
+from seq2seq.translation.retry import retry_faulty
 from seq2seq.translation.search_setup import Decoding, Found, Part, Request
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
 
-Progress = Callable[[int], None]
+ReportProgress = Callable[[int], None]
 Line = TypeVar("Line")
 
 
@@ -126,7 +126,7 @@ class Translator:
         """
         require_several(ensemble, "ensemble")
         refuse_compile(compile)
-        settle_process(threads)
+        configure_process(threads)
         model, recipe, tokenizers = read_model(Path(path))
         chosen = choose_device(device)
         loaded = Translator.from_recipe(model, tokenizers, recipe, chosen, precision)
@@ -159,7 +159,7 @@ class Translator:
         return Translator(load_engine(model, precision, device), tokenizers, recipe.languages, recipe.decoding,
                           max_pieces, device, divides)
 
-    def translate(self, lines: Sequence[str | Request], *, progress: Progress | None = None,
+    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line, best first, at least one per line.
 
@@ -185,19 +185,19 @@ class Translator:
         together = [part for line in parts for part in line]
         ways = self.search_parts(together, asked, report)
         if asked.options.safety_net and self.divides:                                 # positions are no text
-            ways = mended(together, ways, asked, self.languages, self.search_parts)
+            ways = retry_faulty(together, ways, asked, self.languages, self.search_parts)
         found = iter(ways)
         return [self._assemble(line, [next(found) for _ in line.texts], asked) for line in divided]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
-                         progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
         """`translate` for input of any length, in order. Blocks grow from 1,024 lines, so that the first results come
         soon."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
         """`translate_stream`, one list of results per block. Options are checked at once, lines when they are read.
 
@@ -221,7 +221,7 @@ class Translator:
         return Decoding(decoding_with(self.decoding, decoding), self.tokenizers.target, self.languages.target)
 
     @torch.inference_mode()
-    def score(self, pairs: Sequence[tuple[str, str]], progress: Progress | None = None) -> list[PairScore]:
+    def score(self, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None) -> list[PairScore]:
         """Return log p(target | source) of given translations, by teacher forcing; of an ensemble, the first model's.
 
         Raises:
@@ -283,8 +283,8 @@ class Translator:
         """
         sources = EncodedSide.from_lists(
             self.tokenizers.source.encode([part.text for part in parts], torch.get_num_threads()))
-        model = asked.joined((self.engine, *self.ensemble))
-        searched, hooks = asked.searched(model, self.language_model)
+        model = asked.ensemble((self.engine, *self.ensemble))
+        searched, hooks = asked.with_fusion_and_coverage(model, self.language_model)
         whole_search = self.engine.whole_search if searched is self.engine else None
         found: list[list[Found]] = [[] for _ in parts]
         batch_tokens = asked.options.batch_tokens * 2 // max(2, asked.beam_size)
@@ -305,7 +305,7 @@ class Translator:
             except FloatingPointError as error:
                 raise CheckpointError(f"{error}: its weights are damaged, or the training diverged. Go back to an "
                                       "earlier checkpoint, or train with a lower learning rate.") from error
-            chosen = [asked.choose(each) for each in candidates]
+            chosen = [asked.rerank(each) for each in candidates]
             if asked.options.word_confidence:
                 targets = [[hypothesis.tokens for hypothesis in each] for each in chosen]
                 scores = log_probabilities(model, source, source_offsets, int(lengths.max()), targets)
@@ -332,7 +332,7 @@ class Translator:
         hypotheses = [found.hypothesis for found in way]
         log_probability = sum(hypothesis.log_probability for hypothesis in hypotheses)
         tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses)
-        return Translation(line.joined([found.text for found in way], self.languages.target), asked.score(hypotheses),
+        return Translation(line.join([found.text for found in way], self.languages.target), asked.score(hypotheses),
                            log_probability, tokens, len(way), tuple(word for found in way for word in found.words),
                            tuple(name for name in FAULTS if any(name in found.faults for found in way)),
                            any(found.retried for found in way))
@@ -405,7 +405,7 @@ def _growing_blocks(lines: Iterable[Line], largest: int, begin: int) -> Iterator
         end += size
 
 
-def _per_line(parts: list[int], progress: Progress | None) -> Callable[[np.ndarray], None]:
+def _per_line(parts: list[int], progress: ReportProgress | None) -> Callable[[np.ndarray], None]:
     """Return a callback that takes the indices of finished parts and reports the number of finished lines.
 
     parts: number of parts of each line.

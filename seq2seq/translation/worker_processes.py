@@ -21,7 +21,14 @@ from seq2seq.errors import OptionError, UserError, require_several
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import signal_name
 from seq2seq.translation.search_setup import Request
-from seq2seq.translation.translator import Progress, Translation, Translator, growing_blocks, numbered, refuse_compile
+from seq2seq.translation.translator import (
+    ReportProgress,
+    Translation,
+    Translator,
+    growing_blocks,
+    numbered,
+    refuse_compile,
+)
 
 
 class TranslatorPool:
@@ -83,20 +90,20 @@ class TranslatorPool:
         self.decoding, self.precision, self.device = ready[0]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
-                         progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
         """See `Translator.translate_stream`; `block_lines` are those of all processes together."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: Progress | None = None, **decoding: Unpack[DecodingOptions]
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
         """See `Translator.translate_blocks`; `block_lines` are those of all processes together."""
         decoding_with(self.decoding, decoding)
         blocks = growing_blocks(numbered(lines, begin), block_lines, begin)
         return (self._translate(block, progress, decoding) for block in blocks)
 
-    def _translate(self, lines: Sequence[Request], progress: Progress | None,
+    def _translate(self, lines: Sequence[Request], progress: ReportProgress | None,
                    decoding: DecodingOptions) -> list[list[Translation]]:
         # Each worker gets every n-th line by length, so that all have equal work.
         order = sorted(range(len(lines)), key=lambda number: len(lines[number].text))
@@ -130,7 +137,7 @@ class TranslatorPool:
             raise refused
         return found
 
-    def _translate_in_threads(self, lines: Sequence[Request], order: list[int], progress: Progress | None,
+    def _translate_in_threads(self, lines: Sequence[Request], order: list[int], progress: ReportProgress | None,
                               decoding: DecodingOptions) -> list[list[Translation]]:
         assert self.shared is not None
         lock = Lock()

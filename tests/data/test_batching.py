@@ -14,10 +14,10 @@ from seq2seq.data.batching import (
     Shape,
     batches_in_order,
     derived_seed,
-    fitting,
     gather,
-    of_like_length,
     plan_epoch,
+    split_by_length,
+    split_to_shape,
 )
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
@@ -247,7 +247,7 @@ def test_no_other_cut_at_eighths_costs_less_than_the_groups_of_like_length(make_
     random = np.random.default_rng(1)
     targets = np.sort(random.geometric(0.04, 61) + 1)
     corpus = make_corpus((targets + random.integers(0, 9, 61)).tolist(), targets.tolist())
-    groups = of_like_length(corpus, np.arange(61))
+    groups = split_by_length(corpus, np.arange(61))
     assert np.concatenate(groups).tolist() == list(range(61))
     possible = [np.split(np.arange(61), cuts) for count in range(8) for cuts in combinations(range(8, 61, 8), count)]
     assert len(possible) == 128
@@ -259,10 +259,10 @@ def test_no_other_cut_at_eighths_costs_less_than_the_groups_of_like_length(make_
 def test_captions_stay_together_and_a_long_tail_is_cut_off(make_corpus):
     captions = [length for length in range(6, 31) for _ in range(5)]
     corpus = make_corpus(captions, captions)
-    assert len(of_like_length(corpus, np.arange(len(captions)))) == 1
+    assert len(split_by_length(corpus, np.arange(len(captions)))) == 1
     with_tail = captions + [60] * 8 + [250] * 8
     corpus = make_corpus(with_tail, with_tail)
-    ends = np.cumsum([len(group) for group in of_like_length(corpus, np.arange(len(with_tail)))])
+    ends = np.cumsum([len(group) for group in split_by_length(corpus, np.arange(len(with_tail)))])
     # At a multiple of eight pairs, so that a few captions may stand with what follows.
     assert ends[-1] == len(with_tail) and any(len(captions) - 8 < end <= len(captions) for end in ends)
     assert all(end - begin >= 8 for begin, end in pairwise([0, *ends[:-1]]))
@@ -270,14 +270,14 @@ def test_captions_stay_together_and_a_long_tail_is_cut_off(make_corpus):
 
 def test_more_pairs_are_cut_at_fewer_places(make_corpus):
     corpus = make_corpus([5] * 4000 + [200] * 4000, [5] * 4000 + [200] * 4000)
-    groups = of_like_length(corpus, np.arange(8000))
+    groups = split_by_length(corpus, np.arange(8000))
     assert np.concatenate(groups).tolist() == list(range(8000)) and 2 <= len(groups) <= 32
 
 
 def test_a_part_too_large_for_a_fixed_shape_is_cut_into_parts_that_fit():
     corpus = EncodedCorpus(EncodedSide.from_lists([[7] * 10] * 9), EncodedSide.from_lists([[7] * 4] * 9))
     shape = Shape(source_tokens=40, target_tokens=40, sentences=20, longest_source=11, longest_target=11)
-    parts = list(fitting(corpus, np.arange(9), shape))
+    parts = list(split_to_shape(corpus, np.arange(9), shape))
     assert sorted(np.concatenate(parts).tolist()) == list(range(9))
     for part in parts:
         gather(corpus, part, shape)

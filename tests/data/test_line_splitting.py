@@ -125,5 +125,5 @@ def test_every_part_of_a_line_begins_with_its_head():
     line = "  >>fra<< One is here. Two is there. Three is nowhere. "
     divided = divide(line, lambda text: len(text) <= 25, ">>fra<<")
     assert divided.texts == [">>fra<< One is here.", ">>fra<< Two is there.", ">>fra<< Three is nowhere."]
-    assert divided.joined(["Un.", "Deux.", "Trois."], "fr") == "  Un. Deux. Trois. "
+    assert divided.join(["Un.", "Deux.", "Trois."], "fr") == "  Un. Deux. Trois. "
     assert divide(">>fra<< One.", lambda text: True, ">>fra<<").texts == [">>fra<< One."]

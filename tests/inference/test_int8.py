@@ -19,7 +19,7 @@ from seq2seq.inference.int8 import STEPS_OF_ROOM, TOKENS_TOGETHER, Int8Engine, I
 from seq2seq.inference.kernel_library import CompilationError, library
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.search.beam import power_normaliser, search
-from seq2seq.search.topk import continuations
+from seq2seq.search.topk import topk as default_topk
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -277,7 +277,7 @@ def test_the_kernels_choose_what_search_chooses(topk, vocab_size, beam, normalis
     totals[5, beam - 1] = -math.inf
     must_end = np.arange(17) % 3 == 1
     rules = torch.tensor([0, 1, 7, 33]), must_end, 2 * beam, normalised
-    found, expected = topk(logits.clone(), totals, *rules), continuations(logits.clone(), totals, *rules)
+    found, expected = topk(logits.clone(), totals, *rules), default_topk(logits.clone(), totals, *rules)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
     possible = expected[0] > -math.inf
     assert (possible[must_end].sum(1) == beam).all() and possible[~must_end].all() == (beam > 1)
@@ -295,7 +295,7 @@ def test_of_fewer_continuations_than_asked_for_the_rest_is_hopeless(topk):
 @pytest.mark.parametrize("logits", [torch.empty(3, 7, device="meta"), torch.zeros(3, 7, dtype=torch.float64)])
 def test_what_lies_elsewhere_or_is_no_fp32_is_chosen_as_without_kernels(topk, monkeypatch, logits):
     asked = (logits, np.zeros((1, 3), np.float32), torch.tensor([0]), None, 2, True)
-    monkeypatch.setattr(int8, "continuations", lambda *given: given)
+    monkeypatch.setattr(int8, "default_topk", lambda *given: given)
     assert topk(*asked) == asked
 
 

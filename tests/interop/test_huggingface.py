@@ -14,7 +14,7 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import FormatError
 from seq2seq.interop.huggingface import import_model, local_folder
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.tokenizers.marian_vocabulary import Numbered
+from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 from seq2seq.translation.translator import Translator
 from tests.marian_models import ENGLISH, GERMAN, LINES, make, tokenizer_of
@@ -359,7 +359,7 @@ def test_a_bundle_keeps_both_models_and_the_vocabulary(models):
     files = ours.tokenizers.files()
     assert sorted(files) == ["source.model", "target.model", "vocabulary.json"]
     again = type(ours.tokenizers).from_files(files)
-    assert isinstance(again.source, Numbered) and again.files() == files
+    assert isinstance(again.source, MarianVocabulary) and again.files() == files
     assert again.source.fingerprint == ours.tokenizers.source.fingerprint
     assert again.joint == ours.tokenizers.joint == ("joint" in json.loads(files["vocabulary.json"]))
 

@@ -12,10 +12,10 @@ from seq2seq.model.attention import (
     _padded_attention,
     _PlainAttention,
     attention,
-    choose,
     may_see,
     runs_packed,
     scaled_dot_product,
+    select_position,
 )
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import FeedForward
@@ -353,7 +353,7 @@ def test_what_may_not_be_seen_has_no_weight(score, normalize, hard):
 def test_half_of_the_positions_are_drawn_from_the_weights_with_the_log_probability_of_the_draw():
     torch.manual_seed(1)
     weights = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).expand(20_011, 4)
-    chosen, log_probability = choose(weights, draw=True)
+    chosen, log_probability = select_position(weights, draw=True)
     left = (chosen == weights).all(1)
     # Within four standard deviations of a fair coin.
     assert abs(left.sum() - 20_011 / 2) < 4 * math.sqrt(20_011) / 2
@@ -366,7 +366,7 @@ def test_half_of_the_positions_are_drawn_from_the_weights_with_the_log_probabili
 
 
 def test_without_a_draw_the_most_probable_position_is_taken():
-    chosen, log_probability = choose(torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]), draw=False)
+    chosen, log_probability = select_position(torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]), draw=False)
     assert chosen.tolist() == [[0, 1, 0], [1, 0, 0]] and log_probability is None
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from seq2seq.search import topk as module
-from seq2seq.search.topk import _best_on_host, best, continuations, log_sum_exp, on_host
+from seq2seq.search.topk import _best_on_host, best, log_sum_exp, on_host, topk
 from seq2seq.tokenizers.tokenizer import END_ID
 
 FORBIDDEN = torch.tensor([0, 1, 7])
@@ -34,7 +34,7 @@ def by_sorting(logits, totals, must_end, count):
 def test_the_best_continuations_are_those_that_sorting_finds(logits, totals, count):
     must_end = np.array([False, True, False, False, True])
     expected = by_sorting(logits, totals, must_end, count)
-    found = continuations(logits.clone(), totals, FORBIDDEN, must_end, count, False)
+    found = topk(logits.clone(), totals, FORBIDDEN, must_end, count, False)
     for group, wanted in enumerate(expected):
         possible = found[0][group] > -math.inf
         ours = list(zip(*(part[group][possible].tolist() for part in found), strict=True))
@@ -51,16 +51,16 @@ def test_on_the_host_and_on_a_device_they_are_the_same(logits, totals):
 
 def test_what_is_normalised_stays_as_it_is(logits, totals):
     normalised = logits.log_softmax(1)
-    found = continuations(normalised.clone(), totals, FORBIDDEN, None, 6, True)
-    expected = continuations(logits.clone(), totals, FORBIDDEN, None, 6, False)
+    found = topk(normalised.clone(), totals, FORBIDDEN, None, 6, True)
+    expected = topk(logits.clone(), totals, FORBIDDEN, None, 6, False)
     np.testing.assert_allclose(found[0], expected[0])
-    twice = continuations(normalised - 1, totals, FORBIDDEN, None, 6, True)
+    twice = topk(normalised - 1, totals, FORBIDDEN, None, 6, True)
     np.testing.assert_allclose(twice[0], expected[0] - 1)
 
 
 def test_where_nobody_must_end_it_need_not_be_said(logits, totals):
-    found = continuations(logits.clone(), totals, FORBIDDEN, None, 6, False)
-    for ours, theirs in zip(found, continuations(logits, totals, FORBIDDEN, np.zeros(5, bool), 6, False), strict=True):
+    found = topk(logits.clone(), totals, FORBIDDEN, None, 6, False)
+    for ours, theirs in zip(found, topk(logits, totals, FORBIDDEN, np.zeros(5, bool), 6, False), strict=True):
         assert np.array_equal(ours, theirs)
 
 

@@ -223,7 +223,7 @@ def test_a_damaged_tokenizer_that_cannot_be_made_again_stops_the_run(made, inter
     shutil.rmtree(run / "best")
     recipe = load_recipe(folder / "recipe.yaml")
     other = recipe.model_copy(update={"seed": 2, "tokenizer": recipe.tokenizer.model_copy(update={"vocab_size": 301})})
-    monkeypatch.setattr(preparation, "taken_tokenizers", lambda _: preparation.train_tokenizers(
+    monkeypatch.setattr(preparation, "reuse_tokenizers", lambda _: preparation.train_tokenizers(
         preparation.training_pairs(recipe), other.tokenizer, 2))
     assert main(arguments(folder, run)) == 2
     assert f"{path} is damaged" in (told := capfd.readouterr().err) and "Restore" in told

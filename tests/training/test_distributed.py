@@ -17,7 +17,7 @@ from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import newest_checkpoint
 from seq2seq.storage.run_directory import LOG_FILE
-from seq2seq.training.distributed import Group, joined
+from seq2seq.training.distributed import ProcessGroup, join_process_group
 from seq2seq.training.trainer import train
 
 # `torchrun` starts this; DOUBLE lets it compute in float64, where nothing is lost to rounding.
@@ -31,18 +31,18 @@ if "DOUBLE" in os.environ:
     trainer.build_model = lambda *arguments: build(*arguments).double()
 if os.environ.get("DIES") == os.environ.get("RANK", "0") and not Path(sys.argv[-1], "died").exists():
     step = trainer.Training._step
-    def dying(self, parts):
-        if self.progress.step == 7:
+    def dying(self, micro_batches):
+        if self.state.step == 7:
             Path(self.run, "died").touch()
             os.kill(os.getpid(), 9)
-        step(self, parts)
+        step(self, micro_batches)
     trainer.Training._step = dying
 if "EXPLODES" in os.environ:
     from seq2seq.training import train_state as progress
     progress.SMOOTHING_STEPS = 2
     update = trainer.Training._update
     trainer.Training._update = lambda self, rate, step: update(
-        self, rate * (1e5 if step >= 8 and self.progress.rate_factor == 1 else 1), step)
+        self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step)
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 
@@ -88,17 +88,17 @@ def without_keys(name, weight):
 
 
 def test_the_parts_of_a_step_are_dealt_out_whole_where_there_are_enough():
-    parts = [np.arange(first, first + 3) for first in (0, 3, 6, 9, 12)]
-    dealt = [Group(rank, 2).parts(parts) for rank in range(2)]
+    micro_batches = [np.arange(first, first + 3) for first in (0, 3, 6, 9, 12)]
+    dealt = [ProcessGroup(rank, 2).micro_batches(micro_batches) for rank in range(2)]
     assert [path for path, _ in dealt[0]] == [(0,), (2,), (4,)]
     assert [path for path, _ in dealt[1]] == [(1,), (3,)]
-    assert [path for path, _ in Group().parts(parts)] == [(number,) for number in range(5)]
+    assert [path for path, _ in ProcessGroup().micro_batches(micro_batches)] == [(number,) for number in range(5)]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 13])
 def test_too_few_parts_are_cut_until_each_process_has_one(size):
-    parts = [np.arange(6), np.arange(6, 11)]
-    dealt = [Group(rank, size).parts(parts) for rank in range(size)]
+    micro_batches = [np.arange(6), np.arange(6, 11)]
+    dealt = [ProcessGroup(rank, size).micro_batches(micro_batches) for rank in range(size)]
     pairs = sorted(int(pair) for each in dealt for _, part in each for pair in part)
     assert pairs == list(range(11))
     assert sum(1 for each in dealt if each) == min(size, 11)
@@ -108,7 +108,7 @@ def test_too_few_parts_are_cut_until_each_process_has_one(size):
 
 def test_what_is_shared_out_comes_back_in_its_order():
     items = list(range(7))
-    shares = [Group(rank, 3).share(items) for rank in range(3)]
+    shares = [ProcessGroup(rank, 3).share(items) for rank in range(3)]
     whole = [None] * 7
     for rank, share in enumerate(shares):
         whole[rank::3] = share
@@ -173,7 +173,7 @@ def test_a_signal_to_torchrun_stops_all_after_saving(folder):
 
 def test_the_clock_of_one_process_decides_for_all_when_a_checkpoint_is_due(folder, monkeypatch):
     asked = []
-    monkeypatch.setattr(Group, "largest", lambda self, number, device: asked.append(number) or number)
+    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, number, device: asked.append(number) or number)
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
     train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
     assert asked.count(1) == 4                                  # once a step; signals ask, too, and there are none
@@ -182,5 +182,5 @@ def test_the_clock_of_one_process_decides_for_all_when_a_checkpoint_is_due(folde
 def test_several_processes_do_not_share_a_named_gpu(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match=r"training\.device: cuda:1 is one device, and 2 processes train together"), \
-            joined("cuda:1"):
+            join_process_group("cuda:1"):
         pass

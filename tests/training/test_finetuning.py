@@ -62,7 +62,7 @@ def test_a_training_goes_on_from_there_and_resumes_by_itself(folder, tuned, tmp_
     moved = parse_recipe(found.recipe_text, tmp_path / "elsewhere" / "recipe.yaml", alone=True)
     assert moved.model == recipe.model and moved.tokenizer.joint == recipe.tokenizer.joint
     again = Training(recipe, tmp_path / "run")
-    assert again.progress.step == 2
+    assert again.state.step == 2
     assert not differences(load_recipe(tmp_path / "run" / "recipe.yaml", check_files=False), recipe)
 
 

@@ -9,11 +9,11 @@ from seq2seq.errors import UserError
 from seq2seq.training.gradients import StepGradients
 
 
-def gradients_of(model, corpus, parts, **options):
+def gradients_of(model, corpus, micro_batches, **options):
     model.zero_grad()
     summing = StepGradients(model, list(model.parameters()), seed=1, label_smoothing=0.1, shape=None, longest=19,
                             **options)
-    sums = summing.add_up(corpus, 1, [((number,), part) for number, part in enumerate(parts)])
+    sums = summing.accumulate(corpus, 1, [((number,), part) for number, part in enumerate(micro_batches)])
     return summing, sums, [weight.grad.clone() for weight in model.parameters()]
 
 
@@ -70,10 +70,10 @@ def test_a_part_computed_in_groups_of_like_length_has_the_same_gradient(make_mod
 
 def test_a_part_too_large_for_memory_is_cut_and_the_gradient_stays(make_model, make_corpus, lacking_memory, capsys):
     model, corpus = make_model().train(), make_corpus((5, 2, 7, 3, 11), (3, 11, 2, 5, 7))
-    parts = [np.arange(3), np.arange(3, 5)]
-    _, whole, expected = gradients_of(model, corpus, parts)
+    micro_batches = [np.arange(3), np.arange(3, 5)]
+    _, whole, expected = gradients_of(model, corpus, micro_batches)
     lacking_memory(model, 12)
-    summing, sums, found = gradients_of(model, corpus, parts)
+    summing, sums, found = gradients_of(model, corpus, micro_batches)
     assert_same(found, expected)
     assert sums.loss == pytest.approx(whole.loss) and sums.target_tokens == whole.target_tokens == 28
     # 14 + 16 tokens did not fit; from here on 15 are tried.

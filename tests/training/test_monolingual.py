@@ -17,7 +17,7 @@ from seq2seq.check import inspect
 from seq2seq.cli import main
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_corpus
-from seq2seq.data.preparation import taken_tokenizers
+from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.evaluation.scores import format_scores, perplexities
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
@@ -282,17 +282,17 @@ def test_another_models_tokenizer_is_taken_over(folder, trained):
     theirs = Tokenizers.load(trained / "tokenizer").target
     assert Tokenizers.load(folder / "run" / "tokenizer").target.fingerprint == theirs.fingerprint
     of_bundle = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained / 'best'}"])
-    assert taken_tokenizers(of_bundle).target.fingerprint == theirs.fingerprint
+    assert reuse_tokenizers(of_bundle).target.fingerprint == theirs.fingerprint
 
 
 def test_a_place_without_a_tokenizer_and_one_of_another_form_are_refused(folder, trained):
     (folder / "empty").mkdir()
     with pytest.raises(TokenizerError, match="empty has no tokenizer"):
-        taken_tokenizers(load_recipe("recipe.yaml", ["tokenizer.taken_from=empty"]))
+        reuse_tokenizers(load_recipe("recipe.yaml", ["tokenizer.taken_from=empty"]))
     both = "languages={source: de, target: en}", "data={train: [{source: train.en, target: train.en}], " \
         "valid: {source: train.en, target: train.en}}", "model.type=transformer", "model.tied_embeddings=none"
     with pytest.raises(TokenizerError, match="is joint: write tokenizer.joint: true"):
-        taken_tokenizers(load_recipe("recipe.yaml", [*both, "tokenizer.joint=false",
+        reuse_tokenizers(load_recipe("recipe.yaml", [*both, "tokenizer.joint=false",
                                                      f"tokenizer.taken_from={trained}"]))
 
 

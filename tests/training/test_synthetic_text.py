@@ -6,7 +6,7 @@ import pytest
 from toy import RECIPE, write_corpus
 
 from seq2seq.check import inspect
-from seq2seq.data.preparation import taken_tokenizers
+from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import update_bundle_metadata
@@ -146,7 +146,7 @@ def test_names_of_the_text_and_of_the_model_are_no_patterns(folder, tmp_path, na
         f"tokenizer.taken_from={tmp_path}/model[1]"])
     assert made(recipe, tmp_path / "made")[1].splitlines() == [
         best.text for best, *_ in Translator.load(folder / "reverse").translate(["zwei Katze"])]
-    assert taken_tokenizers(recipe).joint
+    assert reuse_tokenizers(recipe).joint
 
 
 def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):

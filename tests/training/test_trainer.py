@@ -17,7 +17,7 @@ from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training import gradients, trainer
-from seq2seq.training.train_state import Progress
+from seq2seq.training.train_state import TrainState
 from seq2seq.training.trainer import Training, train
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
@@ -305,7 +305,7 @@ def exploding(monkeypatch):
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)      # so that a short training shows it
     monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
-        self, rate * (1000 if step >= 8 and self.progress.rate_factor == 1 else 1), step))
+        self, rate * (1000 if step >= 8 and self.state.rate_factor == 1 else 1), step))
 
 
 def test_a_loss_that_blows_up_stops_the_training_and_names_the_good_checkpoint(recipe, tmp_path, exploding):
@@ -343,7 +343,7 @@ def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recip
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     begins = {1: 11, 0.5: 7}                                                    # by rate: 6 is good, 9 not known to be
     monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
-        self, rate * (1e5 if step >= begins.get(self.progress.rate_factor, 99) else 1), step))
+        self, rate * (1e5 if step >= begins.get(self.state.rate_factor, 99) else 1), step))
     train(recipe("training.max_steps=20", "training.validate_every=3", "training.divergence=lower_rate",
                  "training.keep_checkpoints=1"), tmp_path / "run")
     assert capsys.readouterr().err.count("going back to step 6") == 2
@@ -355,7 +355,7 @@ def test_weights_that_are_no_numbers_at_a_validation_are_a_divergence_too(recipe
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
-        self, rate * (1e38 if step == 11 and self.progress.rate_factor == 1 else 1), step))
+        self, rate * (1e38 if step == 11 and self.state.rate_factor == 1 else 1), step))
     settings = "training.max_steps=20", "training.validate_every=3"
     with pytest.raises(UserError, match="step 12: the validation loss is not a number: the training has diverged"):
         train(recipe(*settings), tmp_path / "run")
@@ -365,7 +365,7 @@ def test_weights_that_are_no_numbers_at_a_validation_are_a_divergence_too(recipe
 
 
 def test_a_healthy_training_is_never_taken_for_a_diverged_one():
-    progress = Progress()
+    progress = TrainState()
     generator = torch.Generator().manual_seed(3)
     for step in range(3000):
         noise = torch.randn(1, generator=generator).item()
@@ -387,7 +387,7 @@ def test_the_moving_average_is_what_is_validated_and_kept(recipe, tmp_path):
 
 
 def test_a_training_that_no_longer_improves_stops_early(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(Progress, "is_better", lambda self, score, metric: self.best_score is None)
+    monkeypatch.setattr(TrainState, "is_better", lambda self, score, metric: self.best_score is None)
     train(recipe("training.max_steps=100", "training.early_stopping=2"), tmp_path / "run")
     assert newest_checkpoint(tmp_path / "run").step == 15                       # best at 5, then two without gain
 
@@ -537,7 +537,7 @@ def test_a_signal_in_the_last_validation_stops_before_the_tests(recipe, tmp_path
 
     def interrupted(self, log):
         done(self, log)
-        if self.progress.step == 4:
+        if self.state.step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Training, "_validate", interrupted)

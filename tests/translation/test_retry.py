@@ -11,7 +11,7 @@ from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.search.beam import Hypothesis
 from seq2seq.translation.faults import faults
-from seq2seq.translation.retry import MOST_LOST, mended
+from seq2seq.translation.retry import MOST_LOST, retry_faulty
 from seq2seq.translation.search_setup import Decoding, Found, Part
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -56,7 +56,7 @@ def mend(tokenizers):
         parts = [Part(text, line) for line, text in enumerate(pairs)]
         first = [[found(text) for text in texts] for texts in pairs.values()]
         return [[(way.text, way.faults, way.retried) for way in ways]
-                for ways in mended(parts, first, asked, LANGUAGES, search)]
+                for ways in retry_faulty(parts, first, asked, LANGUAGES, search)]
 
     mend.asked_for = []
     return mend
@@ -111,8 +111,8 @@ def test_what_cannot_be_had_with_the_lost_numbers_is_searched_without_them(token
         return [[Found(Hypothesis([5, 6], -0.3, -0.1), "the dog runs in the house")] for _ in parts]
 
     first = Found(Hypothesis([5, 6, 7], -0.4, -0.1), LOOP)
-    (found,) = mended([Part("der Hund 1987 läuft im Haus", 0)], [[first]],
-                      Decoding(DecodingSection(), tokenizers.target, "en"), LANGUAGES, search)
+    (found,) = retry_faulty([Part("der Hund 1987 läuft im Haus", 0)], [[first]],
+                            Decoding(DecodingSection(), tokenizers.target, "en"), LANGUAGES, search)
     assert [bool(phrases) for phrases in required] == [True, False]
     assert found[0].text == "the dog runs in the house" and found[0].faults == ("lost_number",)
 
@@ -216,4 +216,4 @@ def test_the_command_names_the_lines_and_jsonl_the_faults(bundle, tmp_path, capf
     assert f"improved: {sum(record['retried'] for record in records)}\n" in err
     assert main([*arguments, "--no-safety-net"]) == 0
     out, err = capfd.readouterr()
-    assert not re.search("faults|mended", out + err)
+    assert not re.search("faults|retry_faulty", out + err)

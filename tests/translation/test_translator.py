@@ -24,7 +24,7 @@ from seq2seq.search.beam import search, wu_normaliser
 from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.storage.directories import read_tensors
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
-from seq2seq.training.distributed import SharedTranslator
+from seq2seq.training.distributed import DistributedTranslator
 from seq2seq.translation import translator as module
 from seq2seq.translation.generation import generate
 from seq2seq.translation.search_setup import Request
@@ -248,7 +248,7 @@ def test_options_are_typed_as_the_section_of_the_recipe_is():
     phrases = {"forbid": Sequence[str], "require": Sequence[str]}               # a list will do
     assert list(options) == list(section) and options == section | phrases
     for call in (Translator.translate, Translator.translate_stream, Translator.translate_blocks, generate,
-                 TranslatorPool.translate_stream, TranslatorPool.translate_blocks, SharedTranslator.translate):
+                 TranslatorPool.translate_stream, TranslatorPool.translate_blocks, DistributedTranslator.translate):
         assert typing.get_type_hints(call)["decoding"] == typing.Unpack[DecodingOptions], call
 
 
