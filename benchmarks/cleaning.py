@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from seq2seq.check import judging, report
-from seq2seq.check.survey import Sample, survey
+from seq2seq.check import pair_checks, report
+from seq2seq.check.corpus_statistics import Sample, survey
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_lines
 from seq2seq.errors import UserError
@@ -68,9 +68,9 @@ def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, 
     corpus = report.CorpusReport("train", "v3.en-de")
     numbered = [(number, *pair) for number, pair in enumerate(pairs)]
     sample = Sample(seed=1)
-    with mock.patch.object(report, "EXAMPLES", len(pairs)), mock.patch.object(judging, "RECOGNISED", len(pairs)):
+    with mock.patch.object(report, "EXAMPLES", len(pairs)), mock.patch.object(pair_checks, "RECOGNISED", len(pairs)):
         survey(sample.watch(numbered), corpus, sides=2)
-        judge = judging.Judge(sample.stretches, Languages(source="en", target="de"))
+        judge = pair_checks.Judge(sample.stretches, Languages(source="en", target="de"))
         judgement = judge.judge(numbered, len(pairs))
     kinds = {kind: [finding] for kind, finding in corpus.findings.items()} | {
         "hardly_a_translation": [judgement.suspects], "like the other side": [*judgement.wrong_side.values()],

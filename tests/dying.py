@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq.storage import directories as storage
+from seq2seq.storage import directories
 
 
 def in_child(action):
@@ -51,9 +51,9 @@ def die_at_operation(number, patch, death):
     patch.setattr(Path, "mkdir", watched(Path.mkdir, None))
     patch.setattr(Path, "write_bytes", watched(Path.write_bytes, lambda path, data: path.touch()))
     patch.setattr(Path, "write_text", watched(Path.write_text, None))
-    patch.setattr(storage, "exchange", watched(storage.exchange, None))
+    patch.setattr(directories, "exchange", watched(directories.exchange, None))
     patch.setattr(shutil, "rmtree", watched(shutil.rmtree, half_deleted))
-    patch.setattr(storage, "save_file", watched(storage.save_file, half_written))
+    patch.setattr(directories, "save_file", watched(directories.save_file, half_written))
 
 
 def killed_at_operation(number, action):

@@ -25,10 +25,9 @@ from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, for the 
 
 from seq2seq import console
 from seq2seq.recipe import Recipe, load_recipe
-from seq2seq.storage import checkpoints as checkpoint
+from seq2seq.storage import checkpoints
 from seq2seq.storage.run_directory import Log
-from seq2seq.training import trainer
-from seq2seq.training import verify_resume as verification
+from seq2seq.training import trainer, verify_resume
 from seq2seq.training.validation import Validation
 from seq2seq.training.verify_resume import OF_THE_CLOCK, remains
 
@@ -38,7 +37,7 @@ PHASES = {
     "checkpoint": (trainer, "save_checkpoint"), "pruning": (trainer, "prune_checkpoints"),
     "validation": (Validation, "measure"), "best model": (trainer, "save_bundle"),
     "averaging": (trainer.Training, "_average_checkpoints"), "test": (trainer.Training, "test"),
-    "scores": (checkpoint, "replace_json"),
+    "scores": (checkpoints, "replace_json"),
 }
 KILLS_A_RUN = 6
 # With a checkpoint after each step a kill costs one step at most; with one at each validation it costs several.
@@ -145,7 +144,7 @@ def main() -> None:
             kills[phase] += killed(recipes[which], run, phase, rng.randint(1, len(took)), rng.uniform(0, max(took)))
         assert not killed(recipes[which], run, "never", 1, 0.0)
         found = outcome(run)
-        differences += [f"{run.name}: {name}" for name in verification.differences(expected[which], found)]
+        differences += [f"{run.name}: {name}" for name in verify_resume.differences(expected[which], found)]
         shutil.rmtree(run)
         runs += 1
     print(json.dumps({"kills": kills, "runs": runs, "differences": differences,

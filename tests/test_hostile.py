@@ -16,7 +16,7 @@ import pytest
 from toy import RECIPE, write_corpus
 
 from seq2seq.cli import main
-from seq2seq.compression import bounded_lines
+from seq2seq.compressed_files import bounded_lines
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers

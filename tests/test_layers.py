@@ -14,10 +14,10 @@ PACKAGE = Path(seq2seq.__file__).parent
 
 CHAPTERS = ["recipe", "tokenizers", "storage", "data", "model", "search", "inference", "translation", "evaluation",
             "training", "analysis", "check", "interop", "cli"]
-BESIDE_CHAPTERS = {"errors", "console", "signals", "devices", "compression", "json_reader"}
-WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "compression", "json_reader"]
+BESIDE_CHAPTERS = {"errors", "console", "signals", "devices", "compressed_files", "json_reader"}
+WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "compressed_files", "json_reader"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("data", "corpus"), ("data", "tmx"), ("data", "cleaning"),
-                      ("data", "numbers"), ("data", "pair_quality"), ("data", "language_identification"),
+                      ("data", "number_agreement"), ("data", "pair_quality"), ("data", "language_identification"),
                       ("translation", "text_io"), ("translation", "unfinished_output")]
 # Slow to import, or an extra: only ever inside the function that needs them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",

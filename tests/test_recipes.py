@@ -128,7 +128,7 @@ def test_the_base_model_learns_and_translates_on_a_cpu(base_recipe, tmp_path):
     losses, steps = [], training._steps()
     for _ in range(2):
         training._step(next(steps))
-        window = training.progress.window
+        window = training.state.window
         losses.append(window.pop("loss") / window.pop("target_tokens"))
         assert window.pop("gradient_norm") > 0
     assert losses[1] < losses[0], "the second step has learnt from the first"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from seq2seq.check.blocking_problems import find_tokenizers, look_at_held_out, look_at_model, look_at_run
+from seq2seq.check.corpus_statistics import Sample
 from seq2seq.check.cost import size_disk, size_model, size_training, size_vocabulary
-from seq2seq.check.judging import Judge
 from seq2seq.check.measure import measure
-from seq2seq.check.obstacles import find_tokenizers, look_at_held_out, look_at_model, look_at_run
-from seq2seq.check.reading import Reader
+from seq2seq.check.pair_checks import Judge
+from seq2seq.check.print_report import show_report
+from seq2seq.check.read_corpora import Reader
 from seq2seq.check.report import CorpusReport, Report, percentiles
-from seq2seq.check.show import show
-from seq2seq.check.survey import Sample
 from seq2seq.check.warnings import (
     look_at,
     look_at_epochs,
@@ -25,7 +25,7 @@ from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
 from seq2seq.training.synthetic_text import without_synthetic_text
 
-__all__ = ["CorpusReport", "Report", "inspect", "percentiles", "show"]
+__all__ = ["CorpusReport", "Report", "inspect", "percentiles", "show_report"]
 
 
 def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:

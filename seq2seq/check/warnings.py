@@ -7,7 +7,7 @@ from typing import Any
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.data.line_splitting import SPACELESS, main_language
-from seq2seq.data.numbers import READ
+from seq2seq.data.number_agreement import READ
 from seq2seq.evaluation.scores import TOKENIZED
 from seq2seq.recipe import Languages, Recipe, TrainingSection
 from seq2seq.recipe.language_codes import code_for

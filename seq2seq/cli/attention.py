@@ -61,13 +61,13 @@ def attention(
         raise UserError(f"--output {output}: the name must end in .html for a page or in .png for a picture.")
     given_layer, given_head = number_or(["all"], layer, "--layer"), number_or(["mean", "all"], head, "--head")
     source, given = _one_sentence(source, "--source"), None if target is None else _one_sentence(target, "--target")
-    from seq2seq.analysis.picture import picture, require_matplotlib
+    from seq2seq.analysis.attention_picture import picture, require_matplotlib
 
     if output.suffix == ".png":
         require_matplotlib()
     from seq2seq.analysis.attention_maps import Aligner, Choice, maps_of, see
+    from seq2seq.analysis.attention_page import page
     from seq2seq.analysis.attention_weights import KINDS
-    from seq2seq.analysis.page import page
 
     translator = load_translator(model, device, precision, threads)
     alone = translator.languages.monolingual

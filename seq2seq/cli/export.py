@@ -64,7 +64,7 @@ def export(
         if quantization is not Quantization.float32:
             raise UserError("--quantization is for --to ctranslate2; transformers quantises when it loads. Leave it "
                             "out.")
-        from seq2seq.interop.transformers import export_model
+        from seq2seq.interop.huggingface_export import export_model
 
         parity = export_model(model, output, source, lines)
     else:

@@ -41,7 +41,7 @@ def import_(
     overwrite: Overwrite = False,
 ) -> None:
     """Make a bundle of somebody else's model: it translates, scores and trains on like our own."""
-    from seq2seq.interop.huggingface import import_model
+    from seq2seq.interop.huggingface_import import import_model
 
     assert format is Format.huggingface
     require_no_bundle(output, overwrite)

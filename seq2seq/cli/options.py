@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from seq2seq.recipe.sizes import model_sizes
+from seq2seq.recipe.model_sizes import model_sizes
 
 
 class Precision(StrEnum):

@@ -35,7 +35,7 @@ from seq2seq.cli.options import (
     Workers,
     examples,
 )
-from seq2seq.compression import LONGEST_LINE
+from seq2seq.compressed_files import LONGEST_LINE
 from seq2seq.errors import UserError
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import (
@@ -369,7 +369,7 @@ def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], re
     Raises:
         UserError: options that contradict each other.
     """
-    from seq2seq.recipe.decoding import SAMPLING_KEYS, DecodingSection
+    from seq2seq.recipe.decoding_section import SAMPLING_KEYS, DecodingSection
 
     sampling = given.get("sampling", translator.decoding.sampling)
     beam, n_best = given.get("beam_size", translator.decoding.beam_size), given["n_best"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from seq2seq.data.corpus import Counts, Pair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages
-from seq2seq.data.numbers import number_agreement
+from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import LengthModel, is_damaged
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.compression import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
+from seq2seq.compressed_files import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.json_reader import NotJson, parse_json

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from seq2seq import console
-from seq2seq.compression import regular_bytes
+from seq2seq.compressed_files import regular_bytes
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, Pair, read_pairs

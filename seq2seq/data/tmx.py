@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from xml.parsers import expat
 
-from seq2seq.compression import LONGEST_LINE
+from seq2seq.compressed_files import LONGEST_LINE
 from seq2seq.errors import CorpusError
 from seq2seq.recipe.language_codes import subtags
 

@@ -29,7 +29,7 @@ from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import Engine
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
-from seq2seq.recipe.document import read_yaml, write_yaml
+from seq2seq.recipe.yaml_document import read_yaml, write_yaml
 from seq2seq.search.beam import Hypothesis
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.directories import read_file

@@ -20,8 +20,8 @@ from seq2seq.model import build_model
 from seq2seq.model.embedding import sinusoids
 from seq2seq.model.load_model import Undrawn
 from seq2seq.recipe import ModelSection
-from seq2seq.recipe.document import Document, Place
 from seq2seq.recipe.messages import explain
+from seq2seq.recipe.yaml_document import Document, Place
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 SHARED, SOURCE, TARGET, OUTPUT, BIAS = (

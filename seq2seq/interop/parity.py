@@ -21,7 +21,7 @@ from seq2seq.model import Model
 from seq2seq.model.load_model import read_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
-from seq2seq.recipe.decoding import SAMPLING_KEYS
+from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
 from seq2seq.storage.directories import make_directories, recover, replacing
 from seq2seq.tokenizers.tokenizer import Tokenizers

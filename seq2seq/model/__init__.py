@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.pointer import PointerNetwork
+from seq2seq.model.pointer_network import PointerNetwork
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection

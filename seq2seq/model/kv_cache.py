@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from seq2seq.model.copying import CopiedSource
+from seq2seq.model.copy_mechanism import CopiedSource
 
 # Steps that the target caches grow by at a time, and the number that their slots, and the slots read in a step, are
 # rounded up to a multiple of.

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seq2seq.data.batching import Batch
 from seq2seq.model.attention import Weighing, by_row, linear, select_position
-from seq2seq.model.copying import CopiedSource, CopyHead
+from seq2seq.model.copy_mechanism import CopiedSource, CopyHead
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings
 from seq2seq.model.interface import Choices, Logits, Mixture

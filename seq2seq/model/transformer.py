@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
 from seq2seq.model.attention import LAYER_GAIN, CrossAttention, SelfAttention, linear
-from seq2seq.model.copying import CopyHead
+from seq2seq.model.copy_mechanism import CopyHead
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import Choices, Logits, Mixture

@@ -7,24 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seq2seq.recipe.comparison import PROLONGING, REFUSING, Difference, differences
-    from seq2seq.recipe.data import Cleaning, Corpus, Data
-    from seq2seq.recipe.decoding import DecodingOptions, DecodingSection
+    from seq2seq.recipe.base_section import Section
+    from seq2seq.recipe.data_section import Cleaning, Corpus, Data
+    from seq2seq.recipe.decoding_section import DecodingOptions, DecodingSection
+    from seq2seq.recipe.loading import load_recipe, parse_recipe
     from seq2seq.recipe.messages import decoding_with
-    from seq2seq.recipe.model import Metric, ModelSection
-    from seq2seq.recipe.reading import load_recipe, parse_recipe
-    from seq2seq.recipe.reference import recipe_reference, recipe_schema
+    from seq2seq.recipe.model_section import Metric, ModelSection
+    from seq2seq.recipe.recipe_differences import PROLONGING, REFUSING, Difference, differences
+    from seq2seq.recipe.reference_page import recipe_reference, recipe_schema
     from seq2seq.recipe.schema import Languages, Recipe, TokenizerSection
-    from seq2seq.recipe.section import Section
-    from seq2seq.recipe.training import Average, TrainingSection
+    from seq2seq.recipe.training_section import Average, TrainingSection
 
 _MODULES = {
-    "Average": "training", "Cleaning": "data", "Corpus": "data", "Data": "data", "DecodingOptions": "decoding",
-    "DecodingSection": "decoding", "Difference": "comparison", "Languages": "schema", "Metric": "model",
-    "ModelSection": "model", "PROLONGING": "comparison", "REFUSING": "comparison", "Recipe": "schema",
-    "Section": "section", "TokenizerSection": "schema", "TrainingSection": "training", "decoding_with": "messages",
-    "differences": "comparison", "load_recipe": "reading", "parse_recipe": "reading", "recipe_reference": "reference",
-    "recipe_schema": "reference",
+    "Average": "training_section", "Cleaning": "data_section", "Corpus": "data_section", "Data": "data_section",
+    "DecodingOptions": "decoding_section", "DecodingSection": "decoding_section", "Difference": "recipe_differences",
+    "Languages": "schema", "Metric": "model_section", "ModelSection": "model_section",
+    "PROLONGING": "recipe_differences", "REFUSING": "recipe_differences", "Recipe": "schema", "Section": "base_section",
+    "TokenizerSection": "schema", "TrainingSection": "training_section", "decoding_with": "messages",
+    "differences": "recipe_differences", "load_recipe": "loading", "parse_recipe": "loading",
+    "recipe_reference": "reference_page", "recipe_schema": "reference_page",
 }
 __all__ = [
     "PROLONGING",

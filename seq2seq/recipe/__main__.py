@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from seq2seq.recipe.reference import write_reference
+from seq2seq.recipe.reference_page import write_reference
 
 if __name__ == "__main__":
     recipes = Path(__file__).parents[2] / "recipes"

@@ -11,11 +11,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
-from seq2seq.recipe.decoding import SAMPLING_KEYS, DecodingSection
-from seq2seq.recipe.document import Document, Key, Mistake
+from seq2seq.recipe.base_section import MistakeAt, Section
+from seq2seq.recipe.decoding_section import SAMPLING_KEYS, DecodingSection
 from seq2seq.recipe.language_codes import code_for
 from seq2seq.recipe.schema import Recipe
-from seq2seq.recipe.section import MistakeAt, Section
+from seq2seq.recipe.yaml_document import Document, Key, Mistake
 
 _EXPECTED = {
     "int_type": "a whole number",

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from seq2seq.errors import RecipeError
-from seq2seq.recipe.data import Data
-from seq2seq.recipe.decoding import DecodingSection
-from seq2seq.recipe.model import PERPLEXITIES, TRANSLATION_METRICS, Metric, ModelSection
-from seq2seq.recipe.section import MistakeAt, Section
-from seq2seq.recipe.training import TrainingSection
+from seq2seq.recipe.base_section import MistakeAt, Section
+from seq2seq.recipe.data_section import Data
+from seq2seq.recipe.decoding_section import DecodingSection
+from seq2seq.recipe.model_section import PERPLEXITIES, TRANSLATION_METRICS, Metric, ModelSection
+from seq2seq.recipe.training_section import TrainingSection
 
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")]
@@ -317,6 +317,6 @@ class Recipe(Section):
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, with every default written out."""
-        from seq2seq.recipe.document import write_yaml
+        from seq2seq.recipe.yaml_document import write_yaml
 
         return write_yaml(self.model_dump(mode="json", exclude_none=True))

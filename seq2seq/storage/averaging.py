@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.compression import regular_bytes
+from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.storage.checkpoints import (
     BEST,

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from seq2seq.compression import regular_bytes
+from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.storage.atomic import sync

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import sentencepiece
 
-from seq2seq.compression import regular_bytes
+from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import TokenizerError
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.subword_sampling import SubwordSampler

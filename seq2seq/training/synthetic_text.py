@@ -21,7 +21,7 @@ from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, DecodingSection, Languages, Recipe, parse_recipe
-from seq2seq.recipe.decoding import DRAWN, SAMPLING_KEYS
+from seq2seq.recipe.decoding_section import DRAWN, SAMPLING_KEYS
 from seq2seq.recipe.language_codes import same_code
 from seq2seq.storage.atomic import sync
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path

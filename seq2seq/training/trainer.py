@@ -19,7 +19,7 @@ from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed, plan_epoch
 from seq2seq.data.corpus import look_at_first_lines
 from seq2seq.data.preparation import SYNTHETIC, prepare, train_or_load_tokenizers
-from seq2seq.data.sampled_epochs import SampledEpochs
+from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
@@ -47,7 +47,7 @@ from seq2seq.storage.run_directory import Log, NoLog, admit, move_aside, recipe_
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training.distributed import SINGLE_PROCESS, DistributedTranslator, ProcessGroup, join_process_group
 from seq2seq.training.divergence import Diverged, can_go_back, diverged, go_back, require_sane
-from seq2seq.training.gradients import StepGradients, gradient_of
+from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
 from seq2seq.training.learning_curves import draw_curves
 from seq2seq.training.optimizers import build_optimizer, learning_rate, scale_gradients, update_moving_average
 from seq2seq.training.reporting import announce, figure, progress_figures, take_window

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from seq2seq import console
-from seq2seq.compression import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
+from seq2seq.compressed_files import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
 from seq2seq.errors import CorpusError, UserError
 
 Result = TypeVar("Result")

@@ -32,8 +32,8 @@ from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, 
 from seq2seq.search.beam import NoHypothesis, search
 from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 from seq2seq.tokenizers.whole_words import position_fault
-from seq2seq.translation.faults import FAULTS
-from seq2seq.translation.retry import retry_faulty
+from seq2seq.translation.output_faults import FAULTS
+from seq2seq.translation.retry_faulty_lines import retry_faulty
 from seq2seq.translation.search_setup import Decoding, Found, Part, Request
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
 

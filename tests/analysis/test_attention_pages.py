@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.analysis.attention_maps import Choice, SeenPair, Sentence
+from seq2seq.analysis.attention_page import page
+from seq2seq.analysis.attention_picture import picture
 from seq2seq.analysis.attention_weights import AttentionMaps
 from seq2seq.analysis.fonts import families_for
-from seq2seq.analysis.labels import labels, rows_and_columns
-from seq2seq.analysis.page import page
-from seq2seq.analysis.picture import picture
+from seq2seq.analysis.token_labels import labels, rows_and_columns
 from seq2seq.cli import main
 from seq2seq.model import build_model
 from seq2seq.model.load_model import stored_weights

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from seq2seq.check import Report, inspect, percentiles, show
+from seq2seq.check import Report, inspect, percentiles, show_report
+from seq2seq.check.corpus_statistics import likely_encoding
 from seq2seq.check.report import Finding
-from seq2seq.check.survey import likely_encoding
 from seq2seq.cli import main
 from seq2seq.data.batching import plan_epoch
 from seq2seq.data.preparation import prepare, train_or_load_tokenizers
@@ -413,7 +413,7 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
     assert source.pieces_a_word > 1 and target.pieces_a_word is None
     characters = sum(len(english) for english in ("a dog", "a cat", "the dog runs"))
     assert target.characters_a_piece == pytest.approx(characters / (target.tokens - 3))      # without the three ends
-    show(checked("languages.target=ja"))
+    show_report(checked("languages.target=ja"))
     told = re.findall(r"train train\.(?:de|en), (\w+): (.*?) characters", capsys.readouterr().out)
     assert [(side, "a word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
 
@@ -455,7 +455,7 @@ def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
     write(directory, "train", ["ein Hund|a dog"])
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
-    show(checked("tokenizer.vocab_size=auto"))
+    show_report(checked("tokenizer.vocab_size=auto"))
     assert "Nothing is wrong." in out.getvalue()
     assert "Cleaning drops nothing from train." in out.getvalue()
 

@@ -942,7 +942,7 @@ def test_options_of_the_machine_are_short_for_keys_of_the_recipe(run, directory,
     recipes = []
     monkeypatch.setattr(trainer, "train", lambda recipe, *_: recipes.append(recipe) or {})
     monkeypatch.setattr("seq2seq.check.inspect", lambda recipe, *_: recipes.append(recipe) or Report("", []))
-    monkeypatch.setattr("seq2seq.check.show", lambda report: None)
+    monkeypatch.setattr("seq2seq.check.show_report", lambda report: None)
     for command in ("train", "check"):
         assert run(command, "recipe.yaml", option, value).code == 0
         assert getattr(recipes.pop().training, key) == value

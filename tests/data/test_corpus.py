@@ -14,12 +14,12 @@ import pytest
 import zstandard
 from hypothesis import given, strategies
 
-from seq2seq.compression import BLOCK_BYTES
+from seq2seq.compressed_files import BLOCK_BYTES
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, look_at_first_lines, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, load_recipe
-from seq2seq.recipe.data import Cleaning
+from seq2seq.recipe.data_section import Cleaning
 
 FIRST_PAIRS = [(1, "ein Hund", "a dog"), (2, "eine Katze", "a cat")]
 

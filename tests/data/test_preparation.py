@@ -14,7 +14,7 @@ from seq2seq.data.preparation import (
     train_or_load_tokenizers,
     training_pairs,
 )
-from seq2seq.data.sampled_epochs import SampledEpochs
+from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Languages, Recipe, TokenizerSection
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, train_tokenizers
@@ -214,7 +214,7 @@ def test_tokenizers_are_trained_once(recipe, tmp_path):
 
 @pytest.fixture
 def sampled(tokenizers, recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("seq2seq.data.sampled_epochs.BLOCK_PAIRS", 11)               # five blocks
+    monkeypatch.setattr("seq2seq.data.subword_sampled_epochs.BLOCK_PAIRS", 11)               # five blocks
     made = []
 
     def make(max_pieces=256):

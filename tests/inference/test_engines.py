@@ -17,7 +17,7 @@ from seq2seq.inference.eager import (
 from seq2seq.inference.engines import load_engine
 from seq2seq.model.attention import Weighing
 from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.pointer import PointerNetwork
+from seq2seq.model.pointer_network import PointerNetwork
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 

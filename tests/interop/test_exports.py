@@ -14,14 +14,14 @@ import torch
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import CheckpointError, FormatError, UserError
-from seq2seq.interop import ctranslate2, transformers
+from seq2seq.interop import ctranslate2, huggingface_export
 from seq2seq.interop.ctranslate2 import CTranslate2Translator
-from seq2seq.interop.huggingface import import_model
+from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.model import build_model
 from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import TokenizerSection, parse_recipe
-from seq2seq.recipe.document import write_yaml
+from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 from seq2seq.translation.translator import PairScore, Translator
@@ -124,7 +124,7 @@ def test_ctranslate2_translates_and_scores_alike(kind, bundle_of, tmp_path):
 @pytest.mark.parametrize("kind", POST, ids=lambda kind: kind.replace(" ", "_"))
 def test_transformers_translates_and_scores_alike(kind, bundle_of, tmp_path):
     path = bundle_of(kind)
-    assert_the_same(transformers.export_model(path, tmp_path / "theirs"))
+    assert_the_same(huggingface_export.export_model(path, tmp_path / "theirs"))
     if "score" in POST[kind]:                                                   # folded: another way to say the same
         return
     import_model(str(tmp_path / "theirs"), tmp_path / "again")
@@ -141,12 +141,12 @@ def test_an_imported_model_can_be_exported_again(kind, tmp_path):
     make(tmp_path / "theirs", languages=(">>fra<<",), **kind)
     import_model(str(tmp_path / "theirs"), tmp_path / "ours", target_language="fra")
     (tmp_path / "dev").write_text("\n".join(GERMAN), encoding="utf-8")
-    for export in (ctranslate2.export_model, transformers.export_model):
+    for export in (ctranslate2.export_model, huggingface_export.export_model):
         parity = export(tmp_path / "ours", tmp_path / export.__module__, source=tmp_path / "dev")
         assert parity.lines == len(GERMAN) and parity.worst_score < 1e-4
     readme = (tmp_path / ctranslate2.__name__ / "README.md").read_text(encoding="utf-8")
     assert "['>>fra<<'] + source.encode" in readme and "('source.model', 'target.model')" in readme
-    import_model(str(tmp_path / transformers.__name__), tmp_path / "again", target_language="fra")
+    import_model(str(tmp_path / huggingface_export.__name__), tmp_path / "again", target_language="fra")
     before, after = load_bundle(tmp_path / "ours"), load_bundle(tmp_path / "again")
     assert all(torch.equal(before.weights[name], after.weights[name]) for name in before.weights)
     assert before.tokenizer_files == after.tokenizer_files
@@ -190,7 +190,7 @@ def test_ctranslate2_keeps_weights_in_fewer_bits(quantization, sure, tmp_path):
 ])
 def test_what_the_others_lack_is_refused_with_the_reason(model, reason, tmp_path):
     path = make_bundle(tmp_path / "ours", steps=0, **model)
-    for export in (ctranslate2.export_model, transformers.export_model):
+    for export in (ctranslate2.export_model, huggingface_export.export_model):
         with pytest.raises(FormatError, match=reason):
             export(path, tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()
@@ -202,7 +202,7 @@ def test_what_the_others_lack_is_refused_with_the_reason(model, reason, tmp_path
 ])
 def test_what_marian_lacks_is_refused_with_the_reason(model, reason, tmp_path):
     with pytest.raises(FormatError, match=reason):
-        transformers.export_model(make_bundle(tmp_path / "ours", steps=0, **model), tmp_path / "theirs")
+        huggingface_export.export_model(make_bundle(tmp_path / "ours", steps=0, **model), tmp_path / "theirs")
 
 
 @pytest.mark.parametrize("decoding, lacking, written", [
@@ -235,7 +235,7 @@ def test_what_its_search_lacks_is_left_out_of_the_exported_recipe(decoding, lack
 
 def test_transformers_gets_no_exponent_that_is_of_another_divisor(tmp_path, capsys):
     path = make_bundle(tmp_path / "ours", decoding={"length_penalty_form": "wu"})
-    transformers.export_model(path, tmp_path / "theirs")
+    huggingface_export.export_model(path, tmp_path / "theirs")
     generation = json.loads((tmp_path / "theirs" / "generation_config.json").read_text())
     assert generation.get("length_penalty", 1.0) == 1.0
     assert "length_penalty is 1 instead" in " ".join(capsys.readouterr().err.split())
@@ -246,8 +246,8 @@ def test_transformers_searches_as_the_recipe_says(tmp_path):
     # Longer than the translations are; what the longest length cuts off differs, for there </s> is free.
     decoding = {"min_length": 11, "max_length": 29, "no_repeat_ngram": 1, "safety_net": False}
     path = make_bundle(tmp_path / "ours", decoding=decoding)
-    transformers.export_model(path, tmp_path / "theirs")
-    package = transformers.library()
+    huggingface_export.export_model(path, tmp_path / "theirs")
+    package = huggingface_export.library()
     tokenizer = package.MarianTokenizer.from_pretrained(tmp_path / "theirs")
     model = package.MarianMTModel.from_pretrained(tmp_path / "theirs")
     ours = Translator.load(path, "cpu", "fp32").translate(GERMAN)
@@ -284,16 +284,16 @@ def test_a_damaged_export_to_ctranslate2_is_refused(bundle, tmp_path, monkeypatc
 
 
 def test_a_damaged_export_to_huggingface_is_refused(bundle, tmp_path, monkeypatch):
-    weights_to = transformers.weights_to
+    weights_to = huggingface_export.weights_to
 
     def damaged(*arguments):
         weights = weights_to(*arguments)
         weights["model.encoder.layers.0.fc1.bias"] = weights["model.encoder.layers.0.fc1.bias"] + 5
         return weights
 
-    monkeypatch.setattr(transformers, "weights_to", damaged)
+    monkeypatch.setattr(huggingface_export, "weights_to", damaged)
     with pytest.raises(FormatError, match="the export to huggingface is refused"):
-        transformers.export_model(bundle, tmp_path / "theirs")
+        huggingface_export.export_model(bundle, tmp_path / "theirs")
     assert not list(tmp_path.iterdir())
 
 
@@ -393,7 +393,7 @@ def test_a_missing_library_is_named(bundle, tmp_path, monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    for interop, name in ((ctranslate2, "ctranslate2"), (transformers, "transformers")):
+    for interop, name in ((ctranslate2, "ctranslate2"), (huggingface_export, "transformers")):
         with pytest.raises(UserError, match=f"pip install {name}$"):
             interop.export_model(bundle, tmp_path / "theirs")
 

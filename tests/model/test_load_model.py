@@ -18,7 +18,7 @@ from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model import build_model
 from seq2seq.model.load_model import Undrawn, read_model, stored_weights
 from seq2seq.recipe import ModelSection, parse_recipe
-from seq2seq.storage import directories as storage
+from seq2seq.storage import directories
 from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
 from seq2seq.storage.checksums import sealed
 from seq2seq.tokenizers.tokenizer import train_tokenizers
@@ -91,7 +91,7 @@ def test_a_recipe_that_is_not_the_models_is_refused_at_once(bundle, old, new, to
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(bundle, monkeypatch):
-    monkeypatch.setattr(storage, "load_file", None)
+    monkeypatch.setattr(directories, "load_file", None)
     change(bundle, "recipe.yaml", "feed_forward: 7", "feed_forward: 11")
     with pytest.raises(CheckpointError, match="wants"):
         read_model(bundle)

@@ -24,7 +24,7 @@ from seq2seq.recipe import (
     recipe_schema,
 )
 from seq2seq.recipe.messages import section_at, walk_fields
-from seq2seq.recipe.sizes import model_sizes
+from seq2seq.recipe.model_sizes import model_sizes
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from bits import assert_same_bits
 from dying import die_at_operation, in_child, killed_at_operation
 
 from seq2seq.errors import CheckpointError
-from seq2seq.storage import directories as storage
+from seq2seq.storage import directories
 from seq2seq.storage.checkpoints import (
     clear_leftovers,
     list_checkpoints,
@@ -234,7 +234,7 @@ def test_pruning_keeps_what_it_is_told_to_and_clears_what_interrupted_saves_left
 def exchanging(request, monkeypatch):
     """True: the system exchanges two names in one operation. False: it cannot."""
     if not request.param:
-        monkeypatch.setattr(storage, "exchange", lambda first, second: False)
+        monkeypatch.setattr(directories, "exchange", lambda first, second: False)
     return request.param
 
 
@@ -314,10 +314,10 @@ def test_two_directories_exchange_their_names_in_one_operation(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "name").write_text(name)
-    if storage.exchange(tmp_path / "first", tmp_path / "second"):
+    if directories.exchange(tmp_path / "first", tmp_path / "second"):
         assert [(tmp_path / name / "name").read_text() for name in ("first", "second")] == ["second", "first"]
     with pytest.raises(OSError, match="third"):
-        if not storage.exchange(tmp_path / "first", tmp_path / "third"):
+        if not directories.exchange(tmp_path / "first", tmp_path / "third"):
             raise OSError("third: this system exchanges nothing")
 
 
@@ -325,7 +325,7 @@ def test_a_link_in_the_place_of_a_replacement_is_replaced_again_and_again(tmp_pa
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "place").symlink_to(tmp_path / "elsewhere")
     for number in range(3):
-        with storage.replacing(tmp_path / "place", 0) as directory:
+        with directories.replacing(tmp_path / "place", 0) as directory:
             (directory / "number").write_text(str(number))
     assert (tmp_path / "place" / "number").read_text() == "2"
     assert names_in(tmp_path) == ["elsewhere", "place"]

@@ -6,14 +6,14 @@ from dying import killed_at_operation
 from seq2seq.errors import FormatError, UserError
 from seq2seq.interop import parity
 from seq2seq.interop.parity import Parity, Tolerance, write_gated
-from seq2seq.storage import directories as storage
+from seq2seq.storage import directories
 
 
 @pytest.fixture(params=[True, False], ids=["exchanging", "renaming"])
 def exchanging(request, monkeypatch):
     """True: the system exchanges two names in one operation. False: it cannot."""
     if not request.param:
-        monkeypatch.setattr(storage, "exchange", lambda first, second: False)
+        monkeypatch.setattr(directories, "exchange", lambda first, second: False)
     return request.param
 
 
@@ -37,7 +37,7 @@ def test_killed_at_any_moment_of_replacing_an_export_one_of_both_is_there_after_
         export_of(output, "old")
         if not killed_at_operation(len(found) + 1, lambda: export_of(output, "new")):
             break
-        storage.recover(output)
+        directories.recover(output)
         assert (output / "parity.json").exists()
         found.append((output / "model").read_text())
     assert {*found} == {"old", "new"}
@@ -48,9 +48,9 @@ def test_an_export_is_there_at_every_moment_of_its_replacement(export_of, tmp_pa
     output = tmp_path / "theirs"
     export_of(output, "old")
     (tmp_path / "probe").mkdir()
-    if not storage.exchange(tmp_path / "probe", output):
+    if not directories.exchange(tmp_path / "probe", output):
         pytest.skip("this system cannot exchange two names")
-    storage.exchange(tmp_path / "probe", output)
+    directories.exchange(tmp_path / "probe", output)
     deaths = 0
     while killed_at_operation(deaths + 1, lambda: export_of(output, "new")):
         assert (output / "model").read_text() in ("old", "new")
@@ -61,7 +61,7 @@ def test_an_export_is_there_at_every_moment_of_its_replacement(export_of, tmp_pa
 def test_an_export_that_was_left_under_its_second_name_is_not_lost_by_one_that_fails(export_of, tmp_path, monkeypatch):
     output = tmp_path / "theirs"
     export_of(output, "old")
-    output.rename(storage.replaced_of(output))
+    output.rename(directories.replaced_of(output))
     with pytest.raises(FormatError, match="is refused"):
         write_gated(output, "it", lambda place: None, lambda place: None, None, [], Tolerance(-1, 1, each=True))
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]

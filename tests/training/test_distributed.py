@@ -38,8 +38,8 @@ if os.environ.get("DIES") == os.environ.get("RANK", "0") and not Path(sys.argv[-
         step(self, micro_batches)
     trainer.Training._step = dying
 if "EXPLODES" in os.environ:
-    from seq2seq.training import train_state as progress
-    progress.SMOOTHING_STEPS = 2
+    from seq2seq.training import train_state
+    train_state.SMOOTHING_STEPS = 2
     update = trainer.Training._update
     trainer.Training._update = lambda self, rate, step: update(
         self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step)

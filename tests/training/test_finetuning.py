@@ -6,7 +6,7 @@ from trainings import same
 
 from seq2seq.data.preparation import train_or_load_tokenizers
 from seq2seq.errors import RecipeError
-from seq2seq.interop.huggingface import import_model
+from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import differences, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.training.trainer import Training, train

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from seq2seq.data.numbers import number_agreement, numbers
+from seq2seq.data.number_agreement import number_agreement, numbers
 
 
 @pytest.mark.parametrize("text, expected", [

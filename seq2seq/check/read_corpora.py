@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from seq2seq import console
-from seq2seq.check.judging import Judge
+from seq2seq.check.corpus_statistics import Sample, describe_files, survey
+from seq2seq.check.pair_checks import Judge
 from seq2seq.check.report import CorpusReport, SideReport, percentiles
-from seq2seq.check.survey import Sample, describe_files, survey
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import Pair, read_pairs
 from seq2seq.data.line_splitting import SPACELESS, main_language
 from seq2seq.data.preparation import blocks, cleaned
-from seq2seq.data.sampled_epochs import sampled
+from seq2seq.data.subword_sampled_epochs import sampled
 from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary

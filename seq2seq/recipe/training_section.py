@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from seq2seq.recipe.section import Section, Share
+from seq2seq.recipe.base_section import Section, Share
 
 
 class Average(Section):

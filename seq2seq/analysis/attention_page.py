@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.analysis.attention_maps import Choice, SeenPair, Sentence
-from seq2seq.analysis.labels import COLUMNS, END, NAMES, ROWS, START, labels
+from seq2seq.analysis.token_labels import COLUMNS, END, NAMES, ROWS, START, labels
 
 # Weights are stored in so many steps up to the largest.
 STEPS = 65535
@@ -46,7 +46,7 @@ def page(pair: SeenPair, languages: tuple[str, str], model: str, own: bool, firs
         "hidden": "" if pair.source.text else " hidden",
         "data": _json(values),
     }
-    template = files("seq2seq.analysis").joinpath("attention.html").read_text(encoding="utf-8")
+    template = files("seq2seq.analysis").joinpath("attention_page.html").read_text(encoding="utf-8")
     # In one pass, so that nothing in a text is taken for a field.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
 

@@ -10,8 +10,8 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.search.beam import Hypothesis
-from seq2seq.translation.faults import faults
-from seq2seq.translation.retry import MOST_LOST, retry_faulty
+from seq2seq.translation.output_faults import faults
+from seq2seq.translation.retry_faulty_lines import MOST_LOST, retry_faulty
 from seq2seq.translation.search_setup import Decoding, Found, Part
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool

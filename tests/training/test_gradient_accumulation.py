@@ -6,7 +6,7 @@ import torch
 
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.training.gradients import StepGradients
+from seq2seq.training.gradient_accumulation import StepGradients
 
 
 def gradients_of(model, corpus, micro_batches, **options):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from seq2seq.compression import LONGEST_LINE, PACKED
-from seq2seq.recipe.section import MistakeAt, Section
+from seq2seq.compressed_files import LONGEST_LINE, PACKED
+from seq2seq.recipe.base_section import MistakeAt, Section
 
 # No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]

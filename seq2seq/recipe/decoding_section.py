@@ -12,7 +12,7 @@ from pydantic import (
     field_validator,
 )
 
-from seq2seq.recipe.section import Pieces, Section, Tokens
+from seq2seq.recipe.base_section import Pieces, Section, Tokens
 
 Phrases = Annotated[tuple[str, ...], Field(strict=False)]
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")

@@ -14,7 +14,7 @@ from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.inference.eager import for_inference
 from seq2seq.model import loss as losses
-from seq2seq.model.copying import CopyHead
+from seq2seq.model.copy_mechanism import CopyHead
 from seq2seq.model.interface import Logits, Mixture
 from seq2seq.model.loss import log_probabilities, negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences

@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from seq2seq.translation.faults import FAULTS, faults, lost_numbers, lost_urls
+from seq2seq.translation.output_faults import FAULTS, faults, lost_numbers, lost_urls
 
 GERMAN = "Zwei Hunde laufen am Strand entlang und tragen zusammen einen langen Stock."
 

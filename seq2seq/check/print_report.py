@@ -9,7 +9,7 @@ from seq2seq.check.report import PERCENTILES, CorpusReport, Finding, Report
 from seq2seq.console import printable
 
 
-def show(report: Report) -> None:
+def show_report(report: Report) -> None:
     """Print the report on standard output, for a person."""
     from rich import box
     from rich.console import Console

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from seq2seq.recipe.comparison import prolongs
+from seq2seq.recipe.recipe_differences import prolongs
 from seq2seq.recipe.schema import Recipe
 
 _INTRODUCTION = """# Keys of a recipe

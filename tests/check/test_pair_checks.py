@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seq2seq.check import inspect, show
-from seq2seq.check.judging import LEAST_STRETCHES, Judge
-from seq2seq.check.survey import STRETCH, Sample
+from seq2seq.check import inspect, show_report
+from seq2seq.check.corpus_statistics import STRETCH, Sample
+from seq2seq.check.pair_checks import LEAST_STRETCHES, Judge
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
 from seq2seq.data.misalignment import Dictionary
@@ -50,7 +50,7 @@ def corpus(size: int = PAIRS) -> list[tuple[str, str]]:
 @pytest.fixture
 def directory(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seq2seq.check.judging.is_installed", lambda: False)    # lingua knows neither language
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)    # lingua knows neither language
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     write("valid", corpus(PAIRS + VALID)[PAIRS:])
     return tmp_path
@@ -145,7 +145,7 @@ def test_a_third_language_is_found_among_the_pairs_that_lingua_is_asked_about(di
     assert judgement.recognised == 300 and wrong.count == sum(line % 10 == 0 for line in range(4, 1201, 4))
     assert any("the target of 60" in warning and "of 300 pairs is in another language" in warning
                for warning in report.warnings)
-    show(report)
+    show_report(report)
     assert re.search(r"target in another language +60 +300 +20.00%", capsys.readouterr().out)
 
 
@@ -162,7 +162,7 @@ def test_of_a_long_corpus_as_many_pairs_are_recognised_and_from_all_of_it(count,
 
     for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MOST_JUDGED", 1009),
                         ("RECOGNISED", 13)):
-        monkeypatch.setattr(f"seq2seq.check.judging.{name}", value)
+        monkeypatch.setattr(f"seq2seq.check.pair_checks.{name}", value)
     pairs = [(line, f"ba do {line}", f"ki mu {line}") for line in range(1, count + 1)]
     judge = Judge([pairs[:STRETCH]] * LEAST_STRETCHES, Languages(source="de", target="en"))
     judgement = judge.judge(iter(pairs), count)

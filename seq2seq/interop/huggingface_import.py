@@ -21,7 +21,7 @@ from seq2seq.errors import FormatError, RecipeError, TokenizerError
 from seq2seq.interop.marian import BIAS, section_from, weights_from
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.recipe import ModelSection, parse_recipe
-from seq2seq.recipe.document import write_yaml
+from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
 from seq2seq.tokenizers.marian_vocabulary import LANGUAGE, MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers

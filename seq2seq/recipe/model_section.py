@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from seq2seq.recipe.section import MistakeAt, Positions, Section, Share
+from seq2seq.recipe.base_section import MistakeAt, Positions, Section, Share
 
 # pydantic's BaseModel has a deprecated method of this name, which nobody here calls.
 warnings.filterwarnings("ignore", 'Field name "copy" in "ModelSection" shadows')

@@ -11,7 +11,7 @@ import numpy as np
 
 from seq2seq.analysis.attention_maps import Choice, SeenPair
 from seq2seq.analysis.fonts import families_for
-from seq2seq.analysis.labels import COLUMNS, NAMES, ROWS, SPACE, Label, rows_and_columns
+from seq2seq.analysis.token_labels import COLUMNS, NAMES, ROWS, SPACE, Label, rows_and_columns
 from seq2seq.errors import UserError
 
 # Inches: a cell of a map that stands alone, of one among several, and the largest side of a picture.

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from seq2seq.check.corpus_statistics import STRETCH, Stretch
 from seq2seq.check.report import Finding, Judgement, Slip
-from seq2seq.check.survey import STRETCH, Stretch
 from seq2seq.data.corpus import Pair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
 from seq2seq.data.misalignment import Dictionary

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import FormatError
-from seq2seq.interop.huggingface import import_model, local_folder
+from seq2seq.interop.huggingface_import import import_model, local_folder
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
@@ -301,7 +301,7 @@ def test_what_nobody_has_thought_of_is_refused_with_its_reason(sound, tmp_path, 
     def surprised(*arguments):
         raise KeyError("anything")
 
-    monkeypatch.setattr("seq2seq.interop.huggingface.section_from", surprised)
+    monkeypatch.setattr("seq2seq.interop.huggingface_import.section_from", surprised)
     with pytest.raises(FormatError, match="not as those of Marian models are .'anything'.. Copy all of them again"):
         import_model(str(sound), tmp_path / "ours")
 

@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from seq2seq.errors import RecipeError
-from seq2seq.recipe.document import Document, Key, Mistake, Place, read_yaml
 from seq2seq.recipe.messages import explain, show
+from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
-from seq2seq.recipe.sizes import PREFIX, model_sizes
+from seq2seq.recipe.yaml_document import Document, Key, Mistake, Place, read_yaml
 
 BASE_SECTIONS = ("model", "training")
 # Keys that hold the path of a directory, relative to the recipe; other paths are of files in data.root.

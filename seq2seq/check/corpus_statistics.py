@@ -13,7 +13,7 @@ from seq2seq.check.report import CorpusReport, Finding
 from seq2seq.data.cleaning import SHORT
 from seq2seq.data.corpus import Pair, byte_lines
 from seq2seq.data.line_splitting import main_language
-from seq2seq.data.numbers import number_agreement
+from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import has_entities, is_damaged, is_tokenized
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Corpus, Languages

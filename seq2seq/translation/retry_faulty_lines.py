@@ -15,7 +15,7 @@ from typing import Any
 
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.translation.faults import faults, lost_numbers, lost_urls
+from seq2seq.translation.output_faults import faults, lost_numbers, lost_urls
 from seq2seq.translation.search_setup import Decoding, Found, Part
 
 Search = Callable[[Sequence[Part], Decoding], list[list[Found]]]

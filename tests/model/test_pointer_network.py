@@ -10,7 +10,7 @@ import torch
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
 from seq2seq.model.loss import negative_log_likelihood, training_loss
-from seq2seq.model.pointer import FIRST_PLACE, PointerNetwork
+from seq2seq.model.pointer_network import FIRST_PLACE, PointerNetwork
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import power_normaliser, search
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
