@@ -80,9 +80,9 @@ def ours(recipe: Recipe, run: Path, count: int, precision: str) -> Iterator[tupl
     training = Training(recipe.model_copy(update={"training": section}), run)
     for indices in steps_of(training.corpus, recipe, count):
         training._step(indices)
-        window, training.progress.window = training.progress.window, {}
+        window, training.state.window = training.state.window, {}
         if "loss" not in window:
-            raise UserError(f"step {training.progress.step}: the gradient is not finite")
+            raise UserError(f"step {training.state.step}: the gradient is not finite")
         yield window["loss"], int(window["target_tokens"])
     model = training.model.eval()
     yield validation_loss(training, lambda batch: negative_log_likelihood(model(batch), batch.target_output).sum())
