@@ -68,9 +68,10 @@ def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, 
     corpus = report.CorpusReport("train", "v3.en-de")
     numbered = [(number, *pair) for number, pair in enumerate(pairs)]
     sample = Sample(seed=1)
-    with mock.patch.object(report, "EXAMPLES", len(pairs)), mock.patch.object(pair_checks, "RECOGNISED", len(pairs)):
+    with (mock.patch.object(report, "EXAMPLES", len(pairs)),
+          mock.patch.object(pair_checks, "MAX_LANGUAGE_ID_PAIRS", len(pairs))):
         survey(sample.watch(numbered), corpus, sides=2)
-        judge = pair_checks.Judge(sample.stretches, Languages(source="en", target="de"))
+        judge = pair_checks.CorpusChecker(sample.stretches, Languages(source="en", target="de"))
         judgement = judge.judge(numbered, len(pairs))
     kinds = {kind: [finding] for kind, finding in corpus.findings.items()} | {
         "hardly_a_translation": [judgement.suspects], "like the other side": [*judgement.wrong_side.values()],

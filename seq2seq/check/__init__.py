@@ -8,7 +8,7 @@ from seq2seq.check.blocking_problems import find_tokenizers, look_at_held_out, l
 from seq2seq.check.corpus_statistics import Sample
 from seq2seq.check.cost import size_disk, size_model, size_training, size_vocabulary
 from seq2seq.check.measure import measure
-from seq2seq.check.pair_checks import Judge
+from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.print_report import show_report
 from seq2seq.check.read_corpora import Reader
 from seq2seq.check.report import CorpusReport, Report, percentiles
@@ -25,10 +25,10 @@ from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
 from seq2seq.training.synthetic_text import without_synthetic_text
 
-__all__ = ["CorpusReport", "Report", "inspect", "percentiles", "show_report"]
+__all__ = ["CorpusReport", "Report", "check_recipe", "percentiles", "show_report"]
 
 
-def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
+def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     """Read all corpora, train the tokenizer and size up the model; find all that would stop a training early.
 
     Args:
@@ -62,7 +62,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         reader.read_train(wanted, found, characters)
     # Positions are no language, and text alone has nothing to be compared with.
     if len(recipe.data.valid.sides) == 2 and recipe.model.type != "pointer":
-        judge = Judge(sample.stretches, recipe.languages)
+        judge = CorpusChecker(sample.stretches, recipe.languages)
         if judge.fault:
             report.warnings.append(judge.fault)
         for reader in training + readers:

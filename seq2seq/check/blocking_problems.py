@@ -34,7 +34,7 @@ def look_at_run(recipe: Recipe, run: Path, report: Report) -> tuple[Recipe, bool
     except UserError as error:
         report.errors.append(str(error))
         return recipe, False
-    return recipe, all(change.prolongs for change in changes or ())
+    return recipe, all(change.may_change_on_resume for change in changes or ())
 
 
 def find_tokenizers(recipe: Recipe, run: Path, of_run: bool) -> tuple[Tokenizers | None, str | None]:

@@ -24,11 +24,11 @@ LEAST_APART = 3.0
 MOST_JUDGED = 100_000
 LEAST_OF_SLIP = 60.0
 """Nats by which the neighbours' translations must fit better, over all lines of a slip."""
-RECOGNISED = 300
+MAX_LANGUAGE_ID_PAIRS = 300
 """Pairs that lingua sees: some seconds."""
 
 
-class Judge:
+class CorpusChecker:
     """Judges corpora by dictionaries and n-grams that a sample of them has taught."""
 
     def __init__(self, stretches: Sequence[Stretch], languages: Languages) -> None:
@@ -76,20 +76,20 @@ class Judge:
                     np.median(self._fitting) > np.median(self._random) + LEAST_APART and np.median(self._fitting) > 0)
 
     def judge(self, pairs: Iterable[Pair], count: int) -> Judgement:
-        """Judge a corpus of `count` pairs; of a long one, every so many stretches."""
+        """CorpusChecker a corpus of `count` pairs; of a long one, every so many stretches."""
         judgement = Judgement()
         if self._sides is None:
             return judgement
         every = -(-count // MOST_JUDGED)
         slips = {by: _Best() for by in (1, -1)}
-        recognise_every = max(1, count // every // RECOGNISED)                  # of the judged pairs, not of all
+        recognise_every = max(1, count // every // MAX_LANGUAGE_ID_PAIRS)       # of the judged pairs, not of all
         for number, stretch in enumerate(_stretches(pairs)):
             if number % every:
                 continue
             for judged, (line, source, target) in enumerate(stretch, start=judgement.pairs + 1):
                 if side := self._sides.wrong(source, target):
                     judgement.wrong_side.setdefault(side, Finding()).add(line)
-                if self._detector and judged % recognise_every == 0 and judgement.recognised < RECOGNISED:
+                if self._detector and judged % recognise_every == 0 and judgement.recognised < MAX_LANGUAGE_ID_PAIRS:
                     judgement.recognised += 1
                     if side := self._detector.wrong(source, target):
                         judgement.wrong_language.setdefault(side, Finding()).add(line)

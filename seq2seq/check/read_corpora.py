@@ -11,7 +11,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.check.corpus_statistics import Sample, describe_files, survey
-from seq2seq.check.pair_checks import Judge
+from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.report import CorpusReport, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import Pair, read_pairs
@@ -52,8 +52,8 @@ class Reader:
             self.report.error = str(error)
             self.report.files = describe_files(self.spec, self.recipe.data_directory, self.recipe.languages)
 
-    def judge(self, judge: Judge, count: int) -> None:
-        """Judge whether its lines translate each other."""
+    def judge(self, judge: CorpusChecker, count: int) -> None:
+        """CorpusChecker whether its lines translate each other."""
         with contextlib.suppress(UserError):                                    # `survey` has reported it
             self.report.judgement = judge.judge(read_pairs(self.recipe, self.spec.untagged), count)
 

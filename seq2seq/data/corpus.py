@@ -123,7 +123,7 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> It
     Raises:
         CorpusError: as `read_corpus`; or a target for a pointer network contains anything but source positions.
     """
-    if spec.in_recipes_languages:
+    if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages.model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts)
     if recipe.model.type != "pointer":
@@ -233,7 +233,7 @@ def look_at_first_lines(recipe: Recipe) -> Iterator[str]:
 
     Files that cannot be read are passed over; whoever reads them all says what is wrong.
     """
-    for steps, spec in recipe.data.keyed_corpora():
+    for steps, spec in recipe.data.corpora_with_keys():
         key = ".".join(map(str, ("data", *steps)))
         paths = [recipe.data_directory / path for path in spec.paths]
         by_number = spec.has_numbered_columns

@@ -22,7 +22,7 @@ from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.json_reader import parse_json
-from seq2seq.recipe import REFUSING, Corpus, Recipe
+from seq2seq.recipe import LINE_LIMIT_KEY, Corpus, Recipe
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checksums import (
     Check,
@@ -224,7 +224,8 @@ def _key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         bool(recipe.tokenizer.subword_sampling),
         recipe.languages.model_dump(),                                          # which side of a .tmx is which
-        [(spec.model_dump(exclude={"weight", REFUSING}), _file_states(spec)) for spec in recipe.resolve().data.train],
+        [(spec.model_dump(exclude={"weight", LINE_LIMIT_KEY}), _file_states(spec))
+         for spec in recipe.resolve().data.train],
     ]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 

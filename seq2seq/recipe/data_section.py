@@ -14,7 +14,7 @@ from seq2seq.recipe.base_section import MistakeAt, Section
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
-OF_COLUMNS = (".tsv", ".csv")
+COLUMN_FORMATS = (".tsv", ".csv")
 """Formats whose columns are numbered, or named in the first line."""
 
 
@@ -106,7 +106,7 @@ class Corpus(Section):
                 raise ValueError("`translated_by` needs one file, `source` or `target`, and makes the other")
             return self
         named = all(isinstance(getattr(self, side), str) for side in self.sides)
-        if self.header and self.table_format not in OF_COLUMNS:
+        if self.header and self.table_format not in COLUMN_FORMATS:
             raise ValueError("`header: true` belongs to a corpus with a .tsv or .csv `file`")
         if self.form == "files":
             if not named:
@@ -125,7 +125,7 @@ class Corpus(Section):
             raise ValueError("`hub` needs `split`, such as `split: train`")
         if (self.source is None) != (self.target is None):
             raise ValueError("give both columns, `source` and `target`, or neither")
-        if self.in_recipes_languages:
+        if self.uses_recipe_languages:
             return self
         by_number = self.has_numbered_columns
         if by_number and any(isinstance(column, str) for column in self.columns):
@@ -151,14 +151,14 @@ class Corpus(Section):
         return self.model_copy(update={"tag": None})
 
     @property
-    def in_recipes_languages(self) -> bool:
+    def uses_recipe_languages(self) -> bool:
         """True for a translation memory without `source` and `target`: the recipe's languages are read from it."""
         return self.table_format == ".tmx" and self.source is None and self.text is None
 
     @property
     def has_numbered_columns(self) -> bool:
         """True of a table whose columns have numbers, not names."""
-        return self.table_format in OF_COLUMNS and not self.header
+        return self.table_format in COLUMN_FORMATS and not self.header
 
     @property
     def form(self) -> Literal["files", "table", "hub"]:
@@ -278,7 +278,7 @@ class Data(Section):
                 raise MistakeAt(f"{name}.translated_by".strip("."), "only training corpora are translated by a model")
         return value
 
-    def keyed_corpora(self) -> Iterator[tuple[tuple[str | int, ...], Corpus]]:
+    def corpora_with_keys(self) -> Iterator[tuple[tuple[str | int, ...], Corpus]]:
         """Yield all corpora (train, valid, test), each after its key below `data`."""
         yield from ((("train", number), corpus) for number, corpus in enumerate(self.train))
         yield ("valid",), self.valid
@@ -286,4 +286,4 @@ class Data(Section):
 
     def corpora(self) -> Iterator[Corpus]:
         """Yield all corpora: train, valid, test."""
-        yield from (corpus for _, corpus in self.keyed_corpora())
+        yield from (corpus for _, corpus in self.corpora_with_keys())

@@ -16,7 +16,7 @@ from seq2seq.recipe.base_section import Pieces, Section, Tokens
 
 Phrases = Annotated[tuple[str, ...], Field(strict=False)]
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
-DRAWN: dict[str, Any] = {"sampling": True, "n_best": 1, "mbr": 0, "diverse_groups": 1, "require": ()}
+SINGLE_SAMPLE: dict[str, Any] = {"sampling": True, "n_best": 1, "mbr": 0, "diverse_groups": 1, "require": ()}
 """Values that turn any `decoding` section into one that draws a single sample per sentence."""
 
 

@@ -72,7 +72,7 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
         document.mistakes += _missing_files(document, directory, written)
     if document.mistakes or recipe is None:
         raise _error(document.mistakes, overrides)
-    return recipe.located(directory)
+    return recipe.with_directory(directory)
 
 
 def _read_text(path: Path) -> str:

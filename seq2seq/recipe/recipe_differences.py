@@ -6,7 +6,7 @@ from typing import Any
 
 from seq2seq.recipe.schema import Recipe
 
-PROLONGING = (
+MAY_CHANGE_ON_RESUME = (
     "name",
     "expected",
     "metrics",
@@ -27,7 +27,7 @@ PROLONGING = (
 """Keys, or sections of keys, that only prolong a run or report about it: they may change when the run is resumed."""
 
 
-REFUSING = "max_line_bytes"
+LINE_LIMIT_KEY = "max_line_bytes"
 """Key of a corpus that only decides which text is refused; it never changes the text that is read."""
 
 
@@ -38,8 +38,8 @@ class Difference:
     key: str
     old: Any
     new: Any
-    prolongs: bool
-    """True if the key only prolongs or reports, so that the run can resume with the new value."""
+    may_change_on_resume: bool
+    """True if the key only may_change_on_resume or reports, so that the run can resume with the new value."""
 
     def __str__(self) -> str:
         old, new = ("not set" if value is None else value for value in (self.old, self.new))
@@ -53,15 +53,16 @@ def differences(old: Recipe, new: Recipe) -> list[Difference]:
     """
     before, after = (dict(_leaves(recipe.resolve().model_dump(mode="json"), "")) for recipe in (old, new))
     return [
-        Difference(key, before.get(key), after.get(key), prolongs(key))
+        Difference(key, before.get(key), after.get(key), may_change_on_resume(key))
         for key in [*after, *(key for key in before if key not in after)]
         if before.get(key) != after.get(key)
     ]
 
 
-def prolongs(key: str) -> bool:
+def may_change_on_resume(key: str) -> bool:
     """Return True if the value of the key may change when a run is resumed."""
-    return key.endswith(f".{REFUSING}") or any(key == start or key.startswith(f"{start}.") for start in PROLONGING)
+    return key.endswith(f".{LINE_LIMIT_KEY}") or any(key == start or key.startswith(f"{start}.")
+                                                     for start in MAY_CHANGE_ON_RESUME)
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from seq2seq.recipe.recipe_differences import prolongs
+from seq2seq.recipe.recipe_differences import may_change_on_resume
 from seq2seq.recipe.schema import Recipe
 
 _INTRODUCTION = """# Keys of a recipe
@@ -71,7 +71,7 @@ def _references(entry: Any) -> Iterator[str]:
 def _table(section: dict[str, Any], keys: list[str], sections: dict[str, Any]) -> str:
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for name, entry in section["properties"].items():
-        free = all(prolongs(f"{key}.{name}".strip(".")) for key in keys)
+        free = all(may_change_on_resume(f"{key}.{name}".strip(".")) for key in keys)
         default = "" if name in section.get("required", []) else _default(entry)
         # Pydantic omits the description of a key if it equals the description of the key's section.
         meaning = entry.get("description") or sections[next(_references(entry))]["description"]

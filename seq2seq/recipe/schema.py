@@ -244,7 +244,7 @@ class Recipe(Section):
             raise MistakeAt("languages.source", f"missing. {Languages.model_fields['source'].description}")
         if alone and self.languages.source is not None:
             raise MistakeAt("languages.source", "a language model has one language, `target`; leave this out")
-        for key, corpus in self.data.keyed_corpora():
+        for key, corpus in self.data.corpora_with_keys():
             if alone and corpus.text is None:
                 raise MistakeAt(("data", *key), "a language model reads text alone: give `text` instead of `source` "
                                                 "and `target`")
@@ -288,7 +288,7 @@ class Recipe(Section):
         taken_from = self.tokenizer.taken_from or self.training.start_from
         return None if taken_from is None else self.directory / taken_from
 
-    def located(self, directory: Path) -> "Recipe":
+    def with_directory(self, directory: Path) -> "Recipe":
         """Return a copy of the recipe whose paths are relative to `directory`."""
         copy = self.model_copy()
         copy._directory = Path(os.path.abspath(directory))

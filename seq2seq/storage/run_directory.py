@@ -42,7 +42,7 @@ def admit(recipe: Recipe, run: Path) -> Recipe:
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         console.warn(f"{path} is damaged: it is not what was saved. It is written again.")
     elif changes is not None:
-        if not all(change.prolongs for change in changes):
+        if not all(change.may_change_on_resume for change in changes):
             # The run has no checkpoint yet, so the tokenizer of the old recipe is deleted and trained again.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         for change in changes:
@@ -76,7 +76,7 @@ def may_go_on(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | Non
         kept = recipe.tokenizer.model_copy(update={"vocab_size": stored.tokenizer.vocab_size})
         recipe = recipe.model_copy(update={"tokenizer": kept})
     changes = differences(stored, recipe)
-    refused = [change for change in changes if not change.prolongs]
+    refused = [change for change in changes if not change.may_change_on_resume]
     if refused and trained:
         shown = "\n".join(f"  {change}" for change in refused)
         raise RecipeError(f"{run} was trained with another recipe:\n{shown}\n"

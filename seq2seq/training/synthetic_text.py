@@ -21,7 +21,7 @@ from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, DecodingSection, Languages, Recipe, parse_recipe
-from seq2seq.recipe.decoding_section import DRAWN, SAMPLING_KEYS
+from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.recipe.language_codes import same_code
 from seq2seq.storage.atomic import sync
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
@@ -140,7 +140,7 @@ def _require_direction(spec: Corpus, recipe: Recipe, model: Path, of_model: Lang
 def _options(own: DecodingSection, samples: bool) -> dict[str, Any]:
     """Return the overrides of the model's `decoding` that make it sample, or search for, a single translation."""
     if samples:
-        return DRAWN
+        return SINGLE_SAMPLE
     of_samples = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}
     return {"n_best": 1, **({"sampling": False, "mbr": 0, **of_samples} if own.sampling else {})}
 

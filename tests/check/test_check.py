@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seq2seq.check import Report, inspect, percentiles, show_report
+from seq2seq.check import Report, check_recipe, percentiles, show_report
 from seq2seq.check.corpus_statistics import likely_encoding
 from seq2seq.check.report import Finding
 from seq2seq.cli import main
@@ -59,7 +59,7 @@ def write(directory: Path, name: str, pairs: list[str]) -> None:
 
 
 def checked(*overrides: str) -> Report:
-    return inspect(load_recipe("recipe.yaml", overrides), Path("run"))
+    return check_recipe(load_recipe("recipe.yaml", overrides), Path("run"))
 
 
 def test_line_numbers_in_a_list_have_no_separator_that_looks_like_the_lists():
@@ -421,9 +421,9 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
 def test_pieces_a_word_are_those_of_the_pairs_that_training_keeps(directory):
     recipe = load_recipe("recipe.yaml", ["data.cleaning.max_pieces=31"])
     train_or_load_tokenizers(recipe, Path("run/tokenizer"))
-    short = inspect(recipe, Path("run")).corpora[0]
+    short = check_recipe(recipe, Path("run")).corpora[0]
     write(directory, "train", [*TEXTS["train"], "z" * 49 + "|" + "z" * 50])
-    with_long = inspect(recipe, Path("run")).corpora[0]
+    with_long = check_recipe(recipe, Path("run")).corpora[0]
     assert with_long.counts.dropped["too_many_pieces"] == 1
     assert with_long.sides == short.sides
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seq2seq.check import inspect, show_report
+from seq2seq.check import check_recipe, show_report
 from seq2seq.check.corpus_statistics import STRETCH, Sample
-from seq2seq.check.pair_checks import LEAST_STRETCHES, Judge
+from seq2seq.check.pair_checks import LEAST_STRETCHES, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
 from seq2seq.data.misalignment import Dictionary
@@ -63,7 +63,7 @@ def write(name: str, pairs: list[tuple[str, str]]) -> None:
 
 def judged(pairs):
     write("train", pairs)
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     return report.corpora[0].judgement, report
 
 
@@ -103,9 +103,9 @@ def test_what_the_error_about_numbers_of_lines_says_to_do_finds_the_line_that_la
     judged(pairs)
     targets = [target for _, target in pairs]
     Path("train.yy").write_text("".join(f"{target}\n" for target in targets[:700] + targets[701:]))
-    (error,) = inspect(load_recipe("recipe.yaml", []), Path("run")).errors
+    (error,) = check_recipe(load_recipe("recipe.yaml", []), Path("run")).errors
     limit = re.search(r"`limit: (\d+)`", error)[1]
-    report = inspect(load_recipe("recipe.yaml", [f"data.train.0.limit={limit}"]), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", [f"data.train.0.limit={limit}"]), Path("run"))
     assert not report.errors and abs(report.corpora[0].judgement.slip.first - 701) <= 1
 
 
@@ -161,10 +161,10 @@ def test_of_a_long_corpus_as_many_pairs_are_recognised_and_from_all_of_it(count,
             lines.append(int(source.split()[-1]))
 
     for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MOST_JUDGED", 1009),
-                        ("RECOGNISED", 13)):
+                        ("MAX_LANGUAGE_ID_PAIRS", 13)):
         monkeypatch.setattr(f"seq2seq.check.pair_checks.{name}", value)
     pairs = [(line, f"ba do {line}", f"ki mu {line}") for line in range(1, count + 1)]
-    judge = Judge([pairs[:STRETCH]] * LEAST_STRETCHES, Languages(source="de", target="en"))
+    judge = CorpusChecker([pairs[:STRETCH]] * LEAST_STRETCHES, Languages(source="de", target="en"))
     judgement = judge.judge(iter(pairs), count)
     assert judgement.recognised == len(lines) == 13
     assert max(after - before for before, after in itertools.pairwise([0, *lines, count])) < 3 * count / 13
@@ -200,7 +200,7 @@ def test_stretches_are_drawn_evenly_and_keep_their_lines_together():
 def test_lines_that_are_not_utf8_are_all_counted(directory):
     write("train", corpus(23))
     Path("train.xx").write_bytes("\n".join(["ä"] * 11 + ["a"] * 12).encode("latin1") + b"\n")
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     described = report.corpora[0].files["train.xx"]
     assert (described["lines"], described["not_utf8"], described["such_as"]) == (23, 11, [1, 2, 3, 4, 5])
     assert any("11 of 23 lines are not UTF-8" in warning for warning in report.warnings)
@@ -210,7 +210,7 @@ def test_lines_that_are_not_utf8_are_all_counted(directory):
 def test_kinds_of_lines_and_limits_are_counted_before_cleaning(directory):
     write("train", [("ba 7", "do 8"), ("", "do"), ("ba 7", "do 8"), ("ba", "ba"), ("HÃ¼", "&quot;do"),
                     ("x" * 11, "y" * 40), ("z" * 600, "z" * 601)])
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     train = report.corpora[0]
     assert {kind: (finding.count, finding.lines) for kind, finding in train.findings.items()} == {
         "numbers_differ": (2, [1, 3]), "empty": (1, [2]), "duplicate": (1, [3]), "identical": (1, [4]),
@@ -228,7 +228,7 @@ def numbers_warning(languages, pairs):
     write("train", [(f"{source} {number * 11}", f"{target} {number * 11}") for number in range(7)
                     for source, target in pairs])
     Path("recipe.yaml").write_text(RECIPE.replace("source: xx, target: yy", languages, 1))
-    warnings = inspect(load_recipe("recipe.yaml", []), Path("run")).warnings
+    warnings = check_recipe(load_recipe("recipe.yaml", []), Path("run")).warnings
     return [warning for warning in warnings if "min_number_agreement" in warning]
 
 
@@ -251,7 +251,7 @@ def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
     importlib.import_module("torch._inductor")                                  # makes its folder on import
     monkeypatch.setattr("tempfile.tempdir", str(directory / "aside"))
     (directory / "aside").mkdir()
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"), measured=True)
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"), measured=True)
     assert not report.errors
     assert report.measured["steps"] == 10
     assert report.measured["hours"] == pytest.approx(report.measured["seconds_a_step"] * 13 / 3600)
@@ -261,20 +261,20 @@ def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
 
 def test_weights_that_leave_nothing_of_an_epoch_are_the_error_of_train(directory):
     write("train", corpus(23))
-    report = inspect(load_recipe("recipe.yaml", ["data.train.0.weight=1.0e-6"]), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", ["data.train.0.weight=1.0e-6"]), Path("run"))
     assert report.errors == ["data.train: with these weights an epoch has 2.3e-05 pairs. Raise a weight."]
     for weight, pairs in (("1.0e+9", "2.3e+10"), ("1.0e+308", "inf")):
-        report = inspect(load_recipe("recipe.yaml", [f"data.train.0.weight={weight}"]), Path("run"))
+        report = check_recipe(load_recipe("recipe.yaml", [f"data.train.0.weight={weight}"]), Path("run"))
         assert report.errors == [f"data.train: with these weights an epoch has {pairs} pairs, more than 10,000 times "
                                  "the 23 of the text. Lower a weight."]
 
 
 def test_disk_is_told_by_arithmetic(directory, monkeypatch):
     write("train", corpus(23))
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     assert report.disk["needed"] > 4 * 12 * report.model["parameters"]          # 3 checkpoints, one being written
     monkeypatch.setattr("seq2seq.check.cost.shutil.disk_usage", lambda _: type("", (), {"free": 7})())
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     assert any("Make room" in warning for warning in report.warnings)
 
 

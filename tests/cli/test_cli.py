@@ -717,7 +717,8 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokeniz
     write_tests(directory / "elsewhere")
     place = directory / "runs" / "tiny"
     save_bundle(place / "best", random_weights(recipe, 1), RECIPE, tokenizers.files(), {})
-    (place / "recipe.yaml").write_text(recipe.located(directory / "elsewhere").resolve().to_yaml(), encoding="utf-8")
+    (place / "recipe.yaml").write_text(recipe.with_directory(directory / "elsewhere").resolve().to_yaml(),
+                                       encoding="utf-8")
     for model in (place, place / "best"):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
@@ -941,7 +942,7 @@ def test_options_of_the_machine_are_short_for_keys_of_the_recipe(run, directory,
     write_recipe(directory)
     recipes = []
     monkeypatch.setattr(trainer, "train", lambda recipe, *_: recipes.append(recipe) or {})
-    monkeypatch.setattr("seq2seq.check.inspect", lambda recipe, *_: recipes.append(recipe) or Report("", []))
+    monkeypatch.setattr("seq2seq.check.check_recipe", lambda recipe, *_: recipes.append(recipe) or Report("", []))
     monkeypatch.setattr("seq2seq.check.show_report", lambda report: None)
     for command in ("train", "check"):
         assert run(command, "recipe.yaml", option, value).code == 0

@@ -50,7 +50,7 @@ def recipe_of(directory, sampling=0.0, second=(), **cleaning):
         "name": "test", "languages": {"source": "de", "target": "en"}, "seed": 3,
         "data": {"train": [first, *second], "valid": first, "cleaning": cleaning},
         "tokenizer": {"vocab_size": 293, "subword_sampling": sampling},
-    }).located(directory)
+    }).with_directory(directory)
 
 
 SECOND = {"source": "second.source", "target": "second.target"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seq2seq.errors import RecipeError
 from seq2seq.recipe import (
-    PROLONGING,
+    MAY_CHANGE_ON_RESUME,
     Corpus,
     DecodingSection,
     ModelSection,
@@ -564,7 +564,7 @@ def test_a_type_of_model_has_defaults_that_it_can_be_trained_with(directory, set
 
 def test_a_run_may_take_over_a_longer_longest_line(directory):
     change, = differences(load_recipe("recipe.yaml"), load_recipe("recipe.yaml", ["data.valid.max_line_bytes=7"]))
-    assert change.prolongs, "it decides what is refused, never what is read"
+    assert change.may_change_on_resume, "it decides what is refused, never what is read"
 
 
 # Bases
@@ -758,7 +758,7 @@ def test_differences_tell_which_keys_only_prolong(directory):
          "data.test.news={source: data/val.de, target: data/val.en}"],
     )  # fmt: skip
     found = {difference.key: difference for difference in differences(old, new)}
-    assert {key for key, difference in found.items() if not difference.prolongs} == {
+    assert {key for key, difference in found.items() if not difference.may_change_on_resume} == {
         "data.train.0.limit",
         "model.dropout",
     }
@@ -770,7 +770,7 @@ def test_differences_tell_which_keys_only_prolong(directory):
 def test_what_was_taken_out_is_a_difference_too(directory):
     found = differences(load_recipe("recipe.yaml"), load_recipe("recipe.yaml", ["data.test={}"]))
     assert {difference.key for difference in found} >= {"data.test.flickr.source", "data.test.flickr.target"}
-    assert all(difference.new is None and difference.prolongs for difference in found)
+    assert all(difference.new is None and difference.may_change_on_resume for difference in found)
 
 
 def test_the_same_files_named_otherwise_are_no_difference(directory):
@@ -785,7 +785,7 @@ def test_the_same_files_named_otherwise_are_no_difference(directory):
 
 
 def test_every_prolonging_key_exists():
-    assert set(PROLONGING) <= {key for key, _ in walk_fields()}
+    assert set(MAY_CHANGE_ON_RESUME) <= {key for key, _ in walk_fields()}
 
 
 # Schema, reference, cost

@@ -13,7 +13,7 @@ import pytest
 import torch
 from trainings import WRITER, NoTensorBoard, die, final_weights, interrupting, logged, same
 
-from seq2seq.check import inspect
+from seq2seq.check import check_recipe
 from seq2seq.cli import main
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_corpus
@@ -301,7 +301,7 @@ def test_a_place_without_a_tokenizer_and_one_of_another_form_are_refused(folder,
 
 def test_check_reports_one_side(folder, capsys):
     (folder / "train.en").write_text("The dog sleeps.\n\nA cat.\n")
-    report = inspect(load_recipe("recipe.yaml", ["tokenizer.vocab_size=auto"]), folder / "run")
+    report = check_recipe(load_recipe("recipe.yaml", ["tokenizer.vocab_size=auto"]), folder / "run")
     training, valid, test = report.corpora
     assert (training.pairs, training.counts.dropped, list(training.sides)) == (2, {"empty": 1}, ["text"])
     assert (valid.in_train, valid.in_train_example) == (1, 1)
@@ -316,7 +316,7 @@ def test_check_reports_one_side(folder, capsys):
 
 def test_check_counts_with_the_tokenizer_that_is_taken_over(folder, trained):
     recipe = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}", "tokenizer.vocab_size=9000"])
-    report = inspect(recipe, folder / "run")
+    report = check_recipe(recipe, folder / "run")
     assert report.tokens_are_exact
     assert (report.vocabulary["vocab_size"], report.vocabulary["type"]) == (330, f"taken from {trained}")
 

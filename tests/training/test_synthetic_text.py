@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from toy import RECIPE, write_corpus
 
-from seq2seq.check import inspect
+from seq2seq.check import check_recipe
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
@@ -162,21 +162,21 @@ def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
 def test_check_refuses_a_model_of_another_direction_as_training_does(folder, tmp_path):
     wrong = load_recipe(folder / "recipe.yaml", [
         f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
-    for start in (lambda: inspect(wrong, tmp_path), lambda: with_synthetic_text(wrong, tmp_path / "synthetic")):
+    for start in (lambda: check_recipe(wrong, tmp_path), lambda: with_synthetic_text(wrong, tmp_path / "synthetic")):
         with pytest.raises(RecipeError, match=r"from de to en; the corpus .*mono\.de needs a model from en to de"):
             start()
 
 
 def test_check_leaves_out_what_is_not_made_yet_and_says_so(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml")
-    report = inspect(recipe, tmp_path)
+    report = check_recipe(recipe, tmp_path)
     assert [corpus.label for corpus in report.corpora if corpus.role == "train"] == ["train.en"]
     assert any(warning.startswith("mono.de: the training begins with a translation") for warning in report.warnings)
-    alone = inspect(load_recipe(folder / "recipe.yaml", ["data.cleaning.max_characters=1"]), tmp_path)
+    alone = check_recipe(load_recipe(folder / "recipe.yaml", ["data.cleaning.max_characters=1"]), tmp_path)
     assert not alone.errors and any(warning.startswith("train: no pair is left") for warning in alone.warnings)
     with_synthetic_text(recipe, tmp_path / "synthetic")
-    assert [corpus.label for corpus in inspect(recipe, tmp_path).corpora if corpus.role == "train"] == [
+    assert [corpus.label for corpus in check_recipe(recipe, tmp_path).corpora if corpus.role == "train"] == [
         "train.en", "mono.de"]
     only = load_recipe(folder / "reverse.yaml", [
         f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
-    assert not inspect(only, tmp_path).errors
+    assert not check_recipe(only, tmp_path).errors
