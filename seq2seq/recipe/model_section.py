@@ -13,6 +13,7 @@ warnings.filterwarnings("ignore", 'Field name "copy" in "ModelSection" shadows')
 Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity", "character_perplexity"]
 TRANSLATION_METRICS: tuple[Metric, ...] = ("bleu", "chrf", "ter", "exact")
 PERPLEXITIES: tuple[Metric, ...] = ("perplexity", "word_perplexity", "character_perplexity")
+# Building a model of millions of layers takes hours, even on the meta device.
 Layers = Annotated[int, Field(ge=1, le=1000)]
 
 

@@ -113,14 +113,14 @@ def test_sentences_of_valid_and_test_that_stand_in_train_are_counted(directory):
     report = checked()
     found = {corpus.role: (corpus.in_train, corpus.in_train_example) for corpus in report.corpora}
     assert found == {"train": (None, None), "valid": (1, 2), "test.first": (2, 2)}
-    assert any("test.first: 2 of 4 sources stand in train too (such as line 2)" in line for line in report.warnings)
+    assert any("test.first: 2 of 4 sources also occur in train (such as line 2)" in line for line in report.warnings)
 
 
 def test_a_few_common_sentences_are_no_warning(directory):
     write(directory, "test", [f"Satz {number}|sentence {number}" for number in range(199)] + ["ein Hund|a dog"])
     report = checked()
     assert next(corpus.in_train for corpus in report.corpora if corpus.role == "test.first") == 1
-    assert not any("test.first" in line and "in train too" in line for line in report.warnings)
+    assert not any("test.first" in line and "also occur in train" in line for line in report.warnings)
 
 
 def test_the_size_is_that_of_the_model(directory):
@@ -190,7 +190,7 @@ def test_the_size_that_suits_the_text_is_said(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--no-measure"]) == 0
     told = capsys.readouterr()
     size = re.search(r"vocab_size: auto makes (\d+) pieces", told.err)[1]
-    assert f"{size} pieces, joint, a size that suits the text (subwords, unigram)" in told.out
+    assert f"{size} pieces, joint, size derived from the text (subwords, unigram)" in told.out
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--set", "tokenizer.joint=false",
                  "--set", "model.tied_embeddings=decoder", "--no-measure"]) == 0
     assert re.search(r"(\d+) source and (\d+) target pieces, one vocabulary for each language", capsys.readouterr().out)
@@ -266,12 +266,12 @@ def test_a_model_to_start_from_of_another_shape_is_an_error(directory, quick_ten
 def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(directory, monkeypatch, capsys):
     monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)      # on a busy machine, too
     assert main(["check", "recipe.yaml"]) == 0
-    assert re.search(r"minutes without validation: .* s a step \(median of 10\)", capsys.readouterr().out)
+    assert re.search(r"minutes without validation: .* s per step \(median of 10\)", capsys.readouterr().out)
     assert main(["check", "recipe.yaml", "--no-measure"]) == 0
-    assert "no step was tried" in capsys.readouterr().out
+    assert re.search("time +not measured", capsys.readouterr().out)
     monkeypatch.setattr("seq2seq.devices.free_memory", lambda device: 7)
     assert main(["check", "recipe.yaml"]) == 0
-    assert "GB of memory are free: no step was tried" in " ".join(capsys.readouterr().out.split())
+    assert "GB of memory are free, so no step was run" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_memory_is_that_of_the_device_that_trains(directory, monkeypatch, capsys):
@@ -359,14 +359,14 @@ def test_one_pair_that_looks_swapped_does_not_make_a_corpus_swapped(directory):
 def test_whole_words_of_a_language_without_spaces_are_warned_of(directory):
     for language, warned in (("de", False), ("ja", True)):
         told = checked("tokenizer.type=words", f"languages.source={language}").warnings
-        assert any("a whole line of ja for a word" in warning for warning in told) == warned
+        assert any("a whole line of ja as one word" in warning for warning in told) == warned
 
 
 @pytest.mark.parametrize("language, warned", [("japanese", True), ("jp", True), ("ja", False), ("numbers", False)])
 def test_a_language_by_its_name_is_told_its_code(directory, language, warned):
     told = checked(f"languages.source={language}").warnings
-    assert any(warning.startswith(f"languages.source: {language} is no code of a language. If it is to mean ja, write "
-                                  "ja") for warning in told) == warned
+    assert any(warning.startswith(f"languages.source: {language} is not a language code. If ja is meant, write ja")
+               for warning in told) == warned
 
 
 def test_many_epochs_without_early_stopping_are_warned_of(directory):
@@ -376,8 +376,9 @@ def test_many_epochs_without_early_stopping_are_warned_of(directory):
     steps = checked().training["steps_per_epoch"]
     assert not told(f"training.max_steps={100 * steps}")
     warning, = told(f"training.max_steps={833 * steps}")
-    assert f"{833 * steps:,} steps go through this text 833 times" in warning
-    assert f"100 are {100 * steps:,} steps: lower max_steps" in warning and "training.early_stopping: 10" in warning
+    assert f"{833 * steps:,} steps are 833 epochs of this text" in warning
+    assert f"Lower max_steps (100 epochs are {100 * steps:,} steps)" in warning
+    assert "training.early_stopping: 10" in warning
     assert not told(f"training.max_steps={833 * steps}", "training.early_stopping=3")
 
 
@@ -415,7 +416,7 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
     assert target.characters_a_piece == pytest.approx(characters / (target.tokens - 3))      # without the three ends
     show_report(checked("languages.target=ja"))
     told = re.findall(r"train train\.(?:de|en), (\w+): (.*?) characters", capsys.readouterr().out)
-    assert [(side, "a word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
+    assert [(side, "per word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
 
 
 def test_pieces_a_word_are_those_of_the_pairs_that_training_keeps(directory):
@@ -444,7 +445,7 @@ def test_the_report_for_a_person_names_what_matters(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", 'data.train.1.name="[red]"']) == 0
     out = capsys.readouterr().out
     for expected in (r"train train\.de +source +3 +10 +14", r"train \[red\]", r"train\.de +too_long +1 +4 ",
-                     r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"steps +\d+ an epoch",
+                     r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"steps +\d+ per epoch",
                      r"283 pieces, joint \(subwords, unigram\)", r"warning: test\.first: 2 of 4 sources"):
         assert re.search(expected, out), expected
 
@@ -456,7 +457,7 @@ def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
     show_report(checked("tokenizer.vocab_size=auto"))
-    assert "Nothing is wrong." in out.getvalue()
+    assert "No problems found." in out.getvalue()
     assert "Cleaning drops nothing from train." in out.getvalue()
 
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seq2seq.check import check_recipe, show_report
-from seq2seq.check.corpus_statistics import STRETCH, Sample
-from seq2seq.check.pair_checks import LEAST_STRETCHES, CorpusChecker
+from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample
+from seq2seq.check.pair_checks import MIN_BLOCKS, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
 from seq2seq.data.misalignment import Dictionary
@@ -84,7 +84,8 @@ def test_shuffled_targets_are_seen_and_their_share_is_told(directory):
     assert set(judgement.suspects.lines) <= {place + 1 for place in places}
     warning, = (warning for warning in report.warnings if "do not look like translations" in warning)
     assert warning.startswith(f"train train.xx: {judgement.suspects.count} (lines ")
-    assert f"of {PAIRS:,} pairs do not look like" in warning and f", about {judgement.misaligned:.1%}." in warning
+    assert f"of {PAIRS:,} pairs do not look like" in warning
+    assert f"undetected ones, is {judgement.misaligned:.1%}." in warning
 
 
 @pytest.mark.parametrize("by", [1, -1])
@@ -95,7 +96,7 @@ def test_the_line_from_which_one_side_has_slipped_is_named(directory, by):
     judgement, report = judged([(source, target or "so") for (source, _), target in zip(pairs, slipped, strict=True)])
     assert judgement.slip.by == by
     assert abs(judgement.slip.first - 701) <= 1 and judgement.slip.last >= PAIRS - 2
-    assert any("one side has slipped" in warning and "near line 70" in warning for warning in report.warnings)
+    assert any("one side is shifted" in warning and "near line 70" in warning for warning in report.warnings)
 
 
 def test_what_the_error_about_numbers_of_lines_says_to_do_finds_the_line_that_lacks(directory):
@@ -160,13 +161,12 @@ def test_of_a_long_corpus_as_many_pairs_are_recognised_and_from_all_of_it(count,
         def wrong(self, source, target):
             lines.append(int(source.split()[-1]))
 
-    for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MOST_JUDGED", 1009),
+    for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MAX_CHECKED_PAIRS", 1009),
                         ("MAX_LANGUAGE_ID_PAIRS", 13)):
         monkeypatch.setattr(f"seq2seq.check.pair_checks.{name}", value)
     pairs = [(line, f"ba do {line}", f"ki mu {line}") for line in range(1, count + 1)]
-    judge = CorpusChecker([pairs[:STRETCH]] * LEAST_STRETCHES, Languages(source="de", target="en"))
-    judgement = judge.judge(iter(pairs), count)
-    assert judgement.recognised == len(lines) == 13
+    checker = CorpusChecker([pairs[:BLOCK_LINES]] * MIN_BLOCKS, Languages(source="de", target="en"))
+    assert checker.check(iter(pairs), count).recognised == len(lines) == 13
     assert max(after - before for before, after in itertools.pairwise([0, *lines, count])) < 3 * count / 13
 
 
@@ -187,14 +187,13 @@ def test_evidence_of_a_pair_knows_translations_from_other_sentences():
     assert Dictionary([]).evidence([("a", "b")]).shape == (1,)
 
 
-def test_stretches_are_drawn_evenly_and_keep_their_lines_together():
+def test_blocks_are_drawn_evenly_and_keep_their_lines_together():
     sample = Sample(1)
-    pairs = [(line, "a", "b") for line in range(1, 400 * STRETCH + 4)]
-    assert list(sample.watch(pairs)) == pairs
-    assert len(sample.stretches) == 320
-    assert all([line - stretch[0][0] for line, _, _ in stretch] == list(range(len(stretch)))
-               for stretch in sample.stretches)
-    assert max(stretch[0][0] for stretch in sample.stretches) > 320 * STRETCH
+    pairs = [(line, "a", "b") for line in range(1, 400 * BLOCK_LINES + 4)]
+    assert list(sample.draw_from(pairs)) == pairs
+    assert len(sample.blocks) == 320
+    assert all([line - block[0][0] for line, _, _ in block] == list(range(len(block))) for block in sample.blocks)
+    assert max(block[0][0] for block in sample.blocks) > 320 * BLOCK_LINES
 
 
 def test_lines_that_are_not_utf8_are_all_counted(directory):
@@ -236,12 +235,12 @@ def test_numbers_in_words_are_no_reason_to_drop_good_pairs(directory):
     assert numbers_warning("source: ja, target: en", GOOD_JAPANESE) == []
     (warning,) = numbers_warning("source: ja, target: en", [*GOOD_JAPANESE, ("３０人", "forty men")])
     assert "7 (lines 7, 14, 21, 28, 35, …) have a number in digits that the other side lacks." in warning
-    assert "not known" not in warning
+    assert "does not know" not in warning
 
 
 def test_of_a_language_whose_number_words_are_not_known_the_lines_are_to_be_looked_at(directory):
     (warning,) = numbers_warning("source: fr, target: en-GB", [("trente hommes", "30 men")])
-    assert "Number words of fr are not known here" in warning
+    assert "seq2seq does not know the number words of fr" in warning
 
 
 def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
@@ -275,7 +274,7 @@ def test_disk_is_told_by_arithmetic(directory, monkeypatch):
     assert report.disk["needed"] > 4 * 12 * report.model["parameters"]          # 3 checkpoints, one being written
     monkeypatch.setattr("seq2seq.check.cost.shutil.disk_usage", lambda _: type("", (), {"free": 7})())
     report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
-    assert any("Make room" in warning for warning in report.warnings)
+    assert any("Free some space" in warning for warning in report.warnings)
 
 
 KEYS = ["languages.source", "data.train.0.source", "data.train.0.limit", "data.train.0.weight", "data.valid.target",

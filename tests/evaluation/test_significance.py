@@ -83,7 +83,7 @@ def test_few_lines_that_differ_are_no_test(files, test):
         assert found["chrf"].lines_that_differ == count and (found["chrf"].p_value is None) == (count < 6)
         told = format_comparison(found, "one", "other")
         assert ("significant" in told) == (count == 6)
-        assert (f"differ in {count} line{'s' * (count > 1)}, a test needs 6 to reach p < 0.05" in told) == (count < 6)
+        assert (f"differ in {count} line{'s' * (count > 1)}; a test needs 6 to reach p < 0.05" in told) == (count < 6)
 
 
 def test_the_command_prints_both_systems_and_the_verdict(files, capsys):

@@ -255,8 +255,8 @@ def test_lines_that_are_too_long_count_nowhere_and_are_told(translator, capsys, 
     monkeypatch.setattr(translator.engine, "max_positions", 23)
     lines = [("", "The dog sleeps."), ("", "a" * 23)]
     assert perplexities(translator, lines)["perplexity"].details["lines"] == 1
-    assert "1 of 2 lines have more than 22 pieces; they count nowhere" in capsys.readouterr().err
-    with pytest.raises(CorpusError, match="no line that the model can take"):
+    assert "1 of 2 lines have more than 22 pieces; they are not scored" in capsys.readouterr().err
+    with pytest.raises(CorpusError, match="all of them have more than 22 pieces"):
         perplexities(translator, lines[1:])
 
 
@@ -305,12 +305,12 @@ def test_check_reports_one_side(folder, capsys):
     training, valid, test = report.corpora
     assert (training.pairs, training.counts.dropped, list(training.sides)) == (2, {"empty": 1}, ["text"])
     assert (valid.in_train, valid.in_train_example) == (1, 1)
-    assert "valid: 1 of 20 texts stand in train too" in report.warnings[0]
+    assert "valid: 1 of 20 texts also occur in train" in report.warnings[0]
     assert report.vocabulary["characters"] == {"text": len(set("The dog sleeps.A cat."))}
     assert "source_tokens" not in report.training and report.training["text_tokens"] > 2
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto"]) == 0
     shown = capsys.readouterr().out
-    assert "Texts that stand in train too" in shown and "text tokens an epoch" in shown
+    assert "Texts that also occur in train" in shown and "text tokens per epoch" in shown
     assert "(language_model)" in shown and "source" not in shown
 
 

@@ -171,7 +171,7 @@ def test_check_leaves_out_what_is_not_made_yet_and_says_so(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml")
     report = check_recipe(recipe, tmp_path)
     assert [corpus.label for corpus in report.corpora if corpus.role == "train"] == ["train.en"]
-    assert any(warning.startswith("mono.de: the training begins with a translation") for warning in report.warnings)
+    assert any(warning.startswith("mono.de: training will first translate this text") for warning in report.warnings)
     alone = check_recipe(load_recipe(folder / "recipe.yaml", ["data.cleaning.max_characters=1"]), tmp_path)
     assert not alone.errors and any(warning.startswith("train: no pair is left") for warning in alone.warnings)
     with_synthetic_text(recipe, tmp_path / "synthetic")
