@@ -48,7 +48,7 @@ def outcomes(sound, place, kind, seed, count):
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/urandom"])
 def test_a_device_that_never_ends_is_no_recipe(name):
-    with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes; a recipe is some lines of YAML"):
+    with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes, so that it cannot be a recipe"):
         load_recipe(name)
 
 

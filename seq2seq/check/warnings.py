@@ -13,8 +13,8 @@ from seq2seq.recipe import Languages, Recipe, TrainingSection
 from seq2seq.recipe.language_codes import code_for
 
 MAX_OVERLAP_SHARE = 0.01
-"""Maximum share of held-out lines that may also occur in train without a warning, because sentences such as "Thank
-you." are in every corpus."""
+"""Share of held-out lines that also occur in train above which to warn. A few sentences, such as "Thank you.", occur in
+every corpus."""
 # For each kind of lines: the share above which to warn, a description of the lines, and a remedy.
 LINE_WARNINGS = {
     "duplicate": (0.1, "repeat an earlier pair", "data.cleaning.remove_duplicates keeps one of each."),
@@ -27,19 +27,19 @@ LINE_WARNINGS = {
                        "data.cleaning.min_number_agreement: 0.7 drops most of them."),
 }
 MAX_MISALIGNED_SHARE = 0.01
-"""Maximum estimated share of misaligned training pairs without a warning."""
+"""Estimated share of misaligned training pairs above which to warn."""
 MAX_MISALIGNED_SHARE_HELD_OUT = 0.03
-"""Same for validation and test corpora. It is higher, because the dictionaries that score these pairs are trained on
-the training text, which may be of another domain."""
+"""The same share for validation and test corpora. It is higher, because the dictionaries that score these pairs are
+trained on the training text, which may be of another domain."""
 MAX_WRONG_SIDE_SHARE = 0.005
-"""Maximum share of lines that look like the language of the other side without a warning."""
+"""Share of lines that look like the language of the other side above which to warn."""
 MIN_SWAPPED_SHARE = 0.5
-"""Share of such lines above which source and target are probably swapped."""
+"""Share of lines that look like the language of the other side above which source and target are probably swapped."""
 MAX_WRONG_LANGUAGE_SHARE = 0.03
-"""Maximum share of lines in another language according to lingua without a warning. Lingua misclassifies some short
-lines and lists of names."""
+"""Share of lines in another language, according to lingua, above which to warn. Lingua misclassifies some short lines
+and lists of names."""
 MAX_UNKNOWN_SHARE = 0.05
-"""Maximum share of pieces that are bytes or unknown without a warning. Text like the training text has less than 1 %; a
+"""Share of pieces that are bytes or unknown above which to warn. Text like the training text has less than 1 %; a
 character that is not in the vocabulary takes two to four bytes."""
 EPOCHS_WARNING_THRESHOLD = 100
 """Number of epochs above which to warn. The recipes in `recipes/` train for 3 to 32 epochs; more than 100 usually mean

@@ -1,6 +1,6 @@
-"""Recipes: the typed schema, reading with all mistakes at once, and comparison. Imports no torch.
+"""Recipes: typed schema, loading with all errors reported at once, and comparison. Does not import torch.
 
-Names are imported on first use: the help of a command needs the sizes of models, but not the schema.
+Names are imported on first use, because the help of a command needs the model sizes, but not the schema.
 """
 
 from importlib import import_module

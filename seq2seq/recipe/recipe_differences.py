@@ -1,4 +1,4 @@
-"""Differences between the recipe of a run and the recipe it is resumed with."""
+"""Differences between the recipe of a run and the recipe that resumes it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,22 +24,23 @@ MAY_CHANGE_ON_RESUME = (
     "training.device",
     "training.threads",
 )
-"""Keys, or sections of keys, that only prolong a run or report about it: they may change when the run is resumed."""
+"""Keys and sections that may change when a run is resumed, because they concern its length, checkpoints, evaluation,
+logging or hardware."""
 
 
 LINE_LIMIT_KEY = "max_line_bytes"
-"""Key of a corpus that only decides which text is refused; it never changes the text that is read."""
+"""Key of a corpus that may also change, because long lines only raise an error; it never changes the text."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Key with its value in two recipes."""
+    """Key whose values differ between two recipes."""
 
     key: str
     old: Any
     new: Any
     may_change_on_resume: bool
-    """True if the key only may_change_on_resume or reports, so that the run can resume with the new value."""
+    """True if a run can be resumed with the new value."""
 
     def __str__(self) -> str:
         old, new = ("not set" if value is None else value for value in (self.old, self.new))
@@ -47,9 +48,9 @@ class Difference:
 
 
 def differences(old: Recipe, new: Recipe) -> list[Difference]:
-    """Return every key whose value differs, in the order of the schema.
+    """Return all keys whose values differ, in the order of the schema.
 
-    Paths are compared as absolute paths, so that the same file named from another directory is no difference.
+    Paths are compared as absolute paths, so that different relative paths of the same file are equal.
     """
     before, after = (dict(_leaves(recipe.resolve().model_dump(mode="json"), "")) for recipe in (old, new))
     return [
@@ -66,7 +67,7 @@ def may_change_on_resume(key: str) -> bool:
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of every scalar in a nested value."""
+    """Yield (dotted key, value) for each scalar in a nested value. key: dotted key of the nested value."""
     if isinstance(value, dict | list):
         for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _leaves(inner, f"{key}.{step}" if key else str(step))

@@ -78,7 +78,7 @@ def change(bundle, name, old, new):
     ("beam_size: 2", "beam_size: 100000000", "beam_size: expected a number of at most 1,000"),
     ("encoder_layers: 1", "encoder_layers: 2", "lacks the weights encoder"),
     ("encoder_layers: 1", "encoder_layers: 999999999", "encoder_layers"),
-    ("model: {", "model: {base: ../secret.yaml, ", "names no base"),
+    ("model: {", "model: {base: ../secret.yaml, ", "cannot have a base"),
     ("feed_forward: 7", "type: rnn", "lacks the weights"),
 ], ids=["another width", "a great width", "a width without end", "positions without end", "a great feed-forward width",
         "heads without end", "batches without end", "lengths without end", "a beam without end", "another depth",

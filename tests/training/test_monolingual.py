@@ -115,19 +115,21 @@ def refused(*settings: str, text: str = RECIPE) -> str:
 
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("{text: train.en}", "{source: train.de, target: train.en}",
-     "recipe.yaml:4: data.train.0: a language model reads text alone: give `text` instead of `source` and `target`"),
-    ("{text: valid.en}\n", "{file: valid.tsv}\n", "recipe.yaml:5: data.valid: a language model reads text alone"),
+     "recipe.yaml:4: data.train.0: a language model reads monolingual text: set `text` instead of "
+     "`source` and `target`"),
+    ("{text: valid.en}\n", "{file: valid.tsv}\n", "recipe.yaml:5: data.valid: a language model reads monolingual text"),
     ("{target: en}", "{source: de, target: en}",
-     "recipe.yaml:2: languages.source: a language model has one language, `target`; leave this out"),
-    ("precision: fp32", "best_metric: bleu", "recipe.yaml:17: training.best_metric: 'bleu' is of translations"),
+     "recipe.yaml:2: languages.source: a language model has only a `target` language; leave this key out"),
+    ("precision: fp32", "best_metric: bleu",
+     "recipe.yaml:17: training.best_metric: 'bleu' is a metric of translations"),
     ("{vocab_size: 330}", "{vocab_size: 330, joint: false}",
-     "recipe.yaml:7: tokenizer.joint: a language model has one language and one vocabulary"),
+     "recipe.yaml:7: tokenizer.joint: a language model has only one vocabulary"),
     ("type: language_model", "type: transformer",
      "recipe.yaml:2: languages.source: missing. Code of the language to translate from"),
     ("{text: train.en}", "{text: train.en, source: train.de}",
-     "recipe.yaml:4: data.train.0: a corpus has `source` and `target`, or `text` alone, not both"),
+     "recipe.yaml:4: data.train.0: a corpus has either `source` and `target`, or `text`"),
     ("{text: train.en}", "{target: train.en}", "recipe.yaml:4: data.train.0: a corpus needs `source` and `target` (two "
-     "files), or `file`, or `hub`; that of a language model, `text`"),
+     "files), or `file`, or `hub`; for a language model, `text`"),
     ("{text: train.en}", "{text: 2}", "recipe.yaml:4: data.train.0: a corpus needs a file of `text`, or `file`, or"),
     ("{text: train.en}", "{file: a.jsonl, text: 2}", "recipe.yaml:4: data.train.0: `text` must name the column"),
     ("{text: train.en}", "{file: a.tsv, text: en}", "recipe.yaml:4: data.train.0: a .tsv without `header: true` has"),
@@ -140,13 +142,13 @@ def test_text_alone_is_for_a_language_model():
     text = RECIPE.replace("{target: en}", "{source: de, target: en}").replace("type: language_model", "dropout: 0.1", 1)
     text = text.replace(", dropout: 0.0}", "}")
     assert refused(text=text) == ("recipe.yaml:4: data.train.0.text: a model of type transformer needs `source` and "
-                                  "`target`; `text` is for model.type: language_model")
+                                  "`target`; `text` is only for model.type: language_model")
 
 
 def test_what_is_expected_of_a_language_model_are_perplexities():
     assert parse_recipe(f"{RECIPE}expected: {{same: {{word_perplexity: [1, 2]}}}}", "recipe.yaml").expected
     told = refused(text=f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
-    assert "expected.same.bleu: this model is measured by perplexity, word_perplexity" in told
+    assert "expected.same.bleu: not in the metrics of this recipe: perplexity, word_perplexity" in told
 
 
 def test_paths_of_text_and_of_another_models_tokenizer_are_anchored_and_looked_for(folder):

@@ -379,17 +379,18 @@ def test_what_cannot_be_had_is_refused(translator, request_, options, message):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"diverse_groups": 4}, "a beam of 6 cannot be cut into 4 groups of equal size; a beam of 4 or 8 can"),
-    ({"sampling": True, "diverse_groups": 2}, "diverse groups are of a beam"),
-    ({"sampling": True, "require": ["dog"]}, "required phrases need a search"),
-    ({"diverse_groups": 2, "require": ["dog"]}, "required phrases share out"),
+    ({"diverse_groups": 4}, "a beam of 6 cannot be divided into 4 groups of equal size; a beam of 4 or 8 can"),
+    ({"sampling": True, "diverse_groups": 2}, "sampling: cannot be combined with diverse groups"),
+    ({"sampling": True, "require": ["dog"]}, "sampling: cannot be combined with required phrases"),
+    ({"diverse_groups": 2, "require": ["dog"]}, "diverse_groups: cannot be combined with required"),
     ({"temperature": 0.5}, "add sampling: true"), ({"top_k": 5}, "add sampling: true"),
     ({"top_p": 0.5}, "add sampling: true"), ({"min_p": 0.5}, "add sampling: true"),
     ({"sampling": True, "temperature": 0.0}, "temperature"),
-    ({"mbr": 7}, "a beam of 6 cannot give 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot give 4"),
-    ({"min_length": 5, "max_length": 4}, "at least 5 and at most 4 pieces"),
-    ({"forbid": [" "]}, "a phrase is text"), ({"forbid": ["a"], "require": ["a"]}, "'a' is forbidden, too"),
-    ({"forbid": ["A "], "require": ["a"], "ignore_case": True}, "'a' is forbidden, too"),
+    ({"mbr": 7}, "a beam of 6 cannot produce 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot produce 4"),
+    ({"min_length": 5, "max_length": 4}, r"must not be smaller than min_length \(5\), found 4"),
+    ({"forbid": [" "]}, "must not be blank"),
+    ({"forbid": ["a"], "require": ["a"]}, "'a' is both required and forbidden"),
+    ({"forbid": ["A "], "require": ["a"], "ignore_case": True}, "'a' is both required and forbidden"),
 ])
 def test_options_that_contradict_each_other_are_refused(translator, options, message):
     with pytest.raises(ValueError, match=message):

@@ -211,7 +211,7 @@ def test_progress_sums_to_the_number_of_lines(translator, batch_tokens):
 @pytest.mark.parametrize("options, message", [
     ({"beam_size": 0}, "beam_size"),
     ({"beam_sise": 3}, "beam_sise"),
-    ({"n_best": 4}, "a beam of 3 cannot give 4 translations"),
+    ({"n_best": 4}, "a beam of 3 cannot produce 4 translations"),
     ({"length_penalty": -1.0}, "length_penalty"),
     ({"length_penalty_form": "google"}, "length_penalty_form"),
     ({"max_length_ratio": "two"}, "max_length_ratio"),
@@ -239,7 +239,7 @@ def test_an_option_that_does_not_exist_is_told_with_those_that_do(translator):
         "beam_size: expected a number of at least 1; found 0",
         "max_length: expected a whole number; found 2.0. Write 2.",
         "forbid[1]: expected text; found 5",
-        "top_k: expected a whole number; found 3. It is of type int64; convert it by int()."}
+        "top_k: expected a whole number; found 3. It is of type int64; convert it with int()."}
 
 
 def test_options_are_typed_as_the_section_of_the_recipe_is():
