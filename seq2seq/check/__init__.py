@@ -46,33 +46,33 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     recipe, uses_run_tokenizer = check_run_directory(recipe, run, report)
     recipe, missing = without_synthetic_text(recipe, run / "synthetic")
     held_out = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
-    readers = [CorpusReader(role, spec, recipe) for role, spec in held_out.items()]
-    training = [CorpusReader("train", spec, recipe) for spec in recipe.data.train]
+    held_out_readers = [CorpusReader(role, spec, recipe) for role, spec in held_out.items()]
+    train_readers = [CorpusReader("train", spec, recipe) for spec in recipe.data.train]
     sample = Sample(recipe.seed)
-    for reader in training + readers:
-        reader.scan(sample if reader in training else None)
+    for reader in train_readers + held_out_readers:
+        reader.scan(sample if reader in train_readers else None)
     tokenizers, tokenizer_error = None, None
-    if not any(reader.report.error for reader in training):
+    if not any(reader.report.error for reader in train_readers):
         tokenizers, tokenizer_error = load_or_make_tokenizers(recipe, run, uses_run_tokenizer)
     report.tokens_are_exact = tokenizers is not None and not missing and not recipe.tokenizer.subword_sampling
-    for reader in training + readers:
+    for reader in train_readers + held_out_readers:
         reader.tokenizers = tokenizers
     sources: dict[str, list[str]] = {}
-    for reader in readers:
+    for reader in held_out_readers:
         sources[reader.report.role] = reader.read_held_out()
     held_out_sources = {source for lines in sources.values() for source in lines if source.strip()}
     overlap: set[str] = set()
     characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid.sides}
-    for reader in training:
+    for reader in train_readers:
         reader.read_train(held_out_sources, overlap, characters)
     # The targets of a pointer network are positions, and monolingual text has no pairs.
     if len(recipe.data.valid.sides) == 2 and recipe.model.type != "pointer":
         checker = CorpusChecker(sample.blocks, recipe.languages)
         if checker.fault:
             report.warnings.append(checker.fault)
-        for reader in training + readers:
+        for reader in train_readers + held_out_readers:
             reader.check_pairs(checker)
-    report.corpora = [reader.report for reader in training + readers]
+    report.corpora = [reader.report for reader in train_readers + held_out_readers]
     report.errors += [f"{corpus.role}: {corpus.error}" for corpus in report.corpora if corpus.error]
     if missing:
         report.warnings.append(f"{', '.join(missing)}: training will first translate this text; this report does not "
@@ -87,16 +87,16 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     check_held_out_sets(recipe, tokenizers, report)
     estimate_vocabulary(recipe, tokenizers, characters, report)
     estimate_model(recipe, report)
-    if training and not any(reader.report.error for reader in training):
+    if train_readers and not any(reader.report.error for reader in train_readers):
         problems = report.warnings if missing else report.errors                # synthetic text may solve them
-        if not any(reader.report.pairs for reader in training):
+        if not any(reader.report.pairs for reader in train_readers):
             problems.append("train: no pair is left after cleaning. Check that data.train names the right files, and "
                             "that the limits in data.cleaning are not too strict.")
         elif tokenizer_error is not None:
             problems.append(tokenizer_error)
         elif tokenizers is not None:
             try:
-                estimate_training(recipe, [reader.lengths for reader in training], report)
+                estimate_training(recipe, [reader.lengths for reader in train_readers], report)
                 add_epoch_warnings(recipe.training, report.training, report.warnings)
             except CorpusError as error:
                 problems.append(str(error))

@@ -90,7 +90,7 @@ class Corpus(Section):
     ends, or is a small compressed file that would fill the memory."""
 
     @model_validator(mode="after")
-    def _exactly_one_form(self) -> "Corpus":
+    def _check_form(self) -> "Corpus":
         if self.text is not None and (self.source is not None or self.target is not None):
             raise ValueError("a corpus has either `source` and `target`, or `text`")
         if self.file is not None and self.hub is not None:

@@ -133,6 +133,7 @@ class _Reader:
         self.scalars: SafeConstructor = YAML(typ="safe", pure=True).constructor
 
     def read(self, node: Node, key: Key, location: SourceLocation | None = None) -> Any:
+        """Return the value of a node, and store the locations and errors of all values in it in the document."""
         if len(self.document.locations) > _MAX_VALUES:
             raise YAMLError(f"more than {_MAX_VALUES:,} values")
         self.document.locations[key] = location or self.location(node)

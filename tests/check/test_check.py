@@ -1,4 +1,4 @@
-"""`check`: what it says of recipe, data and cost without training."""
+"""Tests of `check`: what it reports about a recipe, its data and the cost, without training."""
 
 import importlib
 import io
@@ -173,7 +173,7 @@ def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
     dropped = sum(corpus.counts.dropped.get("too_many_pieces", 0) for corpus in report.corpora)
     assert dropped == 4 - len(short)
     admit(load_recipe("recipe.yaml"), Path("run"))
-    for size in (283, 287):                                                     # of the run; of another recipe
+    for size in (283, 287):                                                     # the size of the run, and another one
         assert checked(f"tokenizer.vocab_size={size}").vocabulary["vocab_size"] == size
 
 
@@ -196,7 +196,7 @@ def test_the_size_that_suits_the_text_is_said(directory, capsys):
     assert re.search(r"(\d+) source and (\d+) target pieces, one vocabulary for each language", capsys.readouterr().out)
 
 
-# What would stop a training in its first minutes
+# Problems that would stop a training in its first minutes
 
 
 def errors(*overrides: str) -> str:
@@ -234,7 +234,7 @@ def test_a_run_that_another_process_has_is_an_error(directory):
 
 
 def test_a_lock_that_cannot_be_opened_for_writing_is_an_error(directory):
-    Path("run/.lock").mkdir(parents=True)                                       # as one of another user
+    Path("run/.lock").mkdir(parents=True)                                       # fails to open, as a file of another user would
     assert "run/.lock cannot be written: Is a directory" in errors()
 
 
@@ -264,7 +264,7 @@ def test_a_model_to_start_from_of_another_shape_is_an_error(directory, quick_ten
 
 
 def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(directory, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)      # on a busy machine, too
+    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)    # busy machines, too
     assert main(["check", "recipe.yaml"]) == 0
     assert re.search(r"minutes without validation: .* s per step \(median of 10\)", capsys.readouterr().out)
     assert main(["check", "recipe.yaml", "--no-measure"]) == 0
@@ -413,7 +413,7 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
     source, target = checked("languages.target=ja").corpora[0].sides.values()
     assert source.pieces_a_word > 1 and target.pieces_a_word is None
     characters = sum(len(english) for english in ("a dog", "a cat", "the dog runs"))
-    assert target.characters_a_piece == pytest.approx(characters / (target.tokens - 3))      # without the three ends
+    assert target.characters_a_piece == pytest.approx(characters / (target.tokens - 3))    # without `</s>`
     show_report(checked("languages.target=ja"))
     told = re.findall(r"train train\.(?:de|en), (\w+): (.*?) characters", capsys.readouterr().out)
     assert [(side, "per word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]

@@ -1,4 +1,4 @@
-"""`check` on whole corpora: shuffled, slipped, in a wrong language, in a wrong encoding; measured steps."""
+"""Tests of `check` on corpora that are shuffled, shifted, in a wrong language or encoding; and of measured steps."""
 
 import importlib
 import itertools
@@ -33,14 +33,14 @@ VALID = 67
 
 
 def language(seed: int) -> list[str]:
-    """101 words of its own sounds."""
+    """Return 101 random words of an artificial language, which depends on the seed."""
     rng = random.Random(seed)
     sounds = [rng.choice("bdfgklmnprst") + rng.choice("aeiou") for _ in range(13)]
     return ["".join(rng.choices(sounds, k=rng.randint(2, 4))) for _ in range(101)]
 
 
 def corpus(size: int = PAIRS) -> list[tuple[str, str]]:
-    """Sentences of 3 to 11 words of one language, and their translations word by word."""
+    """Return sentences of 3 to 11 words in an artificial language, with word-by-word translations into another one."""
     rng, first, second = random.Random(3), language(5), language(7)
     sentences = [[min(int(rng.expovariate(1 / 30)), 100) for _ in range(rng.randint(3, 11))] for _ in range(size)]
     return [(" ".join(first[word] for word in sentence), " ".join(second[word] for word in sentence))
@@ -50,7 +50,7 @@ def corpus(size: int = PAIRS) -> list[tuple[str, str]]:
 @pytest.fixture
 def directory(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)    # lingua knows neither language
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)    # unknown languages
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     write("valid", corpus(PAIRS + VALID)[PAIRS:])
     return tmp_path
@@ -245,9 +245,9 @@ def test_of_a_language_whose_number_words_are_not_known_the_lines_are_to_be_look
 
 def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
     write("train", corpus(211))
-    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)      # on a busy machine, too
+    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)    # busy machines, too
     before = {path for path in directory.rglob("*")}
-    importlib.import_module("torch._inductor")                                  # makes its folder on import
+    importlib.import_module("torch._inductor")                                  # creates a folder on import
     monkeypatch.setattr("tempfile.tempdir", str(directory / "aside"))
     (directory / "aside").mkdir()
     report = check_recipe(load_recipe("recipe.yaml", []), Path("run"), measured=True)

@@ -1,4 +1,4 @@
-"""Recipes: what they accept, what they say when something is wrong, and that reading gives back what was written."""
+"""Tests of recipes: accepted values, error messages, and that a saved recipe loads as the same recipe."""
 
 import json
 import subprocess
@@ -104,7 +104,7 @@ def test_a_whole_number_is_good_enough_for_a_float(directory):
 
 
 def choices() -> list[str]:
-    """KEY=VALUE for every value of every key that has a list of them."""
+    """Return KEY=VALUE for every value of every key with a fixed set of values."""
     found = []
     for key, _ in walk_fields():
         section, name = section_at(tuple(key.split(".")[:-1])), key.rpartition(".")[2]
@@ -117,7 +117,7 @@ def choices() -> list[str]:
 
 
 OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}"]
-# What a choice needs beside it.
+# Other settings that a choice requires.
 NEEDED = {
     "tokenizer.joint=false": ["model.tied_embeddings=none"],
     "model.cell=gru": ["model.type=rnn"],
@@ -575,7 +575,7 @@ def test_a_run_may_take_over_a_longer_longest_line(directory):
 
 @pytest.fixture
 def base(directory) -> Path:
-    """A base in another directory, named by recipe.yaml in line 10."""
+    """Path of a base in another directory; line 10 of recipe.yaml names it."""
     (directory / "configs").mkdir()
     path = directory / "configs" / "size.yaml"
     path.write_text(
