@@ -18,9 +18,9 @@ from seq2seq.errors import CorpusError
 BLOCK_BYTES = 1 << 20
 # zstandard decompresses a whole block at once, up to 32,000 bytes from each byte, so that 1 MB could fill the memory.
 ZST_BYTES = 1 << 10
-PACKED = (".gz", ".zst")
+COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Suffixes of files that are decompressed while they are read."""
-LONGEST_LINE = 1_000_000
+MAX_LINE_BYTES = 1_000_000
 """Default limit of a line's length in bytes. Sentences have some hundreds, documents on one line some ten thousands.
 Longer lines come from files without line ends, or from small compressed files that would fill the memory."""
 
@@ -33,7 +33,7 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
         CorpusError: it cannot be read, while it is opened or later.
     """
     try:
-        with unpacked(path) as file:
+        with open_decompressed(path) as file:
             # Buffered, because iterating over a GzipFile runs Python code for every line.
             yield io.BufferedReader(cast(io.RawIOBase, file), BLOCK_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -69,7 +69,7 @@ def regular_bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def unpacked(path: Path) -> Any:
+def open_decompressed(path: Path) -> Any:
     """Open a binary file for iteration and reading. Errors of compressed data are raised later; see `opened`."""
     if path.suffix == ".gz":
         return gzip.open(path, "rb")

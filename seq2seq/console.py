@@ -39,7 +39,7 @@ class Advance(Protocol):
     def __call__(self, amount: int, figures: Sequence[str] = ()) -> None: ...
 
 
-def printable(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Escape control characters except line ends and tabs, as \\x1b, because untrusted file names could otherwise
     control the terminal."""
     return "".join(repr(character)[1:-1] if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
@@ -48,12 +48,12 @@ def printable(text: str) -> str:
 
 def say(message: str) -> None:
     """Print a message, above the progress bar if one is shown."""
-    _console.print(printable(message), markup=False)
+    _console.print(escape_control_characters(message), markup=False)
 
 
 def warn(message: str) -> None:
     """Print a warning."""
-    _console.print(f"warning: {printable(message)}", markup=False, style="yellow")
+    _console.print(f"warning: {escape_control_characters(message)}", markup=False, style="yellow")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def progress(description: str, total: int | None, done: int = 0, unit: str = "li
         total: in `unit`; None: unknown.
         done: number already done before.
     """
-    state = _State(printable(description).replace("\n", r"\n").replace("\t", r"\t"), total, done, unit)
+    state = _State(escape_control_characters(description).replace("\n", r"\n").replace("\t", r"\t"), total, done, unit)
     if not _console.is_terminal:
         yield _log_lines(state)
         return
@@ -107,7 +107,7 @@ class _State:
     def advance(self, amount: int, figures: Sequence[str] = ()) -> None:
         """Count what is done; take over new figures."""
         self.done += amount
-        self.figures = [printable(figure) for figure in figures] or self.figures
+        self.figures = [escape_control_characters(figure) for figure in figures] or self.figures
         now = self.clock()
         if len(self._samples) > 1 and now - self._samples[-2][0] < 1:
             self._samples.pop()

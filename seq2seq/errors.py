@@ -43,7 +43,7 @@ def require_texts(texts: Iterable[Any], name: str, *types: type) -> None:
 
     name: of the argument.
     """
-    require_several(texts, name)
+    require_iterable(texts, name)
     for place, text in enumerate(texts):
         require_text(text, f"{name}[{place}]", *types)
 
@@ -55,7 +55,7 @@ def require_text(text: Any, name: str, *types: type) -> None:
         raise TypeError(f"{name} is of type {type(text).__name__}; expected {expected}")
 
 
-def require_several(texts: Any, name: str) -> None:
+def require_iterable(texts: Any, name: str) -> None:
     """Raises TypeError for one text, or what is no collection, where several are expected."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} is of type {type(texts).__name__}; expected a sequence, such as [text] for one text")

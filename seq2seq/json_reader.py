@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-MOST_NESTED = 64
+MAX_NESTING = 64
 """Limit of the nesting depth. Our own files have 5 levels; Python's JSON writer fails at some 300."""
 
 
@@ -33,7 +33,7 @@ def parse_json(contents: bytes | str) -> Any:
 
 def _require_usable(value: Any) -> None:
     level: list[Any] = [value]
-    for _ in range(MOST_NESTED + 1):
+    for _ in range(MAX_NESTING + 1):
         inner: list[Any] = []
         for one in level:
             if isinstance(one, str):

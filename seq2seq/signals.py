@@ -36,18 +36,18 @@ class StopRequest:
         self.message = message
         self.waiting = False
 
-    def obey(self) -> None:
+    def raise_if_requested(self) -> None:
         """Raise Stopped if a signal has come. Call it when everything is saved."""
         if self.number is not None:
             raise Stopped(self.number, self.message)
 
-    def while_waiting(self, items: Iterable[Item]) -> Iterator[Item]:
+    def interruptible(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the items; raises Stopped at once if a signal comes while waiting for the next one."""
         iterator = iter(items)
         while True:
             self.waiting = True
             try:
-                self.obey()
+                self.raise_if_requested()
                 item = next(iterator)
             except StopIteration:
                 return
@@ -73,7 +73,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
             os._exit(128 + number)
         request.number = number
         if request.waiting:
-            request.obey()
+            request.raise_if_requested()
         # Written to the descriptor, because the stream may be in the middle of a write.
         again = "; once more to exit at once" if at_once else ""
         os.write(2, f"\nfinishing {finishing}{again}\n".encode())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seq2seq.check.report import PERCENTILES, CorpusReport, Finding, Report
-from seq2seq.console import printable
+from seq2seq.console import escape_control_characters
 
 
 def show_report(report: Report) -> None:
@@ -21,7 +21,7 @@ def show_report(report: Report) -> None:
 
     # Text from files stands in brackets at times; rich would take those for markup.
     def plain(text: str) -> str:
-        return printable(text).replace("[", r"\[")
+        return escape_control_characters(text).replace("[", r"\[")
 
     def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
         table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns))
@@ -54,12 +54,13 @@ def show_report(report: Report) -> None:
         print_table("Pairs that a limit alone would drop", ["corpus", "data.cleaning", "limit: pairs"], limits, left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
-            out.print(printable(f"{corpus.role} {corpus.label}: too little or too uneven text to say whether its lines "
-                                "translate each other"), markup=False, soft_wrap=True)
+            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: too little or too uneven text to say "
+                                                "whether its lines translate each other"), markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
-            out.print(printable(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False, soft_wrap=True)
+            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False,
+                      soft_wrap=True)
     compared = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
     if training and compared:
@@ -69,9 +70,9 @@ def show_report(report: Report) -> None:
     print_table("Cost", ["", ""], list(_cost(report)), left=2)
     for corpus in report.corpora:
         if corpus.error:
-            out.print(printable(f"not read: {corpus.role} {corpus.label}"), style="red", markup=False)
+            out.print(escape_control_characters(f"not read: {corpus.role} {corpus.label}"), style="red", markup=False)
     for warning in report.warnings:
-        out.print(printable(f"warning: {warning}"), style="yellow", markup=False, soft_wrap=True)
+        out.print(escape_control_characters(f"warning: {warning}"), style="yellow", markup=False, soft_wrap=True)
     if not report.warnings and not report.errors:
         out.print("Nothing is wrong.")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from seq2seq.compressed_files import LONGEST_LINE, PACKED
+from seq2seq.compressed_files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from seq2seq.recipe.base_section import MistakeAt, Section
 
 # No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
@@ -82,7 +82,7 @@ class Corpus(Section):
     each epoch."""
     limit: PositiveInt | None = None
     """Read at most this many pairs, from the first."""
-    max_line_bytes: PositiveInt = LONGEST_LINE
+    max_line_bytes: PositiveInt = MAX_LINE_BYTES
     """Refuse text with a longer line, or a .tmx with a longer segment: it lacks line ends, or is a small compressed
     file that would fill the memory."""
 
@@ -170,7 +170,7 @@ class Corpus(Section):
         """Suffix of `file`, one of `TABLE_FORMATS`; None for other forms and other suffixes."""
         name = self.file or ""
         suffix = Path(name).suffix
-        if suffix in PACKED:
+        if suffix in COMPRESSED_SUFFIXES:
             suffix = Path(name).with_suffix("").suffix
             return suffix if suffix in TABLE_FORMATS and suffix != ".parquet" else None
         return suffix if suffix in TABLE_FORMATS else None

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from seq2seq.errors import CheckpointError, RecipeError
-from seq2seq.storage.checksums import SEAL, sealed
+from seq2seq.storage.checksums import SEAL, with_checksum
 from seq2seq.storage.directories import (
     METADATA,
     RESERVED,
@@ -30,13 +30,13 @@ from seq2seq.storage.directories import (
     delete,
     header,
     kind_of,
+    old_path,
     read_metadata,
     read_shapes,
     read_steadily,
     read_tensors,
+    replace_directory,
     replace_json,
-    replaced_of,
-    replacing,
     verify,
     where,
     write_json,
@@ -85,11 +85,11 @@ def save_checkpoint(
     """
     _require_json(info, "info")
     place = Path(run) / CHECKPOINTS / f"step-{step:08d}"
-    with replacing(place, bytes_of(model) + bytes_of(state)) as directory:
+    with replace_directory(place, bytes_of(model) + bytes_of(state)) as directory:
         write_tensors(directory / MODEL, model)
         write_tensors(directory / STATE, state)
         metadata = {"step": step, "info": info, **header("checkpoint", directory)}
-        write_json(directory / METADATA, sealed(metadata))
+        write_json(directory / METADATA, with_checksum(metadata))
     return place
 
 
@@ -161,13 +161,13 @@ def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
         for path in list_checkpoints(run):
             if step_of(path) in kept:
                 if path.exists():
-                    delete(replaced_of(path))
+                    delete(old_path(path))
             else:
                 # Renamed before it is deleted, so that a half-deleted checkpoint does not look like a damaged one.
                 if path.exists():
                     delete(aside_of(path))
                     os.rename(path, aside_of(path))
-                delete(replaced_of(path))
+                delete(old_path(path))
         for leftover in directory.glob(".step-*.saving"):
             delete(leftover)
     except OSError as error:
@@ -182,7 +182,7 @@ def clear_leftovers(run: Path) -> None:
     best = Path(run) / BEST
     delete(aside_of(best))
     if best.exists():
-        delete(replaced_of(best))
+        delete(old_path(best))
 
 
 # Bundles
@@ -222,12 +222,12 @@ def save_bundle(
     _require_unreserved(metadata)
     place = Path(os.path.realpath(directory))
     strangers = _strangers(place)
-    with replacing(place, bytes_of(weights)) as new:
+    with replace_directory(place, bytes_of(weights)) as new:
         write_tensors(new / MODEL, weights)
         (new / RECIPE).write_bytes(recipe_text.encode())
         for name, contents in tokenizer_files.items():
             (new / name).write_bytes(contents)
-        write_json(new / METADATA, sealed({**header("bundle", new), **metadata}))
+        write_json(new / METADATA, with_checksum({**header("bundle", new), **metadata}))
         for path in strangers:
             if path.is_dir():
                 shutil.copytree(path, new / path.name, symlinks=True)
@@ -299,7 +299,7 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
         try:
             descriptor = os.open(found, os.O_RDONLY)
             metadata = read_metadata(found, "bundle", required=())
-            replace_json(descriptor, METADATA, sealed(metadata | fields))
+            replace_json(descriptor, METADATA, with_checksum(metadata | fields))
         except OSError as error:
             raise cannot_save(found / METADATA, error, needed=0) from error
         finally:

@@ -49,7 +49,7 @@ def crc32_of_all(directory: Path) -> dict[str, int]:
     return {path.name: crc32_of(path) for path in sorted(directory.iterdir()) if path.is_file()}
 
 
-def damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | None:
+def find_damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | None:
     """The first file that is missing, cannot be read or does not have its zlib.crc32; None where there is none."""
     for name, expected in checksums.items():
         try:
@@ -65,15 +65,15 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object with a checksum of its contents."""
     contents = {key: value for key, value in values.items() if key != SEAL}
     return {**contents, SEAL: digest(contents)}
 
 
-def seal_is_broken(values: Mapping[str, Any]) -> bool:
+def has_wrong_checksum(values: Mapping[str, Any]) -> bool:
     """Return True if a JSON object has a checksum that does not match its contents."""
-    return SEAL in values and values != sealed(values)
+    return SEAL in values and values != with_checksum(values)
 
 
 # A text with a checksum of its own

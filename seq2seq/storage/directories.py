@@ -25,7 +25,7 @@ from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.storage.atomic import sync
-from seq2seq.storage.checksums import SEAL, seal_is_broken
+from seq2seq.storage.checksums import SEAL, has_wrong_checksum
 
 Read = TypeVar("Read")
 
@@ -49,7 +49,7 @@ class Damaged(CheckpointError):
 
 
 @contextmanager
-def replacing(place: Path, needed: int | None) -> Iterator[Path]:
+def replace_directory(place: Path, needed: int | None) -> Iterator[Path]:
     """Yield a temporary directory, which replaces `place` at the end of the block, or is deleted after an exception.
 
     Args:
@@ -83,7 +83,7 @@ def _swap(new: Path, place: Path) -> None:
     If the system can exchange two names in one operation, `place` exists at every moment. Otherwise the old directory
     is renamed first, because a directory cannot be renamed onto one that is not empty.
     """
-    replaced = replaced_of(place)
+    replaced = old_path(place)
     if place.exists() and exchange(new, place):
         sync(place.parent)
         old = new
@@ -121,8 +121,8 @@ def exchange(first: Path, second: Path) -> bool:
 
 def recover(place: Path) -> None:
     """Restore the name of a directory after a replacement that was interrupted between its two renames."""
-    if not os.path.lexists(place) and replaced_of(place).exists():
-        os.rename(replaced_of(place), place)
+    if not os.path.lexists(place) and old_path(place).exists():
+        os.rename(old_path(place), place)
 
 
 def aside_of(place: Path) -> Path:
@@ -130,14 +130,14 @@ def aside_of(place: Path) -> Path:
     return place.with_name(f".{place.name}.saving")
 
 
-def replaced_of(place: Path) -> Path:
+def old_path(place: Path) -> Path:
     """Return the hidden temporary name of the old directory during a replacement."""
     return place.with_name(f".{place.name}.replaced")
 
 
 def where(place: Path) -> Path:
     """Return the present path of the directory: after an interrupted replacement, its temporary name."""
-    return replaced_of(place) if not place.exists() and replaced_of(place).exists() else place
+    return old_path(place) if not place.exists() and old_path(place).exists() else place
 
 
 def delete(path: Path) -> None:
@@ -298,7 +298,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
             f"{directory} was written by a newer seq2seq (format {metadata['format_version']}; this one reads up to "
             f"{FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq-mt"
         )
-    if seal_is_broken(metadata):
+    if has_wrong_checksum(metadata):
         raise Damaged(f"{path} is damaged: its contents do not match its checksum.")
     if metadata.get("kind") != kind:
         raise CheckpointError(f"{directory} is a {metadata.get('kind')}, not a {kind}.")

@@ -25,18 +25,18 @@ LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 
 
-def admit(recipe: Recipe, run: Path) -> Recipe:
+def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     """Check that `recipe` may start or resume in the directory `run`, save the resolved recipe there, and return the
-    recipe to train with, that of `may_go_on`.
+    recipe to train with, that of `compare_with_stored_recipe`.
 
     Changed keys that only prolong or report are taken over, with a message.
 
     Raises:
-        RecipeError: as `may_go_on`.
+        RecipeError: as `compare_with_stored_recipe`.
     """
     run.mkdir(parents=True, exist_ok=True)
     path = run / RECIPE
-    recipe, changes = may_go_on(recipe, run)
+    recipe, changes = compare_with_stored_recipe(recipe, run)
     if changes is None and path.exists():
         if newest_checkpoint(run) is None:
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
@@ -53,7 +53,7 @@ def admit(recipe: Recipe, run: Path) -> Recipe:
     return recipe
 
 
-def may_go_on(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | None]:
+def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | None]:
     """Return the recipe to resume the run with, and its differences from the run's stored recipe. Writes nothing.
 
     If the recipe says `vocab_size: auto`, a run with checkpoints keeps the size in its stored recipe, which may come

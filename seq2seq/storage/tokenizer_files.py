@@ -11,7 +11,7 @@ from typing import Any
 from seq2seq import console
 from seq2seq.errors import CheckpointError
 from seq2seq.storage.checkpoints import BEST, list_checkpoints, load_bundle, newest_checkpoint
-from seq2seq.storage.checksums import sealed
+from seq2seq.storage.checksums import with_checksum
 from seq2seq.storage.directories import (
     METADATA,
     Damaged,
@@ -19,8 +19,8 @@ from seq2seq.storage.directories import (
     header,
     kind_of,
     read_metadata,
+    replace_directory,
     replace_json,
-    replacing,
     verify,
     where,
     write_json,
@@ -45,10 +45,10 @@ def save_tokenizers(files: Mapping[str, bytes], directory: Path) -> None:
     Raises:
         CheckpointError: it cannot be written.
     """
-    with replacing(directory, sum(map(len, files.values()))) as aside:
+    with replace_directory(directory, sum(map(len, files.values()))) as aside:
         for name, contents in files.items():
             (aside / name).write_bytes(contents)
-        write_json(aside / METADATA, sealed(header(KIND, aside)))
+        write_json(aside / METADATA, with_checksum(header(KIND, aside)))
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:
@@ -100,7 +100,7 @@ def _record(directory: Path) -> None:
     try:
         descriptor = os.open(directory, os.O_RDONLY)
         try:
-            replace_json(descriptor, METADATA, sealed(header(KIND, directory, Tokenizers.file_names(directory))))
+            replace_json(descriptor, METADATA, with_checksum(header(KIND, directory, Tokenizers.file_names(directory))))
         finally:
             os.close(descriptor)
     except OSError as error:

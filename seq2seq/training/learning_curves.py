@@ -13,7 +13,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from seq2seq import console
-from seq2seq.console import printable
+from seq2seq.console import escape_control_characters
 from seq2seq.errors import CheckpointError
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.run_directory import LOG_FILE, log_records
@@ -215,4 +215,4 @@ def _number(value: float) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(printable(text))
+    return escape(escape_control_characters(text))

@@ -43,7 +43,7 @@ from seq2seq.storage.checkpoints import (
     update_bundle_metadata,
 )
 from seq2seq.storage.locks import lock_run
-from seq2seq.storage.run_directory import Log, NoLog, admit, move_aside, recipe_checksum
+from seq2seq.storage.run_directory import Log, NoLog, check_and_store_recipe, move_aside, recipe_checksum
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training.distributed import SINGLE_PROCESS, DistributedTranslator, ProcessGroup, join_process_group
 from seq2seq.training.divergence import Diverged, can_go_back, diverged, go_back, require_sane
@@ -82,7 +82,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
             stack.enter_context(lock_run(run, provisional=[RECIPE]))
             for warning in look_at_first_lines(recipe) if not list_checkpoints(run) else ():
                 console.warn(warning)
-        recipe = group.main_rank_first(partial(admit, recipe, run))
+        recipe = group.main_rank_first(partial(check_and_store_recipe, recipe, run))
         while True:
             training = Training(recipe, run, group)
             if training.state.finished(recipe):

@@ -23,7 +23,7 @@ from seq2seq.storage.checkpoints import BEST, MODEL, RECIPE, STATE, list_checkpo
 from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
 
-OF_THE_CLOCK = ("seconds", "tokens_per_second", "candidate_step", "good_step")
+TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_step")
 """Values that depend on time or on when checkpoints were saved, and so differ between trainings."""
 VALIDATIONS, VALID_SENTENCES = 3, 20
 LONGEST_DELAY = 0.3
@@ -53,7 +53,7 @@ class Verification:
     weights: str
 
 
-def shortened(recipe: Recipe, steps: int) -> Recipe:
+def shorten(recipe: Recipe, steps: int) -> Recipe:
     """Return the recipe with `steps` steps, each of them logged, a few short validations and no test."""
     whole = recipe.resolve()
     training = whole.training.model_copy(update={
@@ -78,7 +78,7 @@ def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: 
         place.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"{place} cannot be made: {error.strerror}. Name another --directory.") from error
-    replace_file(place / RECIPE, shortened(recipe, steps).to_yaml().encode())
+    replace_file(place / RECIPE, shorten(recipe, steps).to_yaml().encode())
     whole, parted = place / "whole", place / "parted"
     _watch(place, whole, steps, advance, 0)
     parted.mkdir()
@@ -96,7 +96,7 @@ def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: 
     _watch(place, parted, steps, advance, steps)
     last = list_checkpoints(whole)[-1]
     weights = hashlib.sha256((last / MODEL).read_bytes()).hexdigest()
-    return Verification(steps, done, differences(remains(whole), remains(parted)), weights)
+    return Verification(steps, done, differences(collect_results(whole), collect_results(parted)), weights)
 
 
 def _watch(place: Path, run: Path, until: int, advance: Callable[[int], None], before: int,
@@ -133,7 +133,7 @@ def logged_steps(run: Path) -> int:
     return records[-1]["step"] if records else 0
 
 
-def remains(run: Path) -> dict[str, Any]:
+def collect_results(run: Path) -> dict[str, Any]:
     """Return the results of a training to compare, by name: checksums of weights and state, and the log without
     times."""
     # Only the last checkpoint: the steps of earlier ones depend on the clock and on signals.
@@ -149,7 +149,7 @@ def remains(run: Path) -> dict[str, Any]:
 
 
 def _without_clock(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in OF_THE_CLOCK}
+    return {name: value for name, value in values.items() if name not in TIME_DEPENDENT_KEYS}
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:

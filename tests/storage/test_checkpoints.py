@@ -325,7 +325,7 @@ def test_a_link_in_the_place_of_a_replacement_is_replaced_again_and_again(tmp_pa
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "place").symlink_to(tmp_path / "elsewhere")
     for number in range(3):
-        with directories.replacing(tmp_path / "place", 0) as directory:
+        with directories.replace_directory(tmp_path / "place", 0) as directory:
             (directory / "number").write_text(str(number))
     assert (tmp_path / "place" / "number").read_text() == "2"
     assert names_in(tmp_path) == ["elsewhere", "place"]
