@@ -139,7 +139,7 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     group = ProcessGroup(dist.get_rank(), size)
     try:
         if not group.is_main:
-            console.be_silent()
+            console.silence()
         yield group
     finally:
         dist.destroy_process_group()

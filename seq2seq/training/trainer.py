@@ -176,7 +176,7 @@ class Training:
             self.group.is_main) else NoLog()
         saved_at = time.monotonic()
         try:
-            with (stopping_by_signal(at_once=self.group.world_size == 1) as request,
+            with (stopping_by_signal(exit_on_second=self.group.world_size == 1) as request,
                   console.progress("training", section.max_steps, state.step, "steps") as advance):
                 self._validate_if_due(log)
                 for micro_batches in self._steps():
