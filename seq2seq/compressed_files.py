@@ -43,20 +43,21 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
         raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def bounded_lines(file: Any, name: str, longest: int, remedy: str) -> Iterator[bytes]:
-    """Yield the lines of a binary file with their line feeds, reading at most `longest` + 1 bytes at a time.
+def bounded_lines(file: Any, name: str, max_bytes: int, remedy: str) -> Iterator[bytes]:
+    """Yield the lines of a binary file with their line feeds, reading at most `max_bytes` + 1 bytes at a time.
 
     Args:
         file: object with `readline`. name: of the file, for the error.
-        longest: maximum length of a line in bytes, not counting the line feed.
+        max_bytes: maximum length of a line in bytes, not counting the line feed.
         remedy: advice to the user, at the end of the error message.
     Raises:
         CorpusError: a line is longer; the message gives its number.
     """
-    longest = min(longest, sys.maxsize - 1)                                     # the maximum argument of readline
-    for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=1):
-        if len(line) > longest and not line.endswith(b"\n"):
-            raise CorpusError(f"{name}:{number}: the line has more than {longest:,} bytes. Lines end at \\n; {remedy}")
+    max_bytes = min(max_bytes, sys.maxsize - 1)                                     # the maximum argument of readline
+    for number, line in enumerate(iter(partial(file.readline, max_bytes + 1), b""), start=1):
+        if len(line) > max_bytes and not line.endswith(b"\n"):
+            raise CorpusError(f"{name}:{number}: the line has more than {max_bytes:,} bytes. Lines end at \\n; "
+                              f"{remedy}")
         yield line
 
 

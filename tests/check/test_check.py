@@ -222,7 +222,7 @@ def test_a_held_out_set_without_text_is_an_error(directory):
 
 def test_a_validation_set_that_the_model_can_take_none_of_is_an_error(directory):
     write(directory, "valid", ["ein Hund" * 30 + "|a dog"])
-    assert "data.valid has no pair that the model can take" in errors("model.max_positions=43",
+    assert "data.valid has no pair that fits the model" in errors("model.max_positions=43",
                                                                       "data.cleaning.max_pieces=41")
 
 

@@ -309,7 +309,7 @@ def test_damaged_metadata_of_the_best_model_are_noticed(interrupted):
 
 
 def test_a_checksum_is_that_of_zlib(tmp_path):
-    contents = random.Random(1).randbytes(2 * checksums.BLOCK + 7)
+    contents = random.Random(1).randbytes(2 * checksums.BLOCK_BYTES + 7)
     (tmp_path / "file").write_bytes(contents)
     assert checksums.crc32_of(tmp_path / "file") == zlib.crc32(contents)
     assert newest_checkpoint(tmp_path) is None

@@ -69,7 +69,7 @@ def test_what_stops_the_training_is_told(folder, monkeypatch):
 def test_a_directory_that_cannot_be_made_is_named(folder, capsys):
     (folder / "file").write_text("precious")
     assert main(["verify-resume", "recipe.yaml", "--directory", "file/x"]) == 2
-    assert "file/x cannot be made: Not a directory" in capsys.readouterr().err
+    assert "file/x cannot be created: Not a directory" in capsys.readouterr().err
     assert (folder / "file").read_text() == "precious"
 
 
