@@ -47,7 +47,7 @@ def escape_control_characters(text: str) -> str:
                    else character for character in text)
 
 
-def say(message: str) -> None:
+def print_message(message: str) -> None:
     """Print a message on standard error, above the progress bar if there is one."""
     _console.print(escape_control_characters(message), markup=False)
 
@@ -149,7 +149,7 @@ def _advance_with_log_lines(state: _ProgressState) -> Advance:
         state.advance(amount, metrics)
         if metrics or state.clock() - last_printed >= LOG_INTERVAL_SECONDS:
             last_printed = state.clock()
-            say(FIELD_SEPARATOR.join([state.description, *state.fields(), *state.metrics[1:]]))
+            print_message(FIELD_SEPARATOR.join([state.description, *state.fields(), *state.metrics[1:]]))
 
     return advance
 

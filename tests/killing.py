@@ -56,7 +56,7 @@ def start(recipe: Recipe, run: Path) -> tuple[int, int]:
     try:
         for name, (place, function) in PHASES.items():
             setattr(place, function, telling(writing, name, getattr(place, function)))
-        console.say = console.warn = lambda message: None
+        console.print_message = console.warn = lambda message: None
         trainer.train(recipe, run)
         code = 0
     finally:

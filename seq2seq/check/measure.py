@@ -54,7 +54,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
             if training.sampled:                                                # before the directory goes
                 stack.callback(training.sampled.close)
             cuda = training.device.type == "cuda"
-            console.say(f"measuring {STEPS} steps")
+            console.print_message(f"measuring {STEPS} steps")
             for parts in islice(training._steps(), STEPS):
                 before = dict(training.state.window)
                 began = time.perf_counter()

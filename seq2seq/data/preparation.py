@@ -116,7 +116,7 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     """
     if (taken := reuse_tokenizers(recipe)) is not None:
         return taken
-    console.say("training the tokenizer")
+    console.print_message("training the tokenizer")
     require_intact_text(_paths(recipe), run / SYNTHETIC)
     points = recipe.model.type == "pointer"
     pairs = console.with_progress("reading text for the tokenizer", training_pairs(recipe), "pairs")
@@ -125,7 +125,7 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
                             target_positions=recipe.model.max_positions - 1 if points else None,
                             sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)])
     if recipe.tokenizer.vocab_size == "auto":
-        console.say(f"tokenizer.vocab_size: auto makes {made.sizes} of this text")
+        console.print_message(f"tokenizer.vocab_size: auto makes {made.sizes} of this text")
     return made
 
 

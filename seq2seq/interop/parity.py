@@ -148,7 +148,7 @@ def searching_alike(path: Path, exportable: Exportable) -> Translator:
     ours = Translator.load(path, "cpu", "fp32")
     ours.decoding = exportable.recipe.decoding
     if exportable.note:
-        console.say(exportable.note)
+        console.print_message(exportable.note)
     return ours
 
 

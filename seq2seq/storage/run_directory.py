@@ -47,7 +47,7 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
             # Such a change is only allowed before the first checkpoint. The tokenizer is trained again.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         for change in changes:
-            console.say(f"changed since this run started: {change}")
+            console.print_message(f"changed since this run started: {change}")
         if not changes:
             return recipe
     replace_file(path, append_checksum(recipe.resolve().to_yaml().encode()))

@@ -21,14 +21,14 @@ def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> 
         step: number of optimizer steps done before; 0 in a new training.
         smoothed: True if the training loss includes label smoothing.
     """
-    console.say(sizes)
-    console.say(f"learning curves: open {run / CURVES} in a browser (updated at every validation), or run "
-                f"tensorboard --logdir {shlex.quote(str(run / TENSORBOARD))}")
-    console.say("loss: mean negative log-likelihood per target token, in nats"
-                f"{'; the training loss includes label smoothing' * smoothed}. perplexity: exp of the loss"
-                f"{' without label smoothing' * smoothed}.")
+    console.print_message(sizes)
+    console.print_message(f"learning curves: open {run / CURVES} in a browser (updated at every validation), or run "
+                          f"tensorboard --logdir {shlex.quote(str(run / TENSORBOARD))}")
+    console.print_message("loss: mean negative log-likelihood per target token, in nats"
+                          f"{'; the training loss includes label smoothing' * smoothed}. perplexity: exp of the loss"
+                          f"{' without label smoothing' * smoothed}.")
     if step:
-        console.say(f"resuming after step {step:,}")
+        console.print_message(f"resuming after step {step:,}")
 
 
 def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float]:

@@ -116,8 +116,8 @@ def _translate(spec: Corpus, recipe: Recipe, model: Path, text: Path, translatio
     journal = journal_path(part)
     done, crc32 = _truncate_to_journal(part)
     total = sum(1 for _ in _lines(spec, text))
-    console.say(f"translating {total - done:,} lines of {spec.label} with {model} in {translator.precision} "
-                f"({'sampling' if spec.samples else 'searching'})")
+    console.print_message(f"translating {total - done:,} lines of {spec.label} with {model} in {translator.precision} "
+                          f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
         # `begin` lets blocks end at the same lines as without an interruption: bf16 rounding depends on the batches.

@@ -79,7 +79,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
         if group.is_main:
             if restart and run.exists():
                 with lock_run(run):
-                    console.say(f"the old run was renamed to {rename_old_run(recipe, run)}")
+                    console.print_message(f"the old run was renamed to {rename_old_run(recipe, run)}")
             stack.enter_context(lock_run(run, provisional=[RECIPE]))
             for warning in look_at_first_lines(recipe) if not list_checkpoints(run) else ():
                 console.warn(warning)
@@ -88,8 +88,8 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
             training = Training(recipe, run, group)
             if training.state.finished(recipe):
                 limit = "max_steps" if training.state.step >= recipe.training.max_steps else "early_stopping"
-                console.say(f"{run} has finished: {training.state.summary()}. To continue, raise training.{limit}; "
-                            "to train from the beginning, use --restart.")
+                console.print_message(f"{run} has finished: {training.state.summary()}. To continue, raise "
+                                      f"training.{limit}; to train from the beginning, use --restart.")
             try:
                 training.loop()
                 return training.test()
@@ -204,7 +204,7 @@ class Training:
             log.close()
             if self.sampled:
                 self.sampled.close()
-        console.say(f"trained {state.summary()}")
+        console.print_message(f"trained {state.summary()}")
 
     def _stop(self, signal: int) -> None:
         """Raise Stopped if `signal` is not 0. Called after saving. signal: number of the signal; 0: none."""
@@ -328,7 +328,7 @@ class Training:
             self._save_best(result)
         formatted = "  ".join(f"{name} {format_number(value)}" for name, value in values.items())
         precision = f"  (translated in {result.precision})" if result.scores else ""
-        console.say(f"{title}  {formatted}{precision}{'  (best)' if better else ''}")
+        console.print_message(f"{title}  {formatted}{precision}{'  (best)' if better else ''}")
         return result, better
 
     def _translator(self) -> Translator:
