@@ -70,8 +70,9 @@ def test_a_training_says_where_its_curves_are_and_draws_them(recipe, tmp_path, c
 def test_the_first_lines_explain_loss_and_perplexity(recipe, tmp_path, capsys):
     train(recipe("training.max_steps=1"), tmp_path / "run")
     told = capsys.readouterr().err
-    assert 0 < told.index("loss: mean negative log-likelihood per target token") < told.index("loss ", told.index("training  1/1"))
-    assert 0 < told.index("perplexity: exp of the loss") < told.index("perplexity ", told.index("training  1/1"))
+    loss, perplexity = "loss: mean negative log-likelihood per target token", "perplexity: exp of the loss"
+    assert 0 < told.index(loss) < told.index("loss ", told.index("training  1/1"))
+    assert 0 < told.index(perplexity) < told.index("perplexity ", told.index("training  1/1"))
 
 
 @pytest.mark.parametrize("smoothing", [0, 0.1])
