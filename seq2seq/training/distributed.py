@@ -126,8 +126,8 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
         yield SINGLE_PROCESS
         return
     if ":" in device:
-        raise UserError(f"training.device: {device} is one device, and {size} processes train together. Use cuda, "
-                        "which gives each process its own GPU, cpu or auto.")
+        raise UserError(f"training.device: {device} is one device, and {size} processes train together. Use cuda "
+                        "(each process then uses its own GPU), cpu or auto.")
     on_gpus = torch.cuda.is_available() and device != "cpu"
     if on_gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
