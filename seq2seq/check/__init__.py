@@ -20,7 +20,7 @@ from seq2seq.check.warnings import (
     look_at_vocabulary,
     look_at_words,
 )
-from seq2seq.data.corpus import look_at_first_lines
+from seq2seq.data.corpus import first_line_warnings
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
 from seq2seq.training.synthetic_text import without_synthetic_text
@@ -37,7 +37,7 @@ def inspect(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     Raises:
         UserError: text that a model is to make cannot be made.
     """
-    report = Report(recipe.name, [], warnings=list(look_at_first_lines(recipe)))
+    report = Report(recipe.name, [], warnings=list(first_line_warnings(recipe)))
     recipe, uses_tokenizer = look_at_run(recipe, run, report)
     recipe, lacking = without_synthetic_text(recipe, run / "synthetic")
     held_out = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}

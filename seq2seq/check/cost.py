@@ -10,7 +10,7 @@ import numpy as np
 
 from seq2seq.check.report import Report
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, draw_steps
-from seq2seq.data.preparation import times_pairs_are_seen
+from seq2seq.data.preparation import pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -90,7 +90,7 @@ def size_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np.nda
     pairs = [sum(map(len, corpus[sides[-1]])) for corpus in lengths]
     if not sum(pairs):
         raise CorpusError("train: no pair is left: all have more pieces than data.cleaning.max_pieces allows.")
-    seen = times_pairs_are_seen(recipe, np.repeat(np.arange(len(pairs)), pairs))
+    seen = pair_repetitions(recipe, np.repeat(np.arange(len(pairs)), pairs))
     of_sides = [np.concatenate([block for corpus in lengths for block in corpus[side]]) for side in sides]
     tokens = {side: round(float(found.sum() if seen is None else found @ seen))
               for side, found in zip(sides, of_sides, strict=True)}

@@ -11,7 +11,7 @@ from seq2seq.check.corpus_statistics import STRETCH, Stretch
 from seq2seq.check.report import Finding, Judgement, Slip
 from seq2seq.data.corpus import Pair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
-from seq2seq.data.misalignment import Dictionary
+from seq2seq.data.misalignment import TranslationTable
 from seq2seq.errors import UserError
 from seq2seq.recipe import Languages
 
@@ -33,7 +33,8 @@ class Judge:
 
     def __init__(self, stretches: Sequence[Stretch], languages: Languages) -> None:
         """Learn. Two dictionaries, of which each judges what the other has seen."""
-        # A sample of many lines is cut short by Dictionary: what is left should not be the beginning of the corpus.
+        # A sample of many lines is cut short by TranslationTable: what is left should not be the beginning of the
+        # corpus.
         self._stretches = [stretches[place] for place in np.random.default_rng(1).permutation(len(stretches))]
         self._slip_of_all = 0
         self._learn(0)
@@ -60,7 +61,7 @@ class Judge:
         for stretch in self._stretches:
             folds[_fold(stretch[0][0])] += _moved(stretch, by)
         self._slip_of_all = by
-        self._dictionaries = [Dictionary(fold) for fold in folds]
+        self._dictionaries = [TranslationTable(fold) for fold in folds]
         fitting, random = [np.zeros(0)], [np.zeros(0)]
         for stretch, other in pairwise(self._stretches[:64]):
             dictionary = self._dictionaries[1 - _fold(stretch[0][0])]

@@ -111,7 +111,7 @@ class Reader:
             long = {place for place, lengths in enumerate(zip(*pieces.values(), strict=True))
                     if clean_them and max(lengths) > limit}
             for place in sorted(long):
-                self.report.counts.drop("too_many_pieces", block[place][0])
+                self.report.counts.count_dropped("too_many_pieces", block[place][0])
             block = [pair for place, pair in enumerate(block) if place not in long]
             for side, lines in ids_of.items():
                 for place, ids in enumerate(lines):

@@ -7,7 +7,7 @@ from typing import Any
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.data.line_splitting import SPACELESS, main_language
-from seq2seq.data.number_agreement import READ
+from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES
 from seq2seq.evaluation.scores import TOKENIZED
 from seq2seq.recipe import Languages, Recipe, TrainingSection
 from seq2seq.recipe.language_codes import code_for
@@ -136,7 +136,7 @@ def look_at_vocabulary(recipe: Recipe, corpora: Sequence[CorpusReport], warnings
 
 def _look_at_lines(corpus: CorpusReport, languages: Languages, warnings: list[str]) -> None:
     words_unknown = sorted({code for code in (languages.source, languages.target)
-                            if code and main_language(code) not in READ})
+                            if code and main_language(code) not in NUMBER_WORD_LANGUAGES})
     for kind, (share, what, remedy) in NOTICED.items():
         finding = corpus.findings.get(kind)
         if finding and finding.count > max(share * corpus.lines, 2):

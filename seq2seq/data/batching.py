@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """Target id of positions that only fill a fixed shape; loss and metrics ignore it."""
 
 # Multiples that the numbers of tokens and sentences of a batch are rounded up to on a CPU.
@@ -25,7 +25,7 @@ ROUND_TOKENS, ROUND_SENTENCES = 64, 8
 # Cost of one more group of similar length, in padded attention scores: small enough that a long tail of lengths is
 # split off, large enough that image captions (2,048 tokens a step) stay together. From timings of three models on one
 # core.
-GROUP_PLACES = 700_000
+GROUP_COST = 700_000
 # Most groups that a micro-batch is split into.
 MOST_GROUPS = 32
 
@@ -224,7 +224,7 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
     if fill is not None:
         source_tail, target_tail = _tail_lengths(len(source), len(target), len(indices), fill)
         source = _extend(source, END_ID, fill.source_tokens)
-        target = _extend(target, IGNORED, fill.target_tokens)
+        target = _extend(target, IGNORE_INDEX, fill.target_tokens)
         target_input = _extend(target_input, END_ID, fill.target_tokens)
         source_offsets = np.concatenate([source_offsets, source_offsets[-1] + np.cumsum(source_tail)])
         target_offsets = np.concatenate([target_offsets, target_offsets[-1] + np.cumsum(target_tail)])
@@ -242,7 +242,7 @@ def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray
     """Split a micro-batch, shortest target first, into groups of similar length, each of which is padded by itself.
 
     Dynamic programming over splits at multiples of `ROUND_SENTENCES`: minimises the padded attention scores, (source +
-    target length)^2 per sentence, plus `GROUP_PLACES` per group.
+    target length)^2 per sentence, plus `GROUP_COST` per group.
     """
     block = _round_up(-(-len(pairs) // MOST_GROUPS), ROUND_SENTENCES)
     begins = list(range(0, len(pairs), block))
@@ -254,7 +254,7 @@ def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray
             source, target = max(source, longest[0][first]), max(target, longest[1][first])
             before, cuts = fewest[first]
             places = (end - begins[first]) * (source + target) ** 2
-            ways.append((before + places + GROUP_PLACES, [*cuts, begins[first]]))
+            ways.append((before + places + GROUP_COST, [*cuts, begins[first]]))
         fewest.append(min(ways))
     return np.split(pairs, fewest[-1][1][1:])
 

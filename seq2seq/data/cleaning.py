@@ -16,7 +16,7 @@ from seq2seq.data.pair_quality import LengthModel, is_damaged
 if TYPE_CHECKING:
     from seq2seq.recipe import Cleaning, Languages
 
-SHORT = 10
+SHORT_TEXT = 10
 """Length in characters up to which the length ratio is not checked."""
 LEARNED_FROM = 10_000
 """Number of first pairs of a corpus from which filters learn their statistics."""
@@ -44,7 +44,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
         if reason is None:
             yield number, source, target
         else:
-            counts.drop(reason, number)
+            counts.count_dropped(reason, number)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _fault(texts: Sequence[str], cleaning: Cleaning) -> str | None:
     if max(lengths) > cleaning.max_characters:
         return "too_long"
     ratio = cleaning.max_length_ratio
-    if ratio is not None and min(lengths) > SHORT and max(lengths) > ratio * min(lengths):
+    if ratio is not None and min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths):
         return "length_ratio"
     if cleaning.remove_identical and len(set(texts)) < len(texts):
         return "identical"

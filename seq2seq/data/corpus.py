@@ -34,13 +34,14 @@ Row = tuple[int, tuple[str, ...]]
 class Counts:
     """Counts of the lines of a corpus.
 
-    lines: read. dropped: by reason. examples: for each reason the number of its first line. carriage_returns: lines
-    that ended in \\r\\n. inner_newlines: line feeds inside a field, replaced by a space. byte_order_marks: removed.
+    lines: lines read. dropped: lines dropped, by reason. first_dropped: first line dropped for each reason.
+    carriage_returns: lines that ended in \\r\\n. inner_newlines: line feeds inside a field, replaced by a space.
+    byte_order_marks: byte order marks removed.
     """
 
     lines: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, int] = field(default_factory=dict)
+    first_dropped: dict[str, int] = field(default_factory=dict)
     carriage_returns: int = 0
     inner_newlines: int = 0
     byte_order_marks: int = 0
@@ -50,22 +51,22 @@ class Counts:
         """Number of lines that were not dropped."""
         return self.lines - sum(self.dropped.values())
 
-    def drop(self, reason: str, line: int) -> None:
+    def count_dropped(self, reason: str, line: int) -> None:
         """Count a dropped line."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
-        self.examples.setdefault(reason, line)
+        self.first_dropped.setdefault(reason, line)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as JSON values."""
         return {
-            "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.examples),
+            "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.first_dropped),
             "carriage_returns": self.carriage_returns, "inner_newlines": self.inner_newlines,
             "byte_order_marks": self.byte_order_marks,
         }
 
     def summary(self) -> str:
         """Return a one-line summary for the user."""
-        reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.examples[reason]:,})"
+        reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.first_dropped[reason]:,})"
                    for reason, count in self.dropped.items()]
         repairs = [f"{count:,} {name}" for name, count in (
             ("carriage returns removed", self.carriage_returns), ("inner line ends replaced", self.inner_newlines),
@@ -227,7 +228,7 @@ HEADER_WORDS = frozenset((
 """Words that names of columns are made of, besides the languages."""
 
 
-def look_at_first_lines(recipe: Recipe) -> Iterator[str]:
+def first_line_warnings(recipe: Recipe) -> Iterator[str]:
     """Read the first line of each text file and table, and yield a warning for each that may not mean what it is read
     as: more columns than the two that are taken unasked, or names of columns that count as a pair.
 

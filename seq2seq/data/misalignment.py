@@ -36,7 +36,7 @@ MOST_OF_LENGTH = 4.0
 """Nats that the two lengths may say at most, for or against."""
 
 
-class Dictionary:
+class TranslationTable:
     """p(target word | source word), and how likely each target word is anywhere."""
 
     def __init__(self, pairs: Sequence[Texts]) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-READ = ("de", "en", "ja", "zh")
+NUMBER_WORD_LANGUAGES = ("de", "en", "ja", "zh")
 """Languages whose numerals and number words are known."""
 # Groups of three digits are one number whatever stands between them, 3,600 and 3.600; but spaces part numbers. A
 # full-width comma parts groups of full-width digits only: elsewhere it is the comma of a Chinese sentence.

@@ -148,18 +148,18 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     return found
 
 
-def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, verifies: bool = True) -> Prepared:
+def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, verify: bool = True) -> Prepared:
     """Return the recipe's training corpora as ids under `parent`; prepares them if they are missing, damaged, or if
     text, cleaning or tokenizer have changed.
 
-    verifies: this process verifies the checksums of the files; False: another one does.
+    verify: this process verifies the checksums of the files; False: another one does.
     Raises:
         CorpusError: text cannot be read, or no pair is left.
     """
     key = _key(recipe, tokenizers)
     directory = parent / key
     check = None
-    if (described := _described(directory)) is not None and verifies:
+    if (described := _described(directory)) is not None and verify:
         check = _check(directory, described)
         if (damage := check.damage(wait=False)) is not None:
             console.warn(f"{damage} is damaged: it is not what was saved. The text is prepared again.")
@@ -334,19 +334,19 @@ def _short_enough(sides: list[tuple[np.ndarray, np.ndarray]], numbers: np.ndarra
     """Return the mask of pairs within `max_pieces`, (pairs,) bool, True = kept; counts the others."""
     kept = np.maximum(sides[0][1], sides[1][1]) <= max_pieces + 1
     for line in numbers[~kept].tolist():
-        counts.drop("too_many_pieces", line)
+        counts.count_dropped("too_many_pieces", line)
     return kept
 
 
 def _open(recipe: Recipe, directory: Path, described: dict[str, Any]) -> Prepared:
     sides = [open_side(directory, name, dtype) for name, dtype in zip(SIDES, described["types"], strict=True)]
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
-    seen = times_pairs_are_seen(recipe, np.memmap(directory / "corpora", dtype=np.int64, mode="r"))
+    seen = pair_repetitions(recipe, np.memmap(directory / "corpora", dtype=np.int64, mode="r"))
     return Prepared(directory, EncodedCorpus(sides[0], sides[1], seen, lines), described["counts"],
                     described["fingerprint"])
 
 
-def times_pairs_are_seen(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
+def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
     """Return the number of times that each pair is seen in an epoch, (pairs,); None: once.
 
     corpora: (pairs,), index in `data.train` of each pair's corpus.
@@ -360,13 +360,14 @@ def times_pairs_are_seen(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | No
     if asked > MOST_REPETITIONS * len(corpora):
         raise CorpusError(f"data.train: with these weights an epoch has {asked:.2g} pairs, more than "
                           f"{MOST_REPETITIONS:,} times the {len(corpora):,} of the text. Lower a weight.")
-    seen: np.ndarray = times_seen(sizes, [spec.weight for spec in recipe.data.train], recipe.data.temperature)[corpora]
+    weights = [spec.weight for spec in recipe.data.train]
+    seen: np.ndarray = corpus_repetitions(sizes, weights, recipe.data.temperature)[corpora]
     if seen.sum() < 1:
         raise CorpusError(f"data.train: with these weights an epoch has {seen.sum():.2g} pairs. Raise a weight.")
     return seen
 
 
-def times_seen(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
+def corpus_repetitions(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
     """Return the number of times that each pair of a corpus is seen in an epoch, (corpora,).
 
     The length of an epoch does not depend on the temperature. sizes: (corpora,), in pairs.

@@ -73,7 +73,7 @@ class MarianVocabulary(Vocabulary):
         return isinstance(other, MarianVocabulary) and self.ids == other.ids
 
     @cached_property
-    def control_ids(self) -> list[int]:
+    def never_generated_ids(self) -> list[int]:
         controls = {chr(code) for code in CONTROL_CHARACTERS}
         names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
         return [index for index, name in enumerate(self._names)
@@ -81,11 +81,11 @@ class MarianVocabulary(Vocabulary):
                 or not controls.isdisjoint(name)]
 
     @cached_property
-    def piece_texts(self) -> list[bytes]:
+    def piece_bytes(self) -> list[bytes]:
         return [b"" if index <= END_ID else bytes([int(name[1:-1], 16)]) if self._is_byte(name)
                 else name.replace(SPACE, " ").encode() for index, name in enumerate(self._names)]
 
-    def head(self, line: str) -> str:
+    def language_prefix(self, line: str) -> str:
         match = LANGUAGE.match(line)
         return match[0] if match and match[0] in self.ids else ""
 
@@ -134,7 +134,7 @@ class MarianVocabulary(Vocabulary):
         """Return for each line its language token, as a list of one id or none, and the text without it."""
         tokens, texts = [], []
         for line in lines:
-            head = self.head(line)
+            head = self.language_prefix(line)
             texts.append(line[len(head):])
             token = head or self.language
             tokens.append([] if token is None else [self.ids[token]])

@@ -83,7 +83,7 @@ class Tokenizer(Vocabulary):
         return self._processor.vocab_size()
 
     @cached_property
-    def control_ids(self) -> list[int]:
+    def never_generated_ids(self) -> list[int]:
         controls = {chr(byte) for byte in CONTROL_BYTES}
         names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
         return [
@@ -95,7 +95,7 @@ class Tokenizer(Vocabulary):
         ]
 
     @cached_property
-    def piece_texts(self) -> list[bytes]:
+    def piece_bytes(self) -> list[bytes]:
         texts = []
         for index in range(self.vocab_size):
             piece = self._processor.id_to_piece(index)

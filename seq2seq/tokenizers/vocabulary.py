@@ -40,12 +40,12 @@ class Vocabulary(ABC):
 
     @property
     @abstractmethod
-    def control_ids(self) -> list[int]:
+    def never_generated_ids(self) -> list[int]:
         """Ids banned in translations: unknown, start, and every piece with a control character."""
 
     @cached_property
     @abstractmethod
-    def piece_texts(self) -> list[bytes]:
+    def piece_bytes(self) -> list[bytes]:
         """Text of each id in UTF-8: with a space before a piece that begins a word, empty for symbols such as
         `</s>`."""
 
@@ -53,7 +53,7 @@ class Vocabulary(ABC):
         """Return True if every id means the same in both."""
         return self.model == other.model
 
-    def head(self, line: str) -> str:
+    def language_prefix(self, line: str) -> str:
         """Return the beginning of a line that every part needs if the line is split: a language token, or ""."""
         return ""
 

@@ -46,12 +46,12 @@ class Words(Vocabulary):
         return END_ID + 1 + len(self.words)
 
     @cached_property
-    def control_ids(self) -> list[int]:
+    def never_generated_ids(self) -> list[int]:
         controls = {chr(code) for code in CONTROL_CHARACTERS}
         return [*range(END_ID), *(index for word, index in self._ids.items() if not controls.isdisjoint(word))]
 
     @cached_property
-    def piece_texts(self) -> list[bytes]:
+    def piece_bytes(self) -> list[bytes]:
         return [b""] * (END_ID + 1) + [f" {word}".encode() for word in self.words]
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:

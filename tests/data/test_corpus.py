@@ -16,7 +16,7 @@ from hypothesis import given, strategies
 
 from seq2seq.compressed_files import BLOCK_BYTES
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, look_at_first_lines, read_corpus, read_lines, read_pairs
+from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data_section import Cleaning
@@ -277,7 +277,7 @@ def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{s
     sides = "text: valid" if model == "language_model" else "source: valid, target: valid"
     write(directory / "recipe.yaml", f"name: x\nlanguages: {languages}\nmodel: {{type: {model}}}\n"
                                      f"data: {{train: [{json.dumps(spec)}], valid: {{{sides}}}}}\n")
-    return list(look_at_first_lines(load_recipe(directory / "recipe.yaml")))
+    return list(first_line_warnings(load_recipe(directory / "recipe.yaml")))
 
 
 @pytest.mark.parametrize("name, line", [("a.tsv", "7\ta dog\tein Hund"), ("a.csv", '7,"a, dog",ein Hund'),
@@ -674,7 +674,7 @@ def test_each_reason_is_counted_with_its_first_line():
                            remove_duplicates=True)
     assert kept == [1, 11]
     assert counts.dropped == {"empty": 3, "too_long": 2, "length_ratio": 2, "identical": 1, "duplicate": 2}
-    assert counts.examples == {"empty": 2, "too_long": 5, "length_ratio": 7, "identical": 9, "duplicate": 10}
+    assert counts.first_dropped == {"empty": 2, "too_long": 5, "length_ratio": 7, "identical": 9, "duplicate": 10}
     assert counts.summary() == (
         "12 lines, 2 kept; 3 empty (first: line 2); 2 too long (first: line 5); 2 length ratio (first: line 7); "
         "1 identical (first: line 9); 2 duplicate (first: line 10)")

@@ -388,7 +388,7 @@ def test_nmt_nfkc_folds_what_identity_keeps(unigram):
 
 def test_control_ids_are_what_a_translation_never_holds(every):
     for tokenizer in every:
-        ids = tokenizer.control_ids
+        ids = tokenizer.never_generated_ids
         names = [f"<0x{byte:02X}>" for byte in range(0x20)] + ["<0x7F>"]
         assert sorted(tokenizer.pieces(ids)) == sorted(["<unk>", "<s>", *names])
         assert UNKNOWN_ID in ids and START_ID in ids
@@ -407,7 +407,7 @@ def foreign_model(**options) -> bytes:
 
 def test_a_piece_of_other_peoples_models_with_a_control_character_is_banned():
     tokenizer = Tokenizer(foreign_model(user_defined_symbols=["a\tb", "\n"]))
-    assert tokenizer.pieces(tokenizer.control_ids) == ["<unk>", "<s>", "a\tb", "\n"]
+    assert tokenizer.pieces(tokenizer.never_generated_ids) == ["<unk>", "<s>", "a\tb", "\n"]
 
 
 def test_a_model_that_numbers_its_symbols_otherwise_is_refused():

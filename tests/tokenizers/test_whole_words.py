@@ -36,7 +36,7 @@ def test_unknown_words_are_unknown_and_start_and_end_vanish():
     assert known.encode(["b c <s> </s> <unk>"]) == [[4, *[UNKNOWN_ID] * 4]]
     assert known.decode([[START_ID, 4, UNKNOWN_ID, 3, END_ID]]) == ["b <unk> a"]
     assert known.pieces([UNKNOWN_ID, START_ID, END_ID, 3]) == ["<unk>", "<s>", "</s>", "\u2581a"]
-    assert known.piece_texts == [b"", b"", b"", b" a", b" b"]
+    assert known.piece_bytes == [b"", b"", b"", b" a", b" b"]
 
 
 def test_the_most_frequent_words_are_kept_and_the_first_of_equals():
@@ -53,7 +53,7 @@ def test_words_that_are_written_like_symbols_are_words():
 
 def test_a_translation_never_holds_symbols_or_control_characters():
     known = train_words(["a b\x00 c\x7f d"], 300)
-    assert known.control_ids == [UNKNOWN_ID, START_ID, 4, 5]
+    assert known.never_generated_ids == [UNKNOWN_ID, START_ID, 4, 5]
 
 
 def test_flat_ids_and_samples_are_the_same_ids():

@@ -374,7 +374,7 @@ def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, 
     monkeypatch.setattr(module, "search", lambda *arguments, **options: hypotheses.extend(
         found := search(*arguments, **options)) or found)
     target = Tokenizer(exact.tokenizers.target.model)
-    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]     # all bytes
+    target.__dict__["never_generated_ids"] = [*target.never_generated_ids, *range(END_ID + 1, END_ID + 257)]  # bytes
     wordy = copy.copy(exact)
     wordy.tokenizers = Tokenizers(exact.tokenizers.source, target)
     compared = 0
