@@ -305,7 +305,7 @@ def test_what_is_wrong_with_loading_is_told(bundle, options, error, message):
     with pytest.raises(error, match=message) as caught:
         Translator.load(bundle, **{"device": "cpu", **options})
     assert "pydantic" not in str(caught.value)
-    if set(options) & {"ensemble", "beam_size"}:   # before any process starts
+    if set(options) & {"ensemble", "beam_size"}:                                # before any process starts
         with pytest.raises(error, match=message):
             TranslatorPool(bundle, 1, **options)
 
@@ -425,7 +425,7 @@ def test_what_is_too_long_to_score_is_an_error(translator):
 
 
 def test_half_a_surrogate_pair_is_an_error(translator):
-    with pytest.raises(TokenizerError, match="text 2 holds half a surrogate pair"):
+    with pytest.raises(TokenizerError, match="text 2 contains half a surrogate pair"):
         translator.translate(["ein Hund", "\ud800"])
 
 
