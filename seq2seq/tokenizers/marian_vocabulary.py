@@ -30,7 +30,7 @@ from seq2seq.tokenizers.vocabulary import (
 )
 
 VOCABULARY_FILE = "vocabulary.json"
-LANGUAGE = re.compile(r">>.*?<<")
+LANGUAGE_TOKEN = re.compile(r">>.*?<<")
 
 
 class MarianVocabulary(Vocabulary):
@@ -71,7 +71,7 @@ class MarianVocabulary(Vocabulary):
     @property
     def languages(self) -> list[str]:
         """Language tokens that a text may begin with, such as `>>fra<<`."""
-        return [name for name in self._names if LANGUAGE.fullmatch(name)]
+        return [name for name in self._names if LANGUAGE_TOKEN.fullmatch(name)]
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
         return isinstance(other, MarianVocabulary) and self.ids == other.ids
@@ -90,7 +90,7 @@ class MarianVocabulary(Vocabulary):
                 else name.replace(WORD_BOUNDARY, " ").encode() for index, name in enumerate(self._names)]
 
     def language_prefix(self, line: str) -> str:
-        match = LANGUAGE.match(line)
+        match = LANGUAGE_TOKEN.match(line)
         return match[0] if match and match[0] in self.ids else ""
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
