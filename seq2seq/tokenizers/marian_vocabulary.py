@@ -157,7 +157,7 @@ class MarianVocabulary(Vocabulary):
 
 
 def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes:
-    """Return the contents of vocabulary.json: piece -> id for each language, or once if both languages share the ids."""
+    """Return the contents of vocabulary.json: piece -> id for each language, or once if both share the ids."""
     ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
     return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
 
