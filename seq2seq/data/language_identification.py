@@ -132,8 +132,10 @@ class LanguageDetector:
             return False
         # As in SideLanguages.wrong: words on both sides may be names, so the remaining words are checked, too.
         remaining = _words_not_in(_words(text), _words(other))
-        return not remaining or _probability(
-            expected, self._detector.compute_language_confidence_values(" ".join(remaining))) < MIN_EXPECTED_PROBABILITY
+        if not remaining:
+            return True
+        values = self._detector.compute_language_confidence_values(" ".join(remaining))
+        return _probability(expected, values) < MIN_EXPECTED_PROBABILITY
 
 
 def is_installed() -> bool:

@@ -386,7 +386,7 @@ def test_a_table_with_more_columns_and_a_header_is_warned_of(directory):
     columns, header = (warning for warning in checked("data.train=[{file: train.tsv}]").warnings if "train.tsv" in
                        warning and "line" in warning)
     assert "has 3 columns; columns 1 and 2 are read as source and target" in columns
-    assert "reads like names of columns (id, de)" in header
+    assert "looks like column names (id, de)" in header
 
 
 def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):

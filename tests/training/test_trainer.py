@@ -469,7 +469,7 @@ def test_a_header_that_counts_as_a_pair_is_said_once(recipe, folder, capsys):
     (folder / "pairs.csv").write_text("".join(f"{source},{target}\n" for source, target in [("en", "de"), *pairs]))
     for step in (1, 2):
         train(recipe(f"data.train=[{{file: {folder / 'pairs.csv'}}}]", f"training.max_steps={step}"), folder / "run")
-        assert ("pairs.csv:1: the line reads like names of columns" in capsys.readouterr().err) == (step == 1)
+        assert ("pairs.csv:1: the line looks like column names" in capsys.readouterr().err) == (step == 1)
 
 
 def test_a_mistake_in_the_test_set_is_known_before_anything_is_trained(recipe, folder):
