@@ -284,8 +284,8 @@ def _tsv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]
 def _csv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each line of a CSV file (RFC 4180).
 
-    A byte order mark and a final `\\r` outside of quotes are kept in the first and the last field. `read_corpus` removes
-    and counts them.
+    A byte order mark and a final `\\r` outside of quotes are kept in the first and the last field. `read_corpus`
+    removes and counts them.
 
     Raises:
         CorpusError: a quote is misplaced or not closed in its line, or a line has more or fewer fields than the first
