@@ -189,7 +189,7 @@ def test_a_vocabulary_that_the_text_does_not_allow_is_the_error_of_train(directo
 def test_the_size_that_suits_the_text_is_said(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--no-measure"]) == 0
     told = capsys.readouterr()
-    size = re.search(r"vocab_size: auto makes (\d+) pieces", told.err)[1]
+    size = re.search(r"vocab_size: auto chose (\d+) pieces", told.err)[1]
     assert f"{size} pieces, joint, a size that suits the text (subwords, unigram)" in told.out
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--set", "tokenizer.joint=false",
                  "--set", "model.tied_embeddings=decoder", "--no-measure"]) == 0

@@ -266,7 +266,7 @@ def test_weights_that_leave_nothing_of_an_epoch_are_the_error_of_train(directory
     for weight, pairs in (("1.0e+9", "2.3e+10"), ("1.0e+308", "inf")):
         report = inspect(load_recipe("recipe.yaml", [f"data.train.0.weight={weight}"]), Path("run"))
         assert report.errors == [f"data.train: with these weights an epoch has {pairs} pairs, more than 10,000 times "
-                                 "the 23 of the text. Lower a weight."]
+                                 "the 23 pairs of the corpora. Lower a weight."]
 
 
 def test_disk_is_told_by_arithmetic(directory, monkeypatch):

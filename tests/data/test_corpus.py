@@ -581,14 +581,14 @@ def test_a_translation_memory_gives_its_units_and_empty_text_for_what_is_lacking
 
 def test_a_damaged_translation_memory_is_told_with_its_line(tmp_path):
     write(tmp_path / "memory.tmx", TMX.replace("<seg>a cat", "<seg>a & cat"))
-    with pytest.raises(CorpusError, match=r"memory.tmx:4: no well-formed XML"):
+    with pytest.raises(CorpusError, match=r"memory.tmx:4: not well-formed XML"):
         pairs_of(tmp_path, file="memory.tmx", source="de", target="en")
 
 
 @pytest.mark.parametrize("limit", [None, 1])
 def test_a_translation_memory_without_the_recipes_language_is_an_error_that_names_its_own(tmp_path, limit):
     write(tmp_path / "memory.tmx", TMX)
-    with pytest.raises(CorpusError, match=r"has text in 'sw'\. Their languages are de-DE, en\."):
+    with pytest.raises(CorpusError, match=r"has text in 'sw'\. The file has the languages de-DE, en\."):
         pairs_of(tmp_path, file="memory.tmx", source="sw", target="en", limit=limit)
     assert pairs_of(tmp_path, file="memory.tmx", source="ger", target="eng", limit=1) == FIRST_PAIRS[:1]
 

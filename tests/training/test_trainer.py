@@ -194,7 +194,7 @@ def test_the_size_of_an_automatic_vocabulary_is_said_and_the_recipe_keeps_auto(r
     run = folder / "run"
     train(recipe("training.max_steps=2", "tokenizer.vocab_size=auto"), run)
     size = Tokenizers.load(run / "tokenizer").source.vocab_size
-    assert f"tokenizer.vocab_size: auto makes {size} pieces of this text" in capsys.readouterr().err
+    assert f"tokenizer.vocab_size: auto chose {size} pieces for this text" in capsys.readouterr().err
     assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == "auto"
     with pytest.raises(RecipeError, match="tokenizer.vocab_size: auto -> 300"):
         train(recipe("training.max_steps=3"), run)
