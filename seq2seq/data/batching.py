@@ -157,9 +157,7 @@ class Shape:
         """Return the size of the batch of `pairs`, rounded up so that only few different shapes occur.
 
         oneDNN generates code for every new size of a matrix product. Without rounding, this takes a fifth of a training
-        step on a CPU, and the generated code occupies gigabytes.
-
-        longest: maximum length of a sentence, in tokens.
+        step on a CPU, and the generated code occupies gigabytes. `longest` limits the length of a sentence, in tokens.
         """
         source, target = corpus.source.lengths_of(pairs), corpus.target.lengths_of(pairs)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
@@ -241,12 +239,10 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
 
 
 def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:
-    """Split a micro-batch into groups of similar length, so that each group can be padded separately.
+    """Split a micro-batch, ordered by target length, into groups of similar length that are padded separately.
 
     Dynamic programming over splits at multiples of `SENTENCE_MULTIPLE` minimises the cost: the number of padded
     attention scores, (source + target length)^2 per sentence, plus `GROUP_COST` per group.
-
-    pairs: pair indices of the micro-batch, shortest target first.
     """
     block = _round_up(-(-len(pairs) // MAX_GROUPS), SENTENCE_MULTIPLE)
     begins = list(range(0, len(pairs), block))

@@ -70,8 +70,7 @@ class Counts:
         reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.first_dropped[reason]:,})"
                    for reason, count in self.dropped.items()]
         repairs = [f"{count:,} {name}" for name, count in (
-            ("carriage returns removed", self.carriage_returns),
-            ("line breaks inside fields replaced", self.inner_newlines),
+            ("carriage returns removed", self.carriage_returns), ("inner line breaks replaced", self.inner_newlines),
             ("byte order marks removed", self.byte_order_marks)) if count]
         return "; ".join([f"{self.lines:,} lines, {self.kept:,} kept", *reasons, *repairs])
 
@@ -367,8 +366,7 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
 
     if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
         raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of its "
-                          f"directory, {path}, as a pattern, and could read other directories. Rename it without *, ? "
-                          "and [.")
+                          f"directory, {path}, as a pattern. Rename it without *, ? and [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # Streamed data sets are downloaded while they are read.

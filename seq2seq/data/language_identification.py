@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.errors import UserError
@@ -140,7 +141,5 @@ class LanguageDetector:
 
 def is_installed() -> bool:
     """Return True if lingua is installed."""
-    from importlib.util import find_spec
-
     return find_spec("lingua") is not None
 

@@ -31,8 +31,7 @@ MIN_COUNT = 2
 ITERATIONS = 4
 """Number of iterations of expectation maximisation."""
 MAX_LINKS = 3_000_000
-"""Approximate maximum number of links (pairs of a source and a target word) to learn from. Learning from this many
-takes some seconds and 200 MB."""
+"""Approximate maximum number of links (pairs of words) to learn from, which takes some seconds and 200 MB."""
 UNTRANSLATED_SHARE = 0.1
 """Assumed share of the target words without a counterpart. It limits the amount by which one word lowers a score."""
 SHARED_RARE_WORD_SCORE = 3.0

@@ -98,8 +98,7 @@ def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
     """Load the tokenizers in `directory`, or create them if they are missing or damaged.
 
-    New tokenizers are copied from the model in the recipe's `tokenizer.taken_from`, or trained on the cleaned training
-    text.
+    New ones are copied from the model in `tokenizer.taken_from`, or trained on the cleaned training text.
 
     Raises:
         CheckpointError: the tokenizers are damaged, and the run cannot continue with new ones.

@@ -135,8 +135,8 @@ def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, max_segment_by
             yield from reader.units
             reader.units.clear()
     except (LookupError, ValueError) as error:                                  # unknown or wrong declared encoding
-        raise CorpusError(f"{path}: its encoding cannot be read ({error}). Convert the file to UTF-8, and declare it as "
-                          "UTF-8 in its first line.") from error
+        raise CorpusError(f"{path}: its encoding cannot be read ({error}). Convert the file to UTF-8, and change the "
+                          "encoding in its first line to UTF-8.") from error
     except expat.ExpatError as error:
         raise CorpusError(f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}). Export the "
                           "translation memory again, or correct the line.") from error

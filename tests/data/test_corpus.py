@@ -424,7 +424,7 @@ def test_line_ends_inside_a_field_become_spaces_and_are_counted(tmp_path):
     counts = Counts()
     assert pairs_of(tmp_path, counts, file="a.jsonl", **KEYS) == [(1, "ein Hund bellt\u2028laut", "a dog ")]
     assert counts.inner_newlines == 3
-    assert "3 line breaks inside fields replaced" in counts.summary()
+    assert "3 inner line breaks replaced" in counts.summary()
 
 
 @pytest.mark.parametrize("line, message", [
