@@ -247,7 +247,7 @@ def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray
     block = _round_up(-(-len(pairs) // MAX_GROUPS), SENTENCE_MULTIPLE)
     begins = list(range(0, len(pairs), block))
     longest = [np.maximum.reduceat(side.lengths_of(pairs), begins).tolist() for side in (corpus.source, corpus.target)]
-    best: list[tuple[float, list[int]]] = [(0, [])]                             # lowest cost of n blocks, its splits
+    best: list[tuple[float, list[int]]] = [(0, [])]                             # of the first n blocks: cost and splits
     for last, begin in enumerate(begins):
         end, source, target, candidates = min(begin + block, len(pairs)), 0, 0, []
         for first in range(last, -1, -1):                                       # last group: blocks first to last

@@ -229,8 +229,8 @@ HEADER_WORDS = frozenset((
 
 
 def first_line_warnings(recipe: Recipe) -> Iterator[str]:
-    """Yield a warning for each text file or table whose first line may be misread: a header that is read as a pair, or
-    more than two columns, of which the first two are read by default.
+    """Yield a warning for each text file or table whose first line may be misread: it looks like a header but is read
+    as a pair, or it has more than two columns, and the first two are read by default.
 
     Files that cannot be read are skipped, because reading the whole corpus will report the error.
     """

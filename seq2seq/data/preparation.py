@@ -47,7 +47,7 @@ SYNTHETIC = "synthetic"
 SIDES = ("source", "target")
 Item = TypeVar("Item")
 MAX_REPETITIONS = 10_000
-"""Maximum length of an epoch, as a multiple of the pairs in the corpora. Its plan takes eight bytes per pair."""
+"""Maximum length of an epoch, as a multiple of the pairs in the corpora. The plan of an epoch takes 8 bytes a pair."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Prepared:
     check: Check | None = None
 
     def require_intact(self, wait: bool) -> None:
-        """Raise an error if the verification of the checksums, in the background, has found a damaged file.
+        """Raise an error if the background verification of the checksums has detected a damaged file.
 
         Args:
             wait: wait until the verification is finished. Required before saving weights that were trained on the data.

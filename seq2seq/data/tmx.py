@@ -152,7 +152,7 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
 
 
 def _text(unit: _Unit, language: str) -> str | None:
-    """Return the text of the best variant of a unit in a language; None if there is none.
+    """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
     The shortest matching code is the best: `en` before `en-US`. Of equally short ones, the code in the same spelling is
     the best: `en` before `eng`.

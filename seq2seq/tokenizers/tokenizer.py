@@ -156,8 +156,8 @@ class Tokenizer(Vocabulary):
 class Tokenizers:
     """Tokenizers of source and target language.
 
-    Joint tokenizers are the same object. Imported models are an exception: both languages may share ids, but each is
-    segmented with a separate sentencepiece model.
+    A joint tokenizer is the same object for both languages. Imported models have two objects, which may share ids but
+    segment each language with a separate sentencepiece model.
     """
 
     source: Vocabulary

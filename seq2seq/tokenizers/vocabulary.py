@@ -37,7 +37,7 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """Number of ids, those of the symbols included."""
+        """Number of ids, including the symbols."""
 
     @property
     @abstractmethod
