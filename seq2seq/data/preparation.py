@@ -98,7 +98,7 @@ def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
     """Load the tokenizers in `directory`, or create them if they are missing or damaged.
 
-    New ones are copied from the model in `tokenizer.taken_from`, or trained on the cleaned training text.
+    New ones are copied from the model in `tokenizer.taken_from` or `training.start_from`, or trained on the text.
 
     Raises:
         CheckpointError: the tokenizers are damaged, and the run cannot continue with new ones.
@@ -130,7 +130,7 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
 
 
 def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
-    """Return the tokenizers of the model in the recipe's `tokenizer.taken_from`; None if this key is not set.
+    """Return the tokenizers of the model in `tokenizer.taken_from` or `training.start_from`; None if both are not set.
 
     Raises:
         TokenizerError: the model has no tokenizers, or joint ones contrary to the recipe.

@@ -386,7 +386,7 @@ def test_nmt_nfkc_folds_what_identity_keeps(unigram):
 # Symbols
 
 
-def test_control_ids_are_what_a_translation_never_holds(every):
+def test_never_generated_ids_are_the_unknown_the_start_and_control_bytes(every):
     for tokenizer in every:
         ids = tokenizer.never_generated_ids
         names = [f"<0x{byte:02X}>" for byte in range(0x20)] + ["<0x7F>"]
