@@ -340,7 +340,7 @@ class CTranslate2Translator(Translator):
         return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]
 
     def _hypothesis(self, hypothesis: list[str], score: float, asked: Decoding) -> Hypothesis:
-        divisor = asked.normaliser(len(hypothesis) + 1)
+        divisor = asked.length_penalty(len(hypothesis) + 1)
         return Hypothesis([self.ids[piece] for piece in hypothesis], score * divisor, score)
 
     def _refuse_what_it_lacks(self, parts: Sequence[Part], options: DecodingSection) -> None:

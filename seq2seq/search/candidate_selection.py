@@ -1,4 +1,4 @@
-"""Candidate selection in search (`search.Selection`): sampling, diverse beam search and lexical constraints."""
+"""Candidate selections (see `options.CandidateSelection`): sampling, diverse beam search, lexical constraints."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.search.beam import Hypotheses
 from seq2seq.search.logits_processors import Phrase, begins_in_word, text_of
+from seq2seq.search.options import Hypotheses
 from seq2seq.search.sampling import draw, narrowed, uniforms
 from seq2seq.search.topk import most_probable
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -115,7 +115,7 @@ class RequiredPhrases:
         self.continuing = _continuing(tuple(pieces))
 
     def unfinished(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
-        """`ScoreFunction` that bans `</s>` until the target contains its phrases; a constraint of the same search."""
+        """Logits processor that bans `</s>` until the target contains its phrases; used by the same search."""
         for row, (target, phrases) in enumerate(self._of_rows(hypotheses)):
             text = text_of(target, self.pieces) if phrases else ""
             if not all(each.phrase.is_in(text) for each in phrases):

@@ -1,7 +1,7 @@
 """Logits processors of search: minimum length, target prefixes, forbidden phrases and n-gram blocking.
 
-Each function returns a `search.ScoreFunction`, which sets the logits of impossible tokens to -inf in place. Used as
-`constraints` of a search, the other tokens keep their probability.
+Each function returns an `options.LogitsProcessor`, which sets the logits of impossible tokens to -inf in place. The
+other tokens keep their probability.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from seq2seq.search.beam import Hypotheses, ScoreFunction
+from seq2seq.search.options import Hypotheses, LogitsProcessor
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
-def at_least(length: int) -> ScoreFunction:
+def at_least(length: int) -> LogitsProcessor:
     """Forbid targets of fewer than `length` tokens, `</s>` not counted."""
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def at_least(length: int) -> ScoreFunction:
     return function
 
 
-def beginning_with(prefixes: Sequence[Sequence[int]]) -> ScoreFunction:
+def beginning_with(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
     """Force each target to begin with its line's prefix, a sequence of ids that may be empty."""
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def beginning_with(prefixes: Sequence[Sequence[int]]) -> ScoreFunction:
     return function
 
 
-def no_repeat_ngram(size: int) -> ScoreFunction:
+def no_repeat_ngram(size: int) -> LogitsProcessor:
     """Forbid repeated n-grams of `size` tokens (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def text_of(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
 
 
 def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True,
-            ignore_case: bool = False) -> ScoreFunction:
+            ignore_case: bool = False) -> LogitsProcessor:
     """Forbid targets whose text contains one of the phrases, however it is segmented.
 
     A token that completes the phrase is banned at once, because later tokens are unknown: with "art" forbidden, "arts"

@@ -14,12 +14,14 @@ from seq2seq.data.line_splitting import SPACELESS, main_language
 from seq2seq.errors import RequestError, require_text, require_texts
 from seq2seq.model.interface import Stepwise
 from seq2seq.recipe import DecodingSection
-from seq2seq.search.beam import Hypothesis, LengthNormaliser, ScoreFunction, power_normaliser, wu_normaliser
+from seq2seq.search.beam import Hypothesis
 from seq2seq.search.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases, Sampling
 from seq2seq.search.coverage import Covering
 from seq2seq.search.ensemble import Ensemble, Fusion
+from seq2seq.search.length_penalty import LENGTH_PENALTIES, LengthPenalty
 from seq2seq.search.logits_processors import Phrase, at_least, beginning_with, no_repeat_ngram, text_of, without
 from seq2seq.search.minimum_bayes_risk import expected_utilities
+from seq2seq.search.options import CandidateSelection, LogitsProcessor, SearchOptions
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Vocabulary
 from seq2seq.translation.word_confidence import Word
 
@@ -92,7 +94,6 @@ class Decoding:
     def __init__(self, options: DecodingSection, tokenizer: Vocabulary, language: str) -> None:
         self.options, self.tokenizer = options, tokenizer
         self.spaceless = main_language(language) in SPACELESS
-        self.forms = {"power": power_normaliser, "wu": wu_normaliser}
         self.required = tuple(map(self.required_phrase, options.require))
         self.constraints = list(self._constraints())
 
@@ -108,9 +109,9 @@ class Decoding:
         return self.candidates if self.options.sampling else self.options.beam_size
 
     @property
-    def normaliser(self) -> LengthNormaliser:
+    def length_penalty(self) -> LengthPenalty:
         """Length penalty of the recipe: the divisor of log-probabilities."""
-        return self.forms[self.options.length_penalty_form](self.options.length_penalty)
+        return LENGTH_PENALTIES[self.options.length_penalty_form](self.options.length_penalty)
 
     def parts(self, request: Request, texts: Sequence[str]) -> list[Part]:
         """Return the parts of a line.
@@ -137,24 +138,24 @@ class Decoding:
         return [Part(text, request.number, place, () if place else prefix, required)
                 for place, text in enumerate(texts)]
 
-    def search_options(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """Return the keyword arguments of `search` for these parts, except those that depend on the model."""
+    def search_options(self, parts: Sequence[Part], hooks: dict[str, Any]) -> SearchOptions:
+        """Return the options of `search` for these parts. hooks: options that depend on the model."""
         options = self.options
-        constraints, selection, groups = list(self.constraints), None, 1
+        constraints, groups = list(self.constraints), 1
+        selection: CandidateSelection | None = None
         if any(part.required for part in parts):
-            selection = RequiredPhrases([part.required for part in parts], self.tokenizer.piece_texts)
-            constraints.append(selection.unfinished)
+            selection = phrases = RequiredPhrases([part.required for part in parts], self.tokenizer.piece_texts)
+            constraints.append(phrases.unfinished)
         if any(part.prefix for part in parts):
             constraints.append(beginning_with([part.prefix for part in parts]))
-        hooks: dict[str, Any] = {"selection": selection, "groups": groups}
         if options.sampling:
             lines = np.array([[part.line, part.place] for part in parts])
-            drawn = Sampling(options.seed, lines, options.temperature, options.top_k, options.top_p, options.min_p)
-            hooks = {"selection": drawn, "groups": self.beam_size}
+            selection = Sampling(options.seed, lines, options.temperature, options.top_k, options.top_p, options.min_p)
+            groups = self.beam_size
         elif options.diverse_groups > 1:
-            hooks = {"selection": Diverse(options.diverse_strength), "groups": options.diverse_groups}
-        return {"beam_size": self.beam_size, "n_best": self.candidates, "normaliser": self.normaliser,
-                "patience": options.patience, "banned": self.tokenizer.control_ids, "constraints": constraints, **hooks}
+            selection, groups = Diverse(options.diverse_strength), options.diverse_groups
+        return SearchOptions(self.beam_size, self.length_penalty, self.candidates, options.patience,
+                             self.tokenizer.control_ids, constraints, selection, groups, **hooks)
 
     def limits(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
         """Return the length limit of each part's translation, `</s>` included.
@@ -184,7 +185,7 @@ class Decoding:
         hooks: dict[str, Any] = {}
         if language_model is not None:
             model = Fusion(model, language_model, self.options.fusion_weight)
-            hooks["normalised"] = True
+            hooks["skip_log_softmax"] = True
         if self.options.coverage_penalty:
             model = covering = Covering(model)
             hooks["bonus"] = covering.penalty(self.options.coverage_penalty)
@@ -216,7 +217,7 @@ class Decoding:
         tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses)
         total = sum(hypothesis.log_probability for hypothesis in hypotheses)
         bonus = sum(hypothesis.bonus for hypothesis in hypotheses)
-        return total / self.normaliser(tokens) + bonus if tokens else 0.0
+        return total / self.length_penalty(tokens) + bonus if tokens else 0.0
 
     def texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
         """Return the texts of hypotheses on one line each, without white space at the ends, which is the source's."""
@@ -274,7 +275,7 @@ class Decoding:
         pieces = self._encode(NO_WORD + text, line, "required phrase")
         return pieces[len(before) :] if pieces[: len(before)] == before and len(pieces) > len(before) else None
 
-    def _constraints(self) -> Sequence[ScoreFunction]:
+    def _constraints(self) -> Sequence[LogitsProcessor]:
         options = self.options
         found = []
         if options.min_length:

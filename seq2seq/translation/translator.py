@@ -295,9 +295,8 @@ class Translator:
             source_offsets = torch.from_numpy(offsets.astype(np.int32)).to(self.device)
             limits = asked.limits(together, lengths, searched.max_positions)
             try:
-                candidates = search(searched, source, source_offsets, int(lengths.max()), max_lengths=limits,
-                                    topk=self.engine.topk, whole_search=whole_search,
-                                    **asked.search_options(together), **hooks)
+                candidates = search(searched, source, source_offsets, int(lengths.max()), limits,
+                                    asked.search_options(together, hooks), self.engine.topk, whole_search)
             except NoHypothesis as error:
                 raise RequestError(f"line {together[error.lines[0]].line + 1}: no translation meets all that is asked "
                                    "of it. What it is to begin with or to hold contradicts what is forbidden, or "

@@ -32,7 +32,8 @@ def with_phrases(table, sentences, phrases, constraints=(), pieces=A_WORD_EACH, 
     """phrases: of each sentence, as ids or as `RequiredPhrase`s."""
     required = RequiredPhrases([[each if isinstance(each, RequiredPhrase) else of_words(each) for each in of_line]
                                 for of_line in phrases], pieces)
-    return translate(table, sentences, selection=required, constraints=[required.unfinished, *constraints], **options)
+    return translate(table, sentences, candidate_selection=required,
+                     logits_processors=[required.unfinished, *constraints], **options)
 
 
 @pytest.mark.parametrize("phrases", [[(4,)], [(4,), (6,)], [(4, 6)], [(6, 6)], [(3, 4), (4, 6)], [(3, 4, 3)], [],
@@ -172,8 +173,8 @@ def plain_diverse_search(table, sentence, groups, size, strength, max_length):
 def test_diverse_search_follows_its_definition(groups, size, strength, end):
     table, beam_size = Table(end=end), groups * size
     for sentence in range(7):
-        (found,) = translate(table, [sentence], beam_size=beam_size, groups=groups, selection=Diverse(strength),
-                             n_best=beam_size, max_length=5, alpha=0.0)
+        (found,) = translate(table, [sentence], beam_size=beam_size, groups=groups, n_best=beam_size,
+                             candidate_selection=Diverse(strength), max_length=5, alpha=0.0)
         expected = plain_diverse_search(table, sentence, groups, size, strength, 5)
         assert [hypothesis.score for hypothesis in found] == pytest.approx([total for total, _ in expected])
         assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
@@ -182,8 +183,8 @@ def test_diverse_search_follows_its_definition(groups, size, strength, end):
 def test_one_group_is_plain_beam_search_and_so_is_each_group_without_strength():
     table, sentences = Table(), list(range(11))
     plain = translate(table, sentences, beam_size=3, n_best=3)
-    assert translate(table, sentences, beam_size=3, n_best=3, selection=Diverse(0.7)) == plain
-    twice = translate(table, sentences, beam_size=6, n_best=6, groups=2, selection=Diverse(0.0))
+    assert translate(table, sentences, beam_size=3, n_best=3, candidate_selection=Diverse(0.7)) == plain
+    twice = translate(table, sentences, beam_size=6, n_best=6, groups=2, candidate_selection=Diverse(0.0))
     assert translate(table, sentences, beam_size=6, n_best=6, groups=2) == twice
     assert [each[::2] for each in twice] == [each[1::2] for each in twice] == plain
 
@@ -195,10 +196,11 @@ def test_diverse_translations_differ_more_and_do_not_depend_on_the_batch():
     def first_words(found):
         return np.mean([len({tuple(hypothesis.tokens[:1]) for hypothesis in each}) for each in found])
 
-    diverse = translate(table, sentences, groups=3, selection=Diverse(3.0), **options)
+    diverse = translate(table, sentences, groups=3, candidate_selection=Diverse(3.0), **options)
     assert first_words(diverse) > first_words(translate(table, sentences, **options))
     for sentence in sentences:
-        assert translate(table, [sentence], groups=3, selection=Diverse(3.0), **options) == [diverse[sentence]]
+        alone = translate(table, [sentence], groups=3, candidate_selection=Diverse(3.0), **options)
+        assert alone == [diverse[sentence]]
 
 
 def test_a_beam_is_cut_into_equal_groups():
@@ -213,7 +215,7 @@ def samples(table, sentences, number, lines=None, seed=1, max_length=4, **option
     keys = np.array([[line, 0] for line in (sentences if lines is None else lines)])
     narrow = {name: options.pop(name) for name in ("temperature", "top_k", "top_p", "min_p") if name in options}
     return translate(table, sentences, beam_size=number, groups=number, n_best=number, max_length=max_length,
-                     selection=Sampling(seed, keys, **narrow), alpha=0.0, **options)
+                     candidate_selection=Sampling(seed, keys, **narrow), alpha=0.0, **options)
 
 
 def test_targets_are_drawn_as_often_as_they_are_probable():
@@ -268,7 +270,7 @@ def test_samples_narrowed_to_one_word_are_greedy():
 
 
 def test_samples_keep_constraints():
-    for found in samples(Table(end=1.0), list(range(7)), 11, max_length=7, constraints=[at_least(3)]):
+    for found in samples(Table(end=1.0), list(range(7)), 11, max_length=7, logits_processors=[at_least(3)]):
         assert len(found) == 11
         for hypothesis in found:
             assert 3 <= len(hypothesis.tokens) <= 6 and set(hypothesis.tokens) <= set(WORDS)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.search.beam import Hypotheses, NoHypothesis
+from seq2seq.search.beam import NoHypothesis
 from seq2seq.search.logits_processors import Phrase, at_least, beginning_with, no_repeat_ngram, without
+from seq2seq.search.options import Hypotheses
 
 # The text of each id; 3, 4 and 6 are the words of the table.
 PIECES = [b"", b"", b"", b" a", b"r", b"-", b"t"]
@@ -53,7 +54,7 @@ def test_the_best_that_keep_a_constraint_are_found(name):
         expected = sorted(((total, tokens) for tokens, total in every_translation(table, sentence, 4)
                            if keeps(tokens)), reverse=True)
         (found,) = translate(table, [sentence], beam_size=40, max_length=4, n_best=40, alpha=0.0,
-                             constraints=[constraint])
+                             logits_processors=[constraint])
         assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
         assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([total for total, _ in expected])
 
@@ -63,7 +64,7 @@ def test_constraints_add_up():
     expected = sorted(((total, tokens) for tokens, total in every_translation(table, 3, 5)
                        if len(tokens) >= 3 and tokens[0] == 6 and not repeats(tokens, 1)), reverse=True)
     (found,) = translate(table, [3], beam_size=121, max_length=5, n_best=121, alpha=0.0,
-                         constraints=[at_least(3), beginning_with([[6]]), no_repeat_ngram(1)])
+                         logits_processors=[at_least(3), beginning_with([[6]]), no_repeat_ngram(1)])
     assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
 
 
@@ -71,7 +72,7 @@ def test_constraints_add_up():
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_long_targets_repeat_no_ngram(size, beam_size):
     for (hypothesis,) in translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29,
-                                   constraints=[no_repeat_ngram(size)]):
+                                   logits_processors=[no_repeat_ngram(size)]):
         assert not repeats(hypothesis.tokens, size)
     free = translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29)
     assert any(repeats(hypothesis.tokens, size) for (hypothesis,) in free)
@@ -81,11 +82,11 @@ def test_long_targets_repeat_no_ngram(size, beam_size):
 def test_each_line_has_its_own_prefix_whatever_stands_beside_it(beam_size):
     table, prefixes = Table(end=1.0), [[], [4], [6, 3, 4, 3], [3, 3], []]
     together = translate(table, [2, 3, 5, 7, 11], beam_size=beam_size, max_length=7, n_best=beam_size,
-                         constraints=[beginning_with(prefixes)])
+                         logits_processors=[beginning_with(prefixes)])
     for sentence, prefix, expected in zip([2, 3, 5, 7, 11], prefixes, together, strict=True):
         assert all(hypothesis.tokens[:len(prefix)] == prefix for hypothesis in expected)
         (alone,) = translate(table, [sentence], beam_size=beam_size, max_length=7, n_best=beam_size,
-                             constraints=[beginning_with([prefix])])
+                             logits_processors=[beginning_with([prefix])])
         assert alone == expected
 
 
@@ -181,7 +182,7 @@ def test_what_constraints_leave_nothing_of_is_named():
         return logits
 
     with pytest.raises(NoHypothesis) as caught:
-        translate(Table(), [2, 3, 5, 7, 11], beam_size=3, constraints=[nothing])
+        translate(Table(), [2, 3, 5, 7, 11], beam_size=3, logits_processors=[nothing])
     assert caught.value.lines == [1, 4]
 
 
@@ -191,7 +192,7 @@ def test_scores_that_are_no_numbers_are_no_matter_of_constraints():
             return super().logits(sentence, prefix) * float("nan")
 
     with pytest.raises(FloatingPointError, match="not numbers"):
-        translate(Broken(), [2, 3], beam_size=3, constraints=[at_least(2)])
+        translate(Broken(), [2, 3], beam_size=3, logits_processors=[at_least(2)])
 
 
 def test_every_word_of_the_table_is_used_here():

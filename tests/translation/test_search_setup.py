@@ -20,8 +20,8 @@ from seq2seq.data.batching import EncodedSide
 from seq2seq.errors import CheckpointError, RequestError, UserError
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.recipe import DecodingSection
-from seq2seq.search.beam import Hypotheses
 from seq2seq.search.minimum_bayes_risk import expected_utilities
+from seq2seq.search.options import Hypotheses
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation.search_setup import Decoding, Request

@@ -20,7 +20,8 @@ from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
-from seq2seq.search.beam import search, wu_normaliser
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import wu_length_penalty
 from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.storage.directories import read_tensors
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
@@ -344,7 +345,7 @@ def test_the_length_penalty_reaches_the_score(translator):
         for one in itertools.chain(*translator.translate(GERMAN, length_penalty=penalty, n_best=3)):
             assert one.score == pytest.approx(one.log_probability / one.tokens ** penalty)
     for one in itertools.chain(*translator.translate(GERMAN, length_penalty=0.6, length_penalty_form="wu")):
-        assert one.score == pytest.approx(one.log_probability / wu_normaliser(0.6)(one.tokens))
+        assert one.score == pytest.approx(one.log_probability / wu_length_penalty(0.6)(one.tokens))
         assert one.score != pytest.approx(one.log_probability / one.tokens ** 0.6)
 
 
