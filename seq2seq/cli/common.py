@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from seq2seq.analysis.attention_maps import Aligner
     from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import DecodingSection, Recipe
+    from seq2seq.translation.line_translator import LineTranslator
     from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -108,7 +109,7 @@ def bar(description: str, lines: Input, written: Output, before: int = 0) -> Ite
         yield advance
 
 
-def decoding_with(translator: Translator | TranslatorPool, given: Mapping[str, Any]) -> DecodingSection:
+def decoding_with(translator: LineTranslator | TranslatorPool, given: Mapping[str, Any]) -> DecodingSection:
     """Return the `decoding` section of a model's recipe with the overrides of the command line.
 
     Raises:

@@ -51,8 +51,8 @@ from seq2seq.translation.text_io import (
 from seq2seq.translation.unfinished_output import Journal, resumable
 
 if TYPE_CHECKING:
-    from seq2seq.translation.search_setup import Request
-    from seq2seq.translation.translator import Translation, Translator
+    from seq2seq.translation.line_translator import LineTranslator, Translation
+    from seq2seq.translation.requests import Request
     from seq2seq.translation.worker_processes import TranslatorPool
 
 
@@ -298,7 +298,7 @@ def _how_to_go_on(journal: Journal) -> str:
     return f"{journal.lines:,} lines are done. To go on:\n  {shlex.join(command)}"
 
 
-def _decisive(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: dict[str, Any],
+def _decisive(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: dict[str, Any],
               ) -> dict[str, Any]:
     """Return everything but the text that a translation depends on, by name."""
     from seq2seq import __version__
@@ -321,7 +321,7 @@ def _identity(model: Path) -> dict[str, Any]:
 
 @contextmanager
 def _translators(engine: Engine, model: Path, device: str, precision: Precision, threads: int | None, workers: int,
-                 models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
+                 models: dict[str, Any]) -> Iterator[LineTranslator | TranslatorPool]:
     """Yield a translator or a pool of them, and print its precision. models: paths of ensemble and fusion models."""
     if engine is Engine.ctranslate2:
         from seq2seq.interop.ctranslate2 import CTranslate2Translator
@@ -348,7 +348,7 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
 
 def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> Iterator[tuple[Line, Request]]:
     """Yield each line with its request, which has the prefix and the phrases from the other files."""
-    from seq2seq.translation.search_setup import Request
+    from seq2seq.translation.requests import Request
 
     for (line, prefix), required in beside(beside(iter(lines), lines.name, prefixes), lines.name, phrases):
         yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
@@ -363,7 +363,7 @@ def _refuse_as_text(format: TextOrLines, n_best: int, words: bool) -> None:
         raise UserError("--word-confidence gives numbers, but text has none. Add --format jsonl.")
 
 
-def _decoding(translator: Translator | TranslatorPool, given: dict[str, Any], requiring: bool) -> dict[str, Any]:
+def _decoding(translator: LineTranslator | TranslatorPool, given: dict[str, Any], requiring: bool) -> dict[str, Any]:
     """Check the overrides of the recipe's `decoding` section and return them. requiring: lines have required phrases.
 
     Raises:

@@ -4,7 +4,7 @@ Translations are scored by sacreBLEU on raw text, because BLEU scores are only c
 settings (Post 2018, arXiv:1804.08771). A perplexity likewise needs its unit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,11 @@ from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
+    from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.translator import Translator
 
+Translate = Callable[..., "list[list[Translation]]"]
+"""Function with the arguments and results of `Translator.translate`."""
 METRICS = ("bleu", "chrf", "ter")
 """Default metrics of translations; `exact` is the fourth."""
 TOKENIZED = 0.2
@@ -105,25 +108,31 @@ def score_files(
 
 
 def score_pairs(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS,
+    translate: Translate | None = None,
 ) -> dict[str, Score]:
     """Return the scores of a model on sentence pairs: of its translations, and perplexities of the targets.
 
-    metrics: those of `corpus_scores`, and perplexities; for perplexities alone, nothing is translated.
+    Args:
+        metrics: metrics of `corpus_scores` and perplexities. If there are only perplexities, nothing is translated.
+        translate: function that translates the sources; None: `translator.translate`. Distributed training passes one
+            that divides the lines among the ranks.
     Raises:
         CorpusError, UserError: as corpus_scores.
     """
     of_likelihood = [metric for metric in metrics if metric in UNITS]
     of_text = [metric for metric in metrics if metric not in UNITS]
     scores = perplexities(translator, pairs, of_likelihood) if of_likelihood else {}
-    return (scores | _translated(translator, pairs, of_text)) if of_text else scores
+    if of_text:
+        scores |= _translated(translator, pairs, of_text, translate or translator.translate)
+    return scores
 
 
 def _translated(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str]
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str], translate: Translate
 ) -> dict[str, Score]:
     with console.progress("translating", len(pairs)) as advance:
-        found = translator.translate([source for source, _ in pairs], progress=advance)
+        found = translate([source for source, _ in pairs], progress=advance)
     hypotheses = [best.text for best, *_ in found]
     references = [target for _, target in pairs]
     return corpus_scores(hypotheses, [references], translator.languages.target, metrics,
@@ -144,7 +153,7 @@ def perplexities(
     from seq2seq.model.loss import perplexity  # not earlier: it imports torch, which scores of finished text do without
 
     tokenizer = translator.tokenizers.target
-    kept = translator.within_reach(pairs)
+    kept = translator.scorable_pairs(pairs)
     if not kept:
         raise CorpusError("There is nothing to evaluate: no line that the model can take.")
     if len(kept) < len(pairs):
@@ -167,12 +176,14 @@ def perplexities(
 
 
 def evaluate_tests(
-    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None
+    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None,
+    translate: Translate | None = None,
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of each of the recipe's test sets, without cleaning.
 
     Args:
         metrics: None: the recipe's.
+        translate: see `score_pairs`.
 
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
@@ -182,7 +193,8 @@ def evaluate_tests(
         name: [(source, target) for _, source, target in read_pairs(recipe, spec)]
         for name, spec in recipe.data.test.items()
     }
-    return {name: score_pairs(translator, pairs, metrics or recipe.measures) for name, pairs in tests.items()}
+    metrics = metrics or recipe.measures
+    return {name: score_pairs(translator, pairs, metrics, translate) for name, pairs in tests.items()}
 
 
 def require_metrics(metrics: Sequence[str], language: str) -> None:

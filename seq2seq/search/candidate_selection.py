@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.search.logits_processors import Phrase, begins_in_word, text_of
+from seq2seq.search.logits_processors import Phrase, begins_in_word, decode_pieces
 from seq2seq.search.options import Hypotheses
 from seq2seq.search.sampling import draw, narrowed, uniforms
 from seq2seq.search.topk import most_probable
@@ -49,8 +49,8 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Diverse:
-    """Diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with Hamming diversity).
+class DiverseBeams:
+    """DiverseBeams beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with Hamming diversity).
 
     The groups of the beam select one after another. A token's score is reduced by `strength` for each hypothesis of
     an earlier group that selected it in this step. The penalty only affects selection, not the hypothesis'
@@ -114,10 +114,10 @@ class RequiredPhrases:
         self.pieces = pieces
         self.continuing = _continuing(tuple(pieces))
 
-    def unfinished(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+    def ban_end_if_missing(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         """Logits processor that bans `</s>` until the target contains its phrases; used by the same search."""
         for row, (target, phrases) in enumerate(self._of_rows(hypotheses)):
-            text = text_of(target, self.pieces) if phrases else ""
+            text = decode_pieces(target, self.pieces) if phrases else ""
             if not all(each.phrase.is_in(text) for each in phrases):
                 logits[row, END_ID] = -math.inf
         return logits
@@ -128,7 +128,7 @@ class RequiredPhrases:
         It is the length of the shortest spelling of each missing phrase, minus the tokens of one of them that the
         target already ends in.
         """
-        text = text_of(target, self.pieces) if phrases else ""
+        text = decode_pieces(target, self.pieces) if phrases else ""
         missing = [each for each in phrases if not each.phrase.is_in(text)]
         saved = (each.size - len(spelling) + self._begun(target, each.phrase, spelling)
                  for each in missing for spelling in each.spellings)
@@ -147,7 +147,7 @@ class RequiredPhrases:
         considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
         by_row, completed = list(self._of_rows(hypotheses)), []
         for row, (target, phrases) in enumerate(by_row):
-            text = text_of(target, self.pieces) if phrases else ""
+            text = decode_pieces(target, self.pieces) if phrases else ""
             considered |= dict.fromkeys((row, spelling[self._begun(target, each.phrase, spelling)])
                                         for each in phrases if not each.phrase.is_in(text)
                                         for spelling in each.spellings)
@@ -179,7 +179,7 @@ class RequiredPhrases:
         for size in range(min(len(spelling) - 1, len(target)), 0, -1):
             before = len(target) - size
             if tuple(target[before:]) == tuple(spelling[:size]) and (
-                    spaced or phrase.may_begin_behind(text_of(target[:before], self.pieces))):
+                    spaced or phrase.may_begin_behind(decode_pieces(target[:before], self.pieces))):
                 return size
         return 0
 

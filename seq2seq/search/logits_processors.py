@@ -20,7 +20,7 @@ from seq2seq.search.options import Hypotheses, LogitsProcessor
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
-def at_least(length: int) -> LogitsProcessor:
+def min_length(length: int) -> LogitsProcessor:
     """Forbid targets of fewer than `length` tokens, `</s>` not counted."""
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def at_least(length: int) -> LogitsProcessor:
     return function
 
 
-def beginning_with(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
+def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
     """Force each target to begin with its line's prefix, a sequence of ids that may be empty."""
 
     def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class Phrase:
         return _without_case(text) if self.ignore_case else text
 
 
-def text_of(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
+def decode_pieces(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
     """Return the text of tokens; bytes that are not UTF-8, such as an incomplete character, become lone surrogates.
 
     pieces: text of each id in UTF-8.
@@ -118,7 +118,7 @@ def text_of(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
     return b"".join([pieces[token] for token in tokens]).decode(errors="surrogateescape")
 
 
-def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True,
+def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True,
             ignore_case: bool = False) -> LogitsProcessor:
     """Forbid targets whose text contains one of the phrases, however it is segmented.
 

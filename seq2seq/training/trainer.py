@@ -45,7 +45,7 @@ from seq2seq.storage.checkpoints import (
 from seq2seq.storage.locks import lock_run
 from seq2seq.storage.run_directory import Log, NoLog, admit, move_aside, recipe_checksum
 from seq2seq.storage.tokenizer_files import checksums_of
-from seq2seq.training.distributed import SINGLE_PROCESS, DistributedTranslator, ProcessGroup, join_process_group
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
 from seq2seq.training.divergence import Diverged, can_go_back, diverged, go_back, require_sane
 from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
 from seq2seq.training.learning_curves import draw_curves
@@ -427,7 +427,9 @@ class Training:
         self.group.barrier()                                                       # until the best one is written
         best = load_bundle(self.run / BEST)
         with self._weights_replaced([best.weights[name].to(self.device) for name in self.names]):
-            scores = evaluate_tests(DistributedTranslator(self._translator(), self.group), self.recipe)
+            translator = self._translator()
+            scores = evaluate_tests(translator, self.recipe,
+                                    translate=partial(translate_on_all_ranks, translator, self.group))
         if not self.group.is_main:
             return scores
         if best.recipe_text != self.recipe.to_yaml():                           # such as other decoding options

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from seq2seq.errors import CorpusError, require_texts
 from seq2seq.recipe import DecodingSection, decoding_with
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
 def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]]) -> list[float]:
     alone = translator.languages.monolingual
     scored = [("" if alone else source, target) for source, target in pairs]
-    kept = translator.within_reach(scored)
+    kept = translator.scorable_pairs(scored)
     if len(kept) < len(scored):
         within = set(kept)
         long = next(pair for pair in scored if pair not in within)

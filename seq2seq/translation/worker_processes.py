@@ -20,15 +20,9 @@ import torch
 from seq2seq.errors import OptionError, UserError, require_several
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import signal_name
-from seq2seq.translation.search_setup import Request
-from seq2seq.translation.translator import (
-    ReportProgress,
-    Translation,
-    Translator,
-    growing_blocks,
-    numbered,
-    refuse_compile,
-)
+from seq2seq.translation.line_translator import ReportProgress, Translation
+from seq2seq.translation.requests import Request, growing_blocks, number_requests
+from seq2seq.translation.translator import Translator, refuse_compile
 
 
 class TranslatorPool:
@@ -100,7 +94,7 @@ class TranslatorPool:
                          ) -> Iterator[list[list[Translation]]]:
         """See `Translator.translate_blocks`; `block_lines` are those of all processes together."""
         decoding_with(self.decoding, decoding)
-        blocks = growing_blocks(numbered(lines, begin), block_lines, begin)
+        blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
         return (self._translate(block, progress, decoding) for block in blocks)
 
     def _translate(self, lines: Sequence[Request], progress: ReportProgress | None,

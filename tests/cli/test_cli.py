@@ -546,7 +546,7 @@ def test_several_models_translate_in_several_workers_as_in_one(run, model, direc
 def test_a_language_model_translates_together_with_nothing(run, model, directory, tokenizers):
     language_model(directory, tokenizers)
     result = run("translate", model, "--ensemble", "speaker", stdin=b"ein Hund\n")
-    assert result.code == 2 and "speaker is a language model and translates nothing" in result.err
+    assert result.code == 2 and "speaker is a language model, which cannot be a member of an ensemble" in result.err
 
 
 def test_confidence_that_the_recipe_asks_for_stands_in_jsonl(run, directory, recipe, tokenizers):
@@ -591,7 +591,7 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
     (["--length-penalty", 1000], "--length-penalty"), (["--mbr", 5000], "--mbr"),
     (["--device", "meta"], "device 'meta' cannot be used here. Use cpu"),
     (["--device", "tpu"], "there is no device 'tpu'. Devices are cpu, cuda, cuda:1, …, and auto. Use cpu"),
-    (["--min-length", 500], "line 1: its translation is to have 500 pieces"),
+    (["--min-length", 500], "need a translation of 500 pieces, but the maximum is"),
 ])
 def test_options_that_make_no_sense_together_are_refused(run, model, directory, options, message):
     (directory / "phrases").write_text("cat\n")

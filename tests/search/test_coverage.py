@@ -7,7 +7,7 @@ from lookup import VOCAB_SIZE, Table, TableState, every_translation, translate
 
 from seq2seq.data.batching import EncodedSide
 from seq2seq.search.beam import search
-from seq2seq.search.coverage import Covering, coverage_penalty
+from seq2seq.search.coverage import WithCoverage, coverage_bonus, coverage_penalty
 from seq2seq.search.length_penalty import power_length_penalty
 from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import START_ID, UNKNOWN_ID
@@ -54,11 +54,11 @@ def test_the_penalty_follows_its_equation():
 @pytest.mark.parametrize("strength", [0.0, 0.4, 3.0])
 def test_hypotheses_are_ranked_by_their_coverage_too(strength):
     table = Attentive()
-    covering = Covering(table)
+    covering = WithCoverage(table)
     source, offsets = torch.tensor([3, 0, 0, 5, 0, 0]), torch.tensor([0, 3, 6], dtype=torch.int32)
     both = search(covering, source, offsets, SOURCE_LENGTH, [4, 4], SearchOptions(
         40, power_length_penalty(1.0), n_best=40, banned_ids=[UNKNOWN_ID, START_ID, 5],
-        bonus=covering.penalty(strength)))
+        bonus=coverage_bonus(strength)))
     for sentence, found in zip((3, 5), both, strict=True):
         expected = []
         for tokens, total in every_translation(table, sentence, 4):
@@ -77,7 +77,7 @@ def test_without_attention_nothing_is_covered():
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_the_padding_of_a_batch_need_not_be_covered(make_model, groups):
-    model = Covering(make_model(output_bias=True, max_positions=29))
+    model = WithCoverage(make_model(output_bias=True, max_positions=29))
     sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10], [12] * 13, [13, 4]])
 
     def translations(indices):
@@ -85,7 +85,7 @@ def test_the_padding_of_a_batch_need_not_be_covered(make_model, groups):
         return search(model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)),
                       int(np.diff(offsets).max()), [5] * len(indices), SearchOptions(
                           3, power_length_penalty(1.0), n_best=3, banned_ids=[UNKNOWN_ID, START_ID], groups=groups,
-                          bonus=model.penalty(0.2)))
+                          bonus=coverage_bonus(0.2)))
 
     together = translations([0, 1, 2, 3, 4])
     for number, expected in enumerate(together):

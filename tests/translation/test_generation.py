@@ -1,5 +1,6 @@
 """Texts drawn from a language model, and translations chosen anew with one. The models are random, but reproducibly."""
 
+import dataclasses
 import io
 import json
 import sys
@@ -11,8 +12,9 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 from seq2seq.cli import main
 from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.translation.generation import generate
+from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.rescoring import rescore
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translator import Translator
 
 TRANSLATES = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
@@ -73,8 +75,7 @@ def test_seed_and_numbers_decide_a_text_and_the_batch_does_not(speaker):
     drawing = {"sampling": True, "seed": 3, "temperature": 1.3, "top_k": 100, "top_p": 0.95}
     together = texts(speaker, samples=3, max_length=9, **drawing)
     assert together == texts(speaker, samples=3, max_length=9, **drawing, block_prompts=2)
-    alone = Translator(speaker.engine, speaker.tokenizers, speaker.languages,
-                       speaker.decoding.model_copy(update={"batch_tokens": 1}), 29, speaker.device)
+    alone = dataclasses.replace(speaker, decoding=speaker.decoding.model_copy(update={"batch_tokens": 1}))
     assert together == texts(alone, samples=3, max_length=9, **drawing)
     assert together != texts(speaker, samples=3, max_length=9, **(drawing | {"seed": 4}))
     assert [each[:2] for each in together] == texts(speaker, samples=2, max_length=9, **drawing)
@@ -105,16 +106,16 @@ def test_words_come_with_the_confidence_in_them(speaker):
 
 
 def test_a_prompt_without_room_for_more_and_a_model_that_translates_are_refused(models):
-    with pytest.raises(UserError, match=r"beginning 2 has 3\d pieces, and a text with its end has room for 31"):
+    with pytest.raises(UserError, match=r"prompt 2 has 3\d pieces, but the model's maximum for a whole text is 31"):
         list(generate(models["speaks"], ["a", "x" * 30]))
-    with pytest.raises(UserError, match="this is no language model: it translates"):
+    with pytest.raises(UserError, match="this is not a language model: it translates"):
         list(generate(models["translates"], [""]))
 
 
 def test_what_helps_to_translate_is_a_language_model_of_the_same_vocabulary(bundles):
-    with pytest.raises(UserError, match="translates is no language model"):
+    with pytest.raises(UserError, match="translates is not a language model"):
         Translator.load(bundles["translates"], fusion=bundles["translates"])
-    with pytest.raises(CheckpointError, match="different vocabularies .*tokenizer.taken_from in a recipe"):
+    with pytest.raises(CheckpointError, match="different vocabularies .*set tokenizer.taken_from in one recipe"):
         Translator.load(bundles["translates"], fusion=bundles["speaks"])
 
 
@@ -246,7 +247,7 @@ def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker
     (("--top-p", 1.5), "--top-p"),
     (("--temperature", 0), "--temperature"),
     (("nowhere.en",), "nowhere.en cannot be read"),
-    (("--prompt", "x" * 30), "beginning 1 has 3"),
+    (("--prompt", "x" * 30), "prompt 1 has 3"),
 ])
 def test_what_cannot_be_generated_is_refused(run, bundles, arguments, message):
     code, out, err = run("generate", bundles["speaks"], *arguments)
@@ -255,7 +256,7 @@ def test_what_cannot_be_generated_is_refused(run, bundles, arguments, message):
 
 def test_a_model_that_translates_generates_nothing(run, bundles):
     code, _, err = run("generate", bundles["translates"])
-    assert code == 2 and "this is no language model" in err
+    assert code == 2 and "this is not a language model" in err
 
 
 def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):

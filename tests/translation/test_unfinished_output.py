@@ -17,7 +17,8 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 from seq2seq.cli import main
 from seq2seq.cli import translate as command
 from seq2seq.errors import CorpusError
-from seq2seq.translation.translator import Translator, growing_blocks
+from seq2seq.translation.requests import growing_blocks
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 RECIPE = recipe_text(
