@@ -28,7 +28,7 @@ from seq2seq.interop.parity import (
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
-from seq2seq.recipe import DecodingSection, ModelSection, parse_recipe
+from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
 from seq2seq.recipe.yaml_document import read_yaml, write_yaml
 from seq2seq.search.beam import Hypothesis
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
@@ -247,16 +247,21 @@ class CTranslate2Translator(LineTranslator):
     Words that are never generated have no share of the probability, so that scores are higher by some 1e-4. A
     translation that does not end is cut where ours has to end.
 
-    translator: CTranslate2's. max_positions: longest sentence that the model accepts, in tokens, `</s>` included.
+    translator: CTranslate2's. recipe: of the model.
     """
 
     translator: Any
-    max_positions: int
+    recipe: Recipe
 
     @property
     def precision(self) -> str:
         """Number format of the computation."""
         return str(self.translator.compute_type)
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sentence that the model accepts, in tokens, `</s>` included."""
+        return self.recipe.model.max_positions
 
     @cached_property
     def suppressed(self) -> list[list[str]]:
@@ -302,7 +307,7 @@ class CTranslate2Translator(LineTranslator):
         _require_same_pieces(directory, tokenizers)
         max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
         return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, max_pieces,
-                                     torch_device(loaded.device), True, loaded, recipe.model.max_positions)
+                                     torch_device(loaded.device), True, loaded, recipe)
 
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
