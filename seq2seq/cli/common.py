@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +36,81 @@ def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> 
     """
     from seq2seq import recipe
 
-    given = {key: value for key, value in training.items() if value is not None}
+    flags = _require_set_once("training", training, settings or ())
+    from_flags = [f"training.{key}={json.dumps(value)}" for key, value in flags.items()]
+    return recipe.load_recipe(path, [*(settings or ()), *from_flags])
+
+
+def _require_set_once(section: str, flags: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Return the flags that were given, by key of the section; the value of others is None.
+
+    Raises:
+        UserError: a key is set by its flag and by `--set`.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
     for key in given:
-        if any(setting.partition("=")[0].strip() == f"training.{key}" for setting in settings or ()):
-            raise UserError(f"--{key} is short for --set training.{key}, which is given too. Leave one of both out.")
-    short = [f"training.{key}={json.dumps(value)}" for key, value in given.items()]
-    return recipe.load_recipe(path, [*(settings or ()), *short])
+        if any(setting.partition("=")[0].strip() == f"{section}.{key}" for setting in settings):
+            raise UserError(f"{_flag(key)} is short for --set {section}.{key}, which is also given. Remove one of "
+                            "them.")
+    return given
+
+
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class DecodingOverrides:
+    """Overrides of the `decoding` section of a model's recipe, by key.
+
+    names: flag or `--set` option that sets a key, for messages.
+    """
+
+    values: dict[str, Any]
+    names: dict[str, str]
+
+    @staticmethod
+    def read(settings: Sequence[str] | None, **flags: Any) -> DecodingOverrides:
+        """Return the overrides of a command line.
+
+        Args:
+            settings: KEY=VALUE of its `--set` options. flags: values of flags for keys of the section; None: not given.
+        Raises:
+            UserError: a key is set by its flag and by `--set`, or `--set` has mistakes.
+        """
+        settings = settings or ()
+        given = _require_set_once("decoding", flags, settings)
+        if not settings:
+            return DecodingOverrides(given, {key: _flag(key) for key in given})
+        from seq2seq import recipe
+
+        names = {setting.partition("=")[0].strip().removeprefix("decoding."): f"--set {setting}"
+                 for setting in settings}
+        return DecodingOverrides({**given, **recipe.read_decoding_overrides(settings)},
+                                 {**{key: _flag(key) for key in given}, **names})
+
+    def name(self, key: str) -> str:
+        """Return the name of a key that the user knows, such as `--beam-size` or `--set decoding.mbr=32`."""
+        return self.names.get(key, f"decoding.{key}")
+
+    def with_defaults(self, **values: Any) -> DecodingOverrides:
+        """Return the overrides with values for keys that they do not set."""
+        return DecodingOverrides({**values, **self.values}, self.names)
+
+    def section(self, translator: LineTranslator | TranslatorPool) -> DecodingSection:
+        """Return the `decoding` section of a model's recipe with the overrides.
+
+        Raises:
+            OptionError: an invalid value; names the option.
+        """
+        from seq2seq import recipe
+
+        return recipe.decoding_with(translator.decoding, self.values, self.name)
+
+    def refuse_without_effect(self, key: str, reason: str) -> None:
+        """Raise UserError if a key is set that has no effect for this reason."""
+        if key in self.values:
+            raise UserError(f"{self.name(key)} has no effect: {reason}")
 
 
 def default_run(recipe: Recipe) -> Path:
@@ -107,18 +177,6 @@ def bar(description: str, lines: Input, written: Output, before: int = 0) -> Ite
         return
     with console.progress(description, lines.total, before) as advance:
         yield advance
-
-
-def decoding_with(translator: LineTranslator | TranslatorPool, given: Mapping[str, Any]) -> DecodingSection:
-    """Return the `decoding` section of a model's recipe with the overrides of the command line.
-
-    Raises:
-        OptionError: an invalid value; names the option.
-    """
-    from seq2seq import recipe
-
-    return recipe.decoding_with(translator.decoding, given,
-                                lambda key: f"--{key.replace('_', '-')} (or decoding in the recipe)")
 
 
 def number_or(words: Sequence[str], value: str | None, option: str) -> Any:

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import bar, decoding_with, json_line, load_translator, require_model_first
+from seq2seq.cli.common import DecodingOverrides, bar, json_line, load_translator, require_model_first
 from seq2seq.cli.options import (
     FORMAT,
     SAMPLING,
+    DecodingSettings,
     Device,
-    MinP,
     Precision,
     PrecisionOption,
     Temperature,
     TextOrLines,
     Threads,
-    TopK,
     TopP,
     examples,
 )
@@ -46,18 +45,14 @@ def generate(
     prompt: Annotated[list[str] | None, typer.Option(
         metavar="TEXT", help="How the text begins. May be given again.", show_default=False)] = None,
     samples: Annotated[int, typer.Option(metavar="N", min=1, help="Texts for each beginning.")] = 1,
-    max_length: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Pieces of a text at most, its beginning included.",
-        show_default="the recipe's, or 100", rich_help_panel=SAMPLING)] = None,
     temperature: Temperature = None,
-    top_k: TopK = None,
     top_p: TopP = None,
-    min_p: MinP = None,
     greedy: Annotated[bool, typer.Option(
         "--greedy", help="Draw nothing: take the most probable piece each time.", rich_help_panel=SAMPLING)] = False,
     seed: Annotated[int | None, typer.Option(
         metavar="N", min=0, help="Decides the samples, with the numbers of beginning and sample.",
         show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+    settings: DecodingSettings = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="Where the texts go.", rich_help_panel=FORMAT,
         show_default="standard output")] = None,
@@ -73,12 +68,11 @@ def generate(
     included, whatever it was drawn from.
     """
     require_model_first("generate", model, input)
-    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    decoding: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if greedy and (samples > 1 or decoding):
-        useless = ", ".join(f"--{name.replace('_', '-')}" for name in [*decoding, *["samples"] * (samples > 1)])
-        raise UserError(f"--greedy draws nothing, so that {useless} would change nothing; leave out the one or the "
-                        "other.")
+    overrides = DecodingOverrides.read(settings, temperature=temperature, top_p=top_p, seed=seed)
+    useless = [overrides.name(key) for key in overrides.values if key in (*GREEDY, "seed", "sampling")]
+    if greedy and (useless := [*useless, *["--samples"] * (samples > 1)]):
+        raise UserError(f"--greedy takes the most probable piece each time, so that {', '.join(useless)} would change "
+                        "nothing. Remove one or the other.")
     if prompt and input is not None:
         raise UserError("beginnings come from --prompt or from a file, not both.")
     with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
@@ -86,15 +80,13 @@ def generate(
         from seq2seq.recipe.decoding_section import DRAWN
         from seq2seq.translation import generation
 
-        drawn = {**DRAWN, **(GREEDY if greedy else decoding)}
-        if max_length is not None:
-            drawn["max_length"] = max_length
-        decoding_with(translator, drawn)
+        overrides = overrides.with_defaults(**DRAWN, **(GREEDY if greedy else {}))
+        overrides.section(translator)                                           # names the option that is wrong
         console.say(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
                 at_once = 1 if lines.live else generation.BLOCK_PROMPTS
-                return generation.generate(translator, prompts, samples, block_prompts=at_once, **drawn)
+                return generation.generate(translator, prompts, samples, block_prompts=at_once, **overrides.values)
 
             for line, texts in through(lines, generated):
                 for number, found in enumerate(texts, start=1):

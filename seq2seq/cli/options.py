@@ -1,5 +1,7 @@
 """Options that several commands have, and how their help is laid out."""
 
+import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from seq2seq.errors import UserError
 from seq2seq.recipe.model_sizes import model_sizes
 
 
@@ -63,6 +66,25 @@ def _as_typed(parameters: list[Any], context: Any) -> list[Any]:
     return parameters
 
 
+def _as_setting(option: str, typed: Sequence[str]) -> str | None:
+    """Return the KEY=VALUE of `--set` that means the same as an unknown option; None if it is not a decoding key.
+
+    typed: all arguments of the command, which include the option and its value.
+    """
+    from seq2seq.recipe import DecodingSection
+
+    fields = DecodingSection.model_fields
+    key = option.removeprefix("--").replace("-", "_")
+    positive = key.removeprefix("no_")                                          # --no-ignore-case sets ignore_case
+    if positive in fields and fields[positive].annotation is bool:
+        return f"decoding.{positive}={str(key == positive).lower()}"
+    if key not in fields:
+        return None
+    inline = [argument.partition("=")[2] for argument in typed if argument.startswith(f"{option}=")]
+    following = [value for argument, value in zip(typed, typed[1:], strict=False) if argument == option]
+    return f"decoding.{key}={next(iter([*inline, *following]), 'VALUE')}"
+
+
 def _without_braces(pieces: list[str]) -> list[str]:
     """The parts of a usage line; typer puts required arguments in braces, as if these were to be typed."""
     return [piece.replace("{", "").replace("}", "") for piece in pieces]
@@ -70,6 +92,17 @@ def _without_braces(pieces: list[str]) -> list[str]:
 
 class Command(TyperCommand):
     """A subcommand whose help shows what is to be typed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:                                              # typer has copies of click's classes
+            option = getattr(error, "option_name", None)
+            options = {name for parameter in self.params for name in parameter.opts}
+            if option and option not in options and "--set" in options and (setting := _as_setting(option, typed)):
+                raise UserError(f"{option} is now --set {shlex.quote(setting)}") from None
+            raise
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _as_typed(super().get_params(ctx), ctx)
@@ -98,6 +131,10 @@ RecipeFile = Annotated[Path, typer.Argument(
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", show_default=False,
     help="Use another value than the recipe's, such as training.max_steps=200. May be given again.")]
+DecodingSettings = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", show_default=False, rich_help_panel=SEARCH,
+    help="Use another value than the recipe's for any decoding option, such as decoding.mbr=32. May be given again; "
+    "recipes/REFERENCE.md lists the keys.")]
 Model = Annotated[Path, typer.Argument(
     metavar="MODEL", help="A bundle, or a run (its best model).", show_default=False)]
 Device = Annotated[str, typer.Option(
@@ -124,15 +161,9 @@ Compile = Annotated[bool, typer.Option("--compile", hidden=True)]
 Temperature = Annotated[float | None, typer.Option(
     metavar="X", help="Below 1 the probable is drawn more often, above 1 less.", show_default="the recipe's",
     rich_help_panel=SAMPLING)]
-TopK = Annotated[int | None, typer.Option(
-    metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", show_default="the recipe's",
-    rich_help_panel=SAMPLING)]
 TopP = Annotated[float | None, typer.Option(
     metavar="P", help="Draw from the fewest pieces whose probabilities reach P.", show_default="the recipe's",
     rich_help_panel=SAMPLING)]
-MinP = Annotated[float | None, typer.Option(
-    metavar="P", help="Draw from pieces at least P times as probable as the most probable.",
-    show_default="the recipe's", rich_help_panel=SAMPLING)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")]
 Threads = Annotated[int | None, typer.Option(
     metavar="N", min=1, max=1024, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]

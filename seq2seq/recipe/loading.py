@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from seq2seq.errors import RecipeError
-from seq2seq.recipe.messages import explain, show
+from seq2seq.recipe.decoding_section import DecodingSection
+from seq2seq.recipe.messages import explain, show, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Document, Key, Mistake, Place, read_yaml
@@ -122,6 +123,31 @@ def _read_overrides(overrides: Sequence[str], mistakes: list[Mistake]) -> list[t
         elif not setting.mistakes:
             settings.append((key, setting))
     return settings
+
+
+def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the keys of the `decoding` section that `--set decoding.KEY=VALUE` options set, with their values.
+
+    The values are not checked; `decoding_with` does so.
+
+    Raises:
+        RecipeError: lists all mistakes, one per line: other keys, or values that are not YAML.
+    """
+    mistakes: list[Mistake] = []
+    values = {}
+    for key, setting in _read_overrides(overrides, mistakes):
+        if key[0] != "decoding":
+            mistakes.append(Mistake(setting.place(()), "only keys of the decoding section can be set here, such as "
+                                    f"decoding.beam_size=1.{similar_key(key) if len(key) == 1 else ''}"))
+        elif len(key) != 2:
+            mistakes.append(Mistake(setting.place(()), "expected decoding.KEY=VALUE, such as decoding.beam_size=1"))
+        elif key[1] not in DecodingSection.model_fields:
+            mistakes.append(Mistake(setting.place(()), f"unknown key.{similar_key(key)}"))
+        else:
+            values[str(key[1])] = setting.value
+    if mistakes:
+        raise _error(mistakes, overrides)
+    return values
 
 
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:

@@ -85,13 +85,14 @@ def _option_mistake(detail: ErrorDetails, options: dict[str, Any], name_of: Call
         close = difflib.get_close_matches(name, known, n=1)
         meant = f" Did you mean '{close[0]}'?" if close else ""
         return f"{name}: there is no such option.{meant} The options are {', '.join(known)}."
-    return f"{name_of(name)}{''.join(f'[{place}]' for place in places)}: {_text(detail, detail['loc'], options)}"
+    text = _text(detail, ("decoding", *detail["loc"]), {"decoding": options})
+    return f"{name_of(name)}{''.join(f'[{place}]' for place in places)}: {text}"
 
 
 def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     kind, found, context = detail["type"], detail["input"], detail.get("ctx") or {}
     if kind == "extra_forbidden":
-        return f"unknown key.{_similar_key(key)}"
+        return f"unknown key.{similar_key(key)}"
     if kind == "missing":
         return f"missing. {_documentation(key)}".strip()
     if kind == "value_error":
@@ -165,7 +166,7 @@ def _hint(kind: str, found: Any, context: dict[str, Any]) -> str:
     return ""
 
 
-def _similar_key(key: Key) -> str:
+def similar_key(key: Key) -> str:
     """Suggest the key that was probably meant: a similar one in this section, else the same one in another section."""
     section = section_at(key[:-1])
     name = str(key[-1])

@@ -168,8 +168,9 @@ class TranslatorPool:
         at = "while it loaded the model" if pipe not in self.lines else \
             "at lines {:,} to {:,}".format(*self.lines[pipe])
         if code == -signal.SIGKILL:
-            cause, remedy = "was killed (SIGKILL)", ("This is how the system ends processes when memory runs out: use "
-                                                     "fewer --workers or a smaller --batch-tokens.")
+            cause, remedy = "was killed (SIGKILL)", (
+                "This is how the system ends processes when memory runs out: use fewer --workers, or smaller batches "
+                "(--set decoding.batch_tokens=N).")
         elif code < 0:
             cause = f"was ended by {signal_name(-code)}"
             remedy = "Translate these lines with one worker to see more, and report it."

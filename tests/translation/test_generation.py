@@ -217,21 +217,21 @@ def run(tmp_path, monkeypatch, capsysbinary):
 
 
 def test_beginnings_come_from_options_a_file_or_standard_input(run, bundles, speaker, tmp_path):
-    options = "--samples", 2, "--max-length", 5, "--seed", 3
+    options = "--samples", 2, "--set", "decoding.max_length=5", "--seed", 3
     expected = texts(speaker, ["the", "a cat"], samples=2, max_length=5, sampling=True, seed=3)
     wanted = (0, "".join(f"{text}\n" for each in expected for text in each))
     (tmp_path / "beginnings").write_text("the\na cat\n")
     assert run("generate", bundles["speaks"], "--prompt", "the", "--prompt", "a cat", *options)[:2] == wanted
     assert run("generate", bundles["speaks"], "beginnings", *options)[:2] == wanted
     assert run("generate", bundles["speaks"], "-", *options, stdin="the\na cat\n")[:2] == wanted
-    alone = run("generate", bundles["speaks"], "--max-length", 5)
+    alone = run("generate", bundles["speaks"], "--set", "decoding.max_length=5")
     assert alone[:2] == (0, texts(speaker, [""], max_length=5, sampling=True)[0][0] + "\n")
 
 
 def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker):
     _, out, _ = run("generate", bundles["speaks"], "--prompt", " the", "--samples", 3, "--format", "jsonl",
-                    "--max-length", 5, "--temperature", 0.7, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01,
-                    "--precision", "fp32")
+                    "--temperature", 0.7, "--top-p", 0.9, "--precision", "fp32", "--set", "decoding.max_length=5",
+                    "--set", "decoding.top_k=50", "--set", "decoding.min_p=0.01")
     drawing = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
     expected = next(generate(speaker, [" the"], 3, max_length=5, sampling=True, **drawing))
     assert [json.loads(line) for line in out.splitlines()] == [
@@ -242,7 +242,11 @@ def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--greedy", "--samples", 2, "--top-p", 0.9), "--greedy draws nothing, so that --top-p, --samples would change"),
+    (("--greedy", "--samples", 2, "--top-p", 0.9, "--set", "decoding.top_k=3"),
+     "so that --top-p, --set decoding.top_k=3, --samples would change nothing"),
+    (("--top-p", 0.9, "--set", "decoding.top_p=0.8"), "--top-p is short for --set decoding.top_p, which is also given"),
+    (("--set", "training.seed=3"), "--set training.seed=3: only keys of the decoding section can be set here"),
+    (("--set", "decoding.top_k=-1"), "--set decoding.top_k=-1: expected a number of at least 0; found -1"),
     (("-", "--prompt", "a"), "beginnings come from --prompt or from a file, not both"),
     (("--top-p", 1.5), "--top-p"),
     (("--temperature", 0), "--temperature"),
