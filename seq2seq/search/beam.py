@@ -19,7 +19,7 @@ from torch import Tensor
 
 from seq2seq.model.interface import Stepwise, TopK, WholeSearch
 from seq2seq.search.options import Hypotheses, SearchOptions
-from seq2seq.search.topk import ban, log_sum_exp, on_host
+from seq2seq.search.topk import ban, log_sum_exp, to_numpy
 from seq2seq.search.topk import topk as default_topk
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
@@ -156,7 +156,7 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
             ban(logits, banned, must_end)
             past = torch.from_numpy(totals).to(device).view(-1, groups, totals.shape[1])
             selected = options.candidate_selection(frontier.hypotheses(device), logits, past, 2 * options.group_size)
-            continuations = on_host(tuple(part.flatten(0, 1) for part in selected))
+            continuations = to_numpy(tuple(tensor.flatten(0, 1) for tensor in selected))
         candidates = _Candidates.from_continuations(*continuations)
         bonuses = None if options.bonus is None else options.bonus(state).view(frontier.totals.shape).cpu().numpy()
         _add_finished(frontier, candidates, options, bonuses, finished)

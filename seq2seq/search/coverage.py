@@ -1,4 +1,4 @@
-"""Coverage penalty: lowers the score of translations that did not attend to all of their source."""
+"""Coverage penalty: lowers the score of translations that attended to only a part of their source."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from seq2seq.model.interface import Stepwise
 
-# Lower limit of coverage: the logarithm of 0, which ReLU attention can give, would be an infinite penalty.
-LEAST_COVERAGE = 1e-6
+MIN_COVERAGE = 1e-6
+"""Lower limit of the coverage of a source position. ReLU attention can produce 0, and the logarithm of 0 would be an
+infinite penalty."""
 
 
 def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
@@ -24,7 +25,7 @@ def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
     Returns:
         (rows,), at most 0, to be added to a hypothesis' score.
     """
-    return strength * coverage.clamp(LEAST_COVERAGE, 1).log().sum(1)
+    return strength * coverage.clamp(MIN_COVERAGE, 1).log().sum(1)
 
 
 def coverage_bonus(strength: float) -> Callable[[CoverageState], Tensor]:
@@ -34,7 +35,11 @@ def coverage_bonus(strength: float) -> Callable[[CoverageState], Tensor]:
 
 @dataclass(frozen=True)
 class CoverageState:
-    """State of a model with its coverage, the sum of the attention of all steps, (rows, longest_source)."""
+    """State of a model with its coverage.
+
+    inner: state of the model. coverage: (rows, longest_source), sum of the attention weights over all steps; 1 in
+    padding.
+    """
 
     inner: Any
     coverage: Tensor
@@ -50,7 +55,7 @@ class CoverageState:
 
 
 class WithCoverage:
-    """Wrapper of a model whose states also sum up its attention."""
+    """Model whose states also contain its coverage."""
 
     def __init__(self, model: Stepwise) -> None:
         self.model, self.max_positions = model, model.max_positions
@@ -59,9 +64,9 @@ class WithCoverage:
               keep_attention: bool = True) -> CoverageState:
         """See `interface.Stepwise.start`."""
         positions = torch.arange(longest_source, device=source.device)
-        beyond = positions >= source_offsets.diff()[:, None]                    # (sentences, longest_source)
+        padding = positions >= source_offsets.diff()[:, None]                   # (sentences, longest_source)
         return CoverageState(self.model.start(source, source_offsets, longest_source, keep_attention=True),
-                             beyond.to(torch.get_default_dtype()))
+                             padding.to(torch.get_default_dtype()))
 
     def step(self, last_tokens: Tensor, state: CoverageState) -> tuple[Tensor, CoverageState]:
         """See `interface.Stepwise.step`."""

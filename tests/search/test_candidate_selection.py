@@ -81,10 +81,11 @@ def test_phrases_and_prefixes_meet():
 def test_what_is_lacking_is_counted_whole_and_begun():
     phrases = [of_words((3, 4, 3, 6)), of_words((6, 6))]
     required = RequiredPhrases([phrases], A_WORD_EACH)
-    assert [required.lacking(target, phrases) for target in
+    assert [required.missing_tokens(target, phrases) for target in
             ((), (4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
         == [6, 6, 5, 4, 3, 4, 1]                                                # 3 4 3 6 begins 6 6, too
-    assert required.lacking((6, 6, 4, 3), phrases) == 3 and required.lacking((3, 4, 3, 6, 6), phrases) == 0
+    assert required.missing_tokens((6, 6, 4, 3), phrases) == 3
+    assert required.missing_tokens((3, 4, 3, 6, 6), phrases) == 0
 
 
 # Whole words

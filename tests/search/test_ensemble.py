@@ -99,7 +99,7 @@ def test_joined_models_do_not_depend_on_the_batch(model):
 
 def test_only_known_means_of_some_models_can_be_taken():
     for members, mean in ([[], "probability"], [[Table()], "median"]):
-        with pytest.raises(ValueError, match=f"cannot take the {mean} mean of {len(members)} models"):
+        with pytest.raises(ValueError, match=f"cannot compute the {mean} mean of {len(members)} models"):
             Ensemble(members, mean)
 
 

@@ -170,7 +170,7 @@ def test_a_phrase_is_forbidden_in_any_casing_and_in_whatever_pieces():
 
 
 def test_an_empty_phrase_is_refused():
-    with pytest.raises(ValueError, match="empty phrase"):
+    with pytest.raises(ValueError, match="a phrase is empty"):
         forbid_phrases(["art", ""], PIECES)
 
 
