@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
     """Load a recipe with the overrides of `--set`.
 
-    training: keys of the `training` section that have options of their own; None: option not given.
+    training: values of flags for keys of the `training` section; None: the flag was not given.
     Raises:
-        UserError: one of these keys is given twice, or the recipe has mistakes.
+        UserError: a key is set by its flag and by `--set`, or the recipe has mistakes.
     """
     from seq2seq import recipe
 
@@ -61,9 +61,9 @@ def _flag(key: str) -> str:
 
 @dataclass(frozen=True)
 class DecodingOverrides:
-    """Overrides of the `decoding` section of a model's recipe, by key.
+    """Overrides of the `decoding` section of a model's recipe.
 
-    names: flag or `--set` option that sets a key, for messages.
+    values: by key. names: flag or `--set` option that sets each key, for messages.
     """
 
     values: dict[str, Any]
@@ -124,20 +124,20 @@ def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
     Raises:
         UserError: the path or one of its parents is a file.
     """
-    for place in (run, *run.absolute().parents):
-        if place.exists() and not place.is_dir():
-            raise UserError(f"{option} {run}: {place} is a file. Name a directory, or a new one; a run is kept in it.")
+    for path in (run, *run.absolute().parents):
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{option} {run}: {path} is a file. Name a directory, existing or new, for the run.")
     return run
 
 
 def require_code(option: str, language: str | None) -> None:
-    """Raises UserError if an option names a language otherwise than by its code; None: the option was not given."""
+    """Raise UserError if an option names a language, but not by its code. language: None: the option was not given."""
     if language is not None and (code := code_for(language)):
-        raise UserError(f"{option} {language}: this is no code of a language, such as {code}. Write the code.")
+        raise UserError(f"{option} {language}: expected the code of the language, {code}.")
 
 
 def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
-    """Raises UserError if a file stands where a command takes its model, and a model where it takes text."""
+    """Raise UserError if the model and a text were given in the wrong order."""
     if not model.is_file():
         return
     from seq2seq.storage.checkpoints import is_model
@@ -146,17 +146,17 @@ def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
         if text is not None and text.is_dir() and is_model(text):
             others = [model, *(other for other in texts if other not in (None, text))]
             order = shlex.join(map(str, ["seq2seq", command, text, *others]))
-            raise UserError(f"{model} is a file and {text} a model, but the model comes first: {order}")
+            raise UserError(f"{model} is a file and {text} is a model, but the model comes first: {order}")
 
 
 def require_no_bundle(output: Path, overwrite: bool) -> None:
-    """Raises UserError if there is a model where a command is to write one, unless --overwrite was given. What is no
-    bundle is never replaced, see `save_bundle`."""
+    """Raise UserError if the output is an existing bundle and --overwrite was not given. Other directories are
+    never replaced, see `save_bundle`."""
     from seq2seq.storage.directories import kind_of
 
     if not overwrite and kind_of(output) == "bundle":
-        raise UserError(f"{output} is a bundle already. It is left as it is; name a new directory, or add --overwrite "
-                        "to replace it.")
+        raise UserError(f"{output} is an existing bundle. Name a new directory, or add --overwrite to replace the "
+                        "bundle.")
 
 
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:
@@ -170,7 +170,7 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
     """Show a progress bar, unless it would interfere with lines that the user reads or types on the terminal.
 
-    before: number of lines already done.
+    before: number of lines that an earlier run has finished.
     """
     if lines.live or written.terminal:
         yield lambda amount: None
@@ -180,7 +180,7 @@ def bar(description: str, lines: Input, written: Output, before: int = 0) -> Ite
 
 
 def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
-    """Parse an option whose value is a number from 1 or one of `words`; None if it was not given.
+    """Parse an option whose value is a number of at least 1 or one of `words`; return None if it was not given.
 
     Raises:
         UserError: the value is neither.
@@ -189,11 +189,11 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
         return value
     if value.isdecimal() and int(value) > 0:
         return int(value)
-    raise UserError(f"{option} {value}: say a number from 1{''.join(f', or {word}' for word in words)}.")
+    raise UserError(f"{option} {value}: expected a number of at least 1{''.join(f', or {word}' for word in words)}.")
 
 
 def measured_aligner(model: Path) -> Aligner:
-    """Return the alignment settings that were measured best for a model, or the default ones."""
+    """Return the alignment settings that were found best for a model, or the default settings."""
     from seq2seq.analysis.attention_maps import Aligner
     from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 
@@ -206,15 +206,16 @@ def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs:
 
     inputs: source and target, or the text of a language model.
     """
-    most = translator.max_positions
+    max_tokens = translator.max_positions
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)[-len(inputs) :]
     for lines in block:
         for line, file, tokenizer in zip(lines, inputs, tokenizers, strict=True):
             pieces = len(tokenizer.encode([line.text])[0])
-            if pieces + 1 > most:
-                return CorpusError(f"{file.name}:{line.number}: {pieces:,} pieces; the model takes {most - 1:,}. "
-                                   f"Leave this {'pair' if len(inputs) > 1 else 'line'} out, or cut it into sentences.")
-    raise AssertionError("the model refused a line that it has room for")
+            if pieces + 1 > max_tokens:
+                return CorpusError(f"{file.name}:{line.number}: {pieces:,} pieces; the model accepts at most "
+                                   f"{max_tokens - 1:,}. Remove this {'pair' if len(inputs) > 1 else 'line'}, or split "
+                                   "it into sentences.")
+    raise AssertionError("the model refused a line that is not too long")
 
 
 def json_line(record: dict[str, Any]) -> str:

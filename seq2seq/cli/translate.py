@@ -41,11 +41,11 @@ from seq2seq.translation.text_io import (
     Input,
     Line,
     LineWarnings,
-    beside,
-    blocks_through,
     file_or_standard,
+    map_in_blocks,
     reading,
     require_as_many_lines,
+    zip_with_lines,
 )
 from seq2seq.translation.unfinished_output import Journal, resumable
 
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 
 class Engine(StrEnum):
-    """Engines that can run the model."""
+    """Inference engines."""
 
     seq2seq = "seq2seq"
     ctranslate2 = "ctranslate2"
 
 
-# Largest number of lines that a process translates at once; a signal waits until they are done.
 BLOCK_LINES = 8192
+"""Maximum number of lines per worker in a block. A signal stops the command after the present block."""
 
 EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --output test.en --beam-size 1",
@@ -83,62 +83,63 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
 def translate(
     model: Model,
     input: Annotated[Path | None, typer.Argument(
-        metavar="INPUT", help="A text file, one sentence a line (may end in .gz or .zst); - is standard input.",
+        metavar="INPUT", help="A text file with one sentence per line (may end in .gz or .zst); - is standard input.",
         show_default="standard input")] = None,
     max_line_bytes: Annotated[int, typer.Option(
-        metavar="N", min=1, help="Refuse an input with a longer line: it lacks line ends, or is a small packed file "
+        metavar="N", min=1, help="Refuse an input with a longer line: it has no line ends, or it is a compressed file "
         "that would fill the memory.")] = LONGEST_LINE,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
-        help="Where the translations go. The file gets its name when it is complete, until then it ends in .part.")] =
+        help="Output file. Its name ends in .part until it is complete.")] =
         None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Go on with FILE.part, which an earlier run of the same command has left, if there is one.",
+        "--resume", help="Continue FILE.part of an interrupted run of the same command, if there is one.",
         rich_help_panel=FORMAT)] = False,
     format: Annotated[TextOrLines, typer.Option(
-        help="A line of text or a JSON object for each line of input.", rich_help_panel=FORMAT)] = TextOrLines.text,
+        help="One line of text or one JSON object for each line of input.", rich_help_panel=FORMAT)] = TextOrLines.text,
     n_best: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Number of translations of each line; more than 1 need --format jsonl.",
         show_default="1", rich_help_panel=FORMAT)] = None,
     word_confidence: Annotated[bool, typer.Option(
-        "--word-confidence", help="In JSONL, how sure the model is of each word: the geometric mean of the "
+        "--word-confidence", help="Add the model's confidence in each word to the JSONL: the geometric mean of the "
         "probabilities of its pieces.", rich_help_panel=FORMAT)] = False,
     beam_size: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Hypotheses kept for each sentence; 1 is greedy and fastest.",
+        metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     length_penalty: Annotated[float | None, typer.Option(
-        metavar="X", min=0, help="Above the recipe's for longer translations, below for shorter.",
+        metavar="X", min=0, help="Exponent of the length that divides the log-probability; a larger one prefers longer "
+        "translations.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     safety_net: Annotated[bool | None, typer.Option(
-        help="Look for loops, empty translations, impossible lengths, copies, lost numbers and addresses; search such "
-        "lines again in another way, and name those that are left.", show_default="the recipe's",
+        help="Check translations for loops, impossible lengths, copied source text, lost numbers and addresses; "
+        "search faulty lines again with other options, and report the faults that remain.", show_default="the recipe's",
         rich_help_panel=SEARCH)] = None,
     settings: DecodingSettings = None,
     prefix: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Text that each translation begins with, line by line; nothing where a line is empty.",
+        metavar="FILE", help="File with the text that each translation must begin with, line by line; may be empty.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     require: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Words or phrases that each translation holds as whole words, line by line, tabs between "
-        "them.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        metavar="FILE", help="File with the words or phrases that each translation must contain, line by line, "
+        "separated by tabs.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     forbid: Annotated[list[str] | None, typer.Option(
-        metavar="TEXT", help="A word or phrase that no translation holds as whole words. May be given again.",
+        metavar="TEXT", help="Word or phrase that no translation may contain. Can be repeated.",
         show_default="the recipe's", rich_help_panel=CONSTRAINTS)] = None,
     sampling: Annotated[bool | None, typer.Option(
-        help="Draw translations instead of searching; --n-best of each line.", show_default="the recipe's",
-        rich_help_panel=SAMPLING)] = None,
+        help="Sample translations instead of searching; --n-best is the number of samples per line.",
+        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     temperature: Temperature = None,
     top_p: TopP = None,
     seed: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Decides the samples, with the number of the line.", show_default="the recipe's",
-        rich_help_panel=SAMPLING)] = None,
+        metavar="N", min=0, help="Seed of the samples; each also depends on its line number.",
+        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     ensemble: Annotated[list[Path] | None, typer.Option(
-        metavar="MODEL", help="A model of the same vocabulary that translates together with the first. May be given "
-        "again.", show_default=False, rich_help_panel=MODELS)] = None,
+        metavar="MODEL", help="Further model of an ensemble, with the same vocabulary. Can be "
+        "repeated.", show_default=False, rich_help_panel=MODELS)] = None,
     fusion: Annotated[Path | None, typer.Option(
-        metavar="LM", help="A language model of the same vocabulary that has a say.", show_default=False,
+        metavar="LM", help="Language model for shallow fusion, with the same vocabulary.", show_default=False,
         rich_help_panel=MODELS)] = None,
     fusion_weight: Annotated[float | None, typer.Option(
-        metavar="X", min=0, help="How much: the weight of its log-probability.", show_default="the recipe's",
+        metavar="X", min=0, help="Weight of the language model's log-probability.", show_default="the recipe's",
         rich_help_panel=MODELS)] = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
@@ -146,15 +147,14 @@ def translate(
     workers: Workers = 1,
     compile: Compile = False,
     engine: Annotated[Engine, typer.Option(
-        help="What runs the model; ctranslate2 wants a directory that seq2seq export made.", rich_help_panel=MACHINE)] =
-        Engine.seq2seq,
+        help="Inference engine; ctranslate2 needs a directory that seq2seq export has written.",
+        rich_help_panel=MACHINE)] = Engine.seq2seq,
 ) -> None:
-    """Translate text: one line out for each line in, always.
+    """Translate text: one line of output for each line of input, always.
 
-    Lengths are counted in pieces, the subwords of the model's vocabulary. A line ends at a newline alone. Empty
-    lines come back as they are; a line too long for the model is translated in parts, which are joined. With
-    --output, SIGINT and SIGTERM (Ctrl-C) let the block of lines that is begun be finished; --resume goes on from
-    there, or from the last block before a crash.
+    Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
+    parts, which are joined. With --output, SIGINT (Ctrl-C) and SIGTERM stop the command after the present block of
+    lines; --resume continues there, or after the last block before a crash.
     """
     overrides = DecodingOverrides.read(
         settings, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty, safety_net=safety_net,
@@ -184,45 +184,45 @@ def translate(
                          {"ensemble": ensemble or (), "fusion": fusion}))
         decoding = _checked_decoding(translator, overrides, require is not None)
         journal.begin({
-            **_decisive(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
+            **_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers})
         if lines.live:
             console.say("Type a line and press Enter; Ctrl-D ends.")
         stop = stack.enter_context(_stopping(journal))
-        asked = journal.behind(stop.while_waiting(_requests(lines, prefixes, phrases)), lines.name)
-        stop.message = _how_to_go_on(journal)
-        notes = _Notes(lines.name)
+        requests = journal.skip_finished(stop.while_waiting(_requests(lines, prefixes, phrases)), lines.name)
+        stop.message = _how_to_resume(journal)
+        warnings = _Warnings(lines.name)
         with bar("translating", lines, journal.output, journal.lines) as advance:
-            def translated(asked: Iterator[tuple[Line, Request]]) -> Iterator[list[list[Translation]]]:
-                together = 1 if lines.live else BLOCK_LINES * workers
-                return translator.translate_blocks((request for _, request in asked), together, begin=journal.lines,
-                                                   progress=advance, **overrides.values)
+            def translated(requests: Iterator[tuple[Line, Request]]) -> Iterator[list[list[Translation]]]:
+                block_lines = 1 if lines.live else BLOCK_LINES * workers
+                return translator.translate_blocks((request for _, request in requests), block_lines,
+                                                   begin=journal.lines, progress=advance, **overrides.values)
 
-            for block in blocks_through(asked, translated):
-                for (line, _), found in block:
+            for block in map_in_blocks(requests, translated):
+                for (line, _), translations in block:
                     if format is TextOrLines.text:
-                        journal.output.write(found[0].text + line.ending)
+                        journal.output.write(translations[0].text + line.ending)
                     else:
-                        record = _translation_record(line, found, decoding)
+                        record = _translation_record(line, translations, decoding)
                         journal.output.write(json_line(record) + line.ending[-1:])
-                    notes.look_at(line, found[0])
+                    warnings.check(line, translations[0])
                 journal.commit()
-                stop.message = _how_to_go_on(journal)
+                stop.message = _how_to_resume(journal)
                 stop.obey()
-        notes.finish()
+        warnings.finish()
 
 
-class _Notes:
-    """Notes about lines on standard error: the first ones of each kind are shown, the others counted."""
+class _Warnings:
+    """Warnings about lines on standard error: the first ones of each kind are printed, the others counted."""
 
     def __init__(self, name: str) -> None:
-        """name: of the input."""
+        """name: name of the input."""
         self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too")
-        self.faulty = LineWarnings(name, "translations have faults; in --format jsonl each says which")
+        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them")
         self.retried = 0
 
-    def look_at(self, line: Line, best: Translation) -> None:
-        """Show or count the notes about a line."""
+    def check(self, line: Line, best: Translation) -> None:
+        """Print or count the warnings about the translation of a line."""
         if best.parts > 1:
             self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
         if best.faults:
@@ -230,33 +230,34 @@ class _Notes:
         self.retried += best.retried
 
     def finish(self) -> None:
-        """Show the counts."""
+        """Print the counts."""
         self.long.finish()
         self.faulty.finish()
         if self.retried:
-            console.say(f"translations that a retry has improved: {self.retried:,}")
+            console.say(f"translations improved by a retry: {self.retried:,}")
 
 
 @contextmanager
 def _stopping(journal: Journal) -> Iterator[StopRequest]:
-    """Stop by signal between two blocks if the output can be resumed; otherwise at once."""
+    """Yield the request to stop, which a signal makes. An output that cannot be resumed is stopped at once."""
     if journal.output.part is None:
         yield StopRequest()
         return
-    with stopping_by_signal("this block of lines", _how_to_go_on(journal)) as stop:
+    with stopping_by_signal("this block of lines", _how_to_resume(journal)) as stop:
         yield stop
 
 
-def _how_to_go_on(journal: Journal) -> str:
+def _how_to_resume(journal: Journal) -> str:
+    """Return the message about an interrupted output, with the command that resumes it."""
     command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
     if "--resume" not in command:
         command.append("--resume")
-    return f"{journal.lines:,} lines are done. To go on:\n  {shlex.join(command)}"
+    return f"{journal.lines:,} lines are finished. To resume:\n  {shlex.join(command)}"
 
 
-def _decisive(translator: LineTranslator | TranslatorPool, models: Sequence[Path],
+def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path],
               decoding: DecodingSection) -> dict[str, Any]:
-    """Return everything but the text that a translation depends on, by name."""
+    """Return everything but the text that the translations depend on, by name."""
     from seq2seq import __version__
 
     return {"version": __version__, "precision": translator.precision, "device": str(translator.device),
@@ -265,7 +266,7 @@ def _decisive(translator: LineTranslator | TranslatorPool, models: Sequence[Path
 
 
 def _identity(model: Path) -> dict[str, Any]:
-    """Identify a model by its checksums, or an exported one by sizes and modification times of its files."""
+    """Return the checksums of a model, or sizes and modification times of the files of an exported one."""
     from seq2seq.storage.checkpoints import resolve_model_path
     from seq2seq.storage.directories import kind_of, read_metadata
 
@@ -282,7 +283,7 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
         from seq2seq.interop.ctranslate2 import CTranslate2Translator
 
         if given := [f"--{name}" for name, value in models.items() if value]:
-            raise UserError(f"--engine ctranslate2 runs one model as it is. Leave out {' and '.join(given)}, or it.")
+            raise UserError(f"--engine ctranslate2 runs a single model. Remove {' and '.join(given)}, or --engine.")
         exported = CTranslate2Translator.open(model, device, precision.value, threads, workers)
         console.say(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
         yield exported
@@ -305,12 +306,13 @@ def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> It
     """Yield each line with its request, which has the prefix and the phrases from the other files."""
     from seq2seq.translation.requests import Request
 
-    for (line, prefix), required in beside(beside(iter(lines), lines.name, prefixes), lines.name, phrases):
+    for (line, prefix), required in zip_with_lines(
+            zip_with_lines(iter(lines), lines.name, prefixes), lines.name, phrases):
         yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
 
 def _refuse_as_text(overrides: DecodingOverrides) -> None:
-    """Raise UserError for output that does not fit into one line of text per line of input."""
+    """Raise UserError for output that one line of text per line of input cannot contain."""
     n_best = overrides.values.get("n_best")
     if isinstance(n_best, int) and n_best > 1:
         raise UserError(f"{overrides.name('n_best')} gives several translations of a line, but text has one line for "

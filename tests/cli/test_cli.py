@@ -211,7 +211,7 @@ def test_a_model_behind_its_text_is_told_to_come_first(run, directory, model, gi
         (directory / name).write_text("ein Hund\n")
     result = run(*given)
     assert (result.code, result.out) == (2, b"")
-    assert result.err == f"s.de is a file and model a model, but the model comes first: seq2seq {' '.join(right)}\n"
+    assert result.err == f"s.de is a file and model is a model, but the model comes first: seq2seq {' '.join(right)}\n"
     (directory / "model/metadata.json").unlink()                                # nothing is known to be a model now
     assert "the model comes first" not in run(*given).err
 
@@ -288,14 +288,14 @@ def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_i
     assert result.code == 2
     assert (directory / "out").read_text() == "old\n"
     assert (directory / "out.part").read_bytes().count(b"\n") == 1
-    assert "out is not complete; what was done stands in" in result.err
+    assert "out is not complete; the finished part is in" in result.err
     assert "the disk is on fire" in result.err
 
 
 def test_what_cannot_be_opened_is_said_before_the_model_is_loaded(run, directory, monkeypatch):
     monkeypatch.setattr(Translator, "load", None)
     assert "no.txt cannot be read: No such file" in run("translate", "model", "no.txt").err
-    assert "nowhere/out cannot be written: there is no directory nowhere. Make it (mkdir -p nowhere), or name" in run(
+    assert "nowhere/out cannot be written: there is no directory nowhere. Create it (mkdir -p nowhere), or name" in run(
         "translate", "model", "-o", "nowhere/out").err
     assert f"{directory} cannot be written: it is a directory. Name a file." in run(
         "translate", "model", "-o", directory).err
@@ -329,7 +329,7 @@ def test_without_a_model_no_output_appears(run, directory):
 def test_a_full_disk_is_told(run, model):
     result = run("translate", model, "-o", "/dev/full", stdin=b"ein Hund\n")
     assert result.code == 2
-    assert "/dev/full cannot be written: No space left on device. Make room" in result.err
+    assert "/dev/full cannot be written: No space left on device. Free some space" in result.err
 
 
 def test_jsonl_has_an_object_for_each_line(run, model):
@@ -709,7 +709,7 @@ def test_a_pair_too_long_to_score_is_named(run, model, directory):
     (directory / "b").write_text("x\n" + "Hund " * 100)
     result = run("score", model, "a", "b")
     assert result.code == 2
-    assert re.search(r"^b:2: \d+ pieces; the model takes 30\.", result.err)
+    assert re.search(r"^b:2: \d+ pieces; the model accepts at most 30\.", result.err)
 
 
 # evaluate
@@ -796,7 +796,7 @@ def test_test_sets_that_are_elsewhere_are_said(run, model):
     (["model", "--reference", "r"], "--source and --reference go together"),
     (["model", "--language", "zh"], "a model knows its own"),
     (["--hypothesis", "h", "--reference", "r", "--language", "japanese"],
-     "--language japanese: this is no code of a language, such as ja. Write the code."),
+     "--language japanese: expected the code of the language, ja."),
     (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),
     (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is of translations; --text is measured by"),
 ])
@@ -866,8 +866,8 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
 def test_an_average_replaces_a_bundle_only_where_that_is_asked_for(run, model, directory, recipe, tokenizers):
     make_run(directory / "runs/tiny", recipe, tokenizers, [5])
     before = (directory / "model/model.safetensors").read_bytes()
-    for output, message in ((model, "model is a bundle already. It is left as it is; name a new directory, or add "
-                                    "--overwrite"), ("runs/tiny", "holds")):
+    for output, message in ((model, "model is an existing bundle. Name a new directory, or add --overwrite"),
+                            ("runs/tiny", "holds")):
         refused = run("average", "runs/tiny", "-o", output)
         assert refused.code == 2 and message in refused.err
     assert (directory / "model/model.safetensors").read_bytes() == before
@@ -1048,7 +1048,7 @@ def test_the_help_shows_what_is_to_be_typed_and_no_types(run, monkeypatch, comma
     assert not re.search(r"[{}]", shown.replace("{base: SIZE}", ""))
     if command == ("translate",):
         assert "seq2seq translate [OPTIONS] MODEL [INPUT]" in shown
-        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Go on", shown)
+        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Continue", shown)
 
 
 def test_every_unusual_word_of_a_help_is_explained_there(run, monkeypatch):
@@ -1095,8 +1095,8 @@ def test_the_module_is_the_command(directory):
     result = subprocess.run([sys.executable, "-m", "seq2seq", "translate", "nothing", "no.txt"], capture_output=True,
                             text=True, timeout=60)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == ("no.txt cannot be read: No such file or directory. Check its name; names are looked up in "
-                             f"{directory}.\n")
+    assert result.stderr == ("no.txt cannot be read: No such file or directory. Check its name; relative paths start "
+                             f"at {directory}.\n")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])

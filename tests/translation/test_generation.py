@@ -182,7 +182,7 @@ def test_a_large_weight_leaves_the_choice_to_the_language_model(models):
 
 def test_a_translation_that_a_model_has_no_room_for_is_shown(models):
     long = [Translation("x" * 40, -1.0, -1.0, 41), Translation("y", -2.0, -2.0, 2)]
-    with pytest.raises(CorpusError, match=r"more pieces than a model takes \(30\): 'xxxx"):
+    with pytest.raises(CorpusError, match=r"'xxx.*', or its source, has more pieces than a model accepts \(30\)"):
         rescore(["ein"], [long], [(models["speaks"], 1.0)])
 
 
@@ -247,7 +247,7 @@ def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker
     (("--top-p", 0.9, "--set", "decoding.top_p=0.8"), "--top-p is short for --set decoding.top_p, which is also given"),
     (("--set", "training.seed=3"), "--set training.seed=3: only keys of the decoding section can be set here"),
     (("--set", "decoding.top_k=-1"), "--set decoding.top_k=-1: expected a number of at least 0; found -1"),
-    (("-", "--prompt", "a"), "beginnings come from --prompt or from a file, not both"),
+    (("-", "--prompt", "a"), "both --prompt and a file of prompts were given"),
     (("--top-p", 1.5), "--top-p"),
     (("--temperature", 0), "--temperature"),
     (("nowhere.en",), "nowhere.en cannot be read"),

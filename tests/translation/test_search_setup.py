@@ -156,7 +156,7 @@ def test_workers_go_on_after_a_request_that_cannot_be_had(pool, exact):
 
 
 @pytest.mark.parametrize(("number", "told"), [
-    (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. This is how the system ends processes when memory"),
+    (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. Systems end processes in this way when memory"),
     (signal.SIGSEGV, r"was ended by SIGSEGV at lines 3 to \d+\. Translate these lines with one worker"),
     (signal.SIGABRT, r"was ended by SIGABRT at lines 3 to \d+\. Translate these lines with one worker")], ids=str)
 def test_a_worker_that_dies_is_told_with_its_signal_and_its_lines(places, number, told):
@@ -164,7 +164,7 @@ def test_a_worker_that_dies_is_told_with_its_signal_and_its_lines(places, number
         blocks = pool.translate_blocks([Request(line) for line in GERMAN], begin=2)
         os.kill(pool.processes[0].pid, number)
         pool.processes[0].join()
-        with pytest.raises(UserError, match=told + r".* --resume goes on from there"):
+        with pytest.raises(UserError, match=told + r".* --resume continues there"):
             next(blocks)
 
 

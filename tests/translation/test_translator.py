@@ -315,7 +315,7 @@ def test_what_is_wrong_with_loading_is_told(bundle, options, error, message):
 def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
     with pytest.raises(CheckpointError, match="nothing does not exist"):
         Translator.load(tmp_path / "nothing")
-    with pytest.raises(UserError, match="0 workers translate nothing"):
+    with pytest.raises(UserError, match="workers is 0; set it to 1 or more"):
         TranslatorPool(bundle, 0)
 
 
