@@ -194,7 +194,7 @@ def test_a_recipe_in_place_of_a_model_is_told_how_it_becomes_one(run, directory,
     assert "not.yaml is a file. A model is" in run("translate", "not.yaml", stdin=b"").err
     shutil.copytree(model, directory / "runs/tiny/best")
     (directory / "runs/tiny/recipe.yaml").write_text(RECIPE)
-    assert "mine.yaml is a recipe. Name the model that its training made: runs/tiny\n" in run(
+    assert "mine.yaml is a recipe. Name the model that was trained with it: runs/tiny\n" in run(
         "translate", "mine.yaml", stdin=b"").err
     assert "Name its directory, runs/tiny" in run("translate", "runs/tiny/recipe.yaml", stdin=b"").err
 
