@@ -246,13 +246,13 @@ def _sign(bundle: Path) -> None:
     """Checksums that fit, as far as the metadata can still be read."""
     import hashlib
 
-    from seq2seq.storage.checksums import sealed
+    from seq2seq.storage.checksums import with_checksum
 
     try:
         metadata = json.loads((bundle / "metadata.json").read_text())
         for name in metadata["sha256"]:
             metadata["sha256"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
-        (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
+        (bundle / "metadata.json").write_text(json.dumps(with_checksum(metadata)))
     except (ValueError, KeyError, TypeError, OSError):
         pass
 

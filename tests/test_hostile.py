@@ -63,7 +63,7 @@ def test_a_recipe_can_come_through_a_pipe_and_from_windows(tmp_path):
 
 def test_a_pipe_in_place_of_a_tokenizer_is_named_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "tokenizer.model")
-    with pytest.raises(TokenizerError, match="tokenizer.model: the tokenizer cannot be read: it is no regular file"):
+    with pytest.raises(TokenizerError, match="tokenizer.model: the tokenizer cannot be read: it is not a regular file"):
         Tokenizers.load(tmp_path)
 
 

@@ -13,7 +13,7 @@ from seq2seq.model.load_model import weights_to_start_from
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import list_checkpoints
 from seq2seq.storage.locks import require_lockable
-from seq2seq.storage.run_directory import may_go_on
+from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.validation import Validation, require_text
@@ -30,7 +30,7 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Reci
     except UserError as error:
         report.errors.append(str(error))
     try:
-        recipe, changes = may_go_on(recipe, run)
+        recipe, changes = compare_with_stored_recipe(recipe, run)
     except UserError as error:
         report.errors.append(str(error))
         return recipe, False

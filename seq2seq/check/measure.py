@@ -54,7 +54,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
             if training.sampled:                                                # close it before its files are deleted
                 stack.callback(training.sampled.close)
             cuda = training.device.type == "cuda"
-            console.say(f"measuring {STEPS} steps")
+            console.print_message(f"measuring {STEPS} steps")
             for micro_batches in islice(training._steps(), STEPS):
                 before = dict(training.state.window)
                 start = time.perf_counter()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seq2seq.check.report import PERCENTILES, CorpusReport, Finding, Report
-from seq2seq.console import printable
+from seq2seq.console import escape_control_characters
 
 
 def show_report(report: Report) -> None:
@@ -21,7 +21,7 @@ def show_report(report: Report) -> None:
 
     # rich would parse brackets in file names or text as markup.
     def plain(text: str) -> str:
-        return printable(text).replace("[", r"\[")
+        return escape_control_characters(text).replace("[", r"\[")
 
     # The first `left` columns are aligned to the left.
     def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
@@ -57,13 +57,14 @@ def show_report(report: Report) -> None:
                     left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
-            out.print(printable(f"{corpus.role} {corpus.label}: alignment was not checked, because train has too few "
-                                "lines, or its pairs score hardly better than random pairs"),
+            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: alignment was not checked, because train "
+                                                "has too few lines, or its pairs score hardly better than random pairs"),
                       markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
-            out.print(printable(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False, soft_wrap=True)
+            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False,
+                      soft_wrap=True)
     overlaps = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
     if training and overlaps:
@@ -73,9 +74,9 @@ def show_report(report: Report) -> None:
     print_table("Cost", ["", ""], list(_cost(report)), left=2)
     for corpus in report.corpora:
         if corpus.error:
-            out.print(printable(f"not read: {corpus.role} {corpus.label}"), style="red", markup=False)
+            out.print(escape_control_characters(f"not read: {corpus.role} {corpus.label}"), style="red", markup=False)
     for warning in report.warnings:
-        out.print(printable(f"warning: {warning}"), style="yellow", markup=False, soft_wrap=True)
+        out.print(escape_control_characters(f"warning: {warning}"), style="yellow", markup=False, soft_wrap=True)
     if not report.warnings and not report.errors:
         out.print("No problems found.")
 

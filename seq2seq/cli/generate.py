@@ -90,7 +90,7 @@ def generate(
         if max_length is not None:
             drawn["max_length"] = max_length
         decoding_with(translator, drawn)
-        console.say(f"generating in {translator.precision} on {translator.device}")
+        console.print_message(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
                 at_once = 1 if lines.live else generation.BLOCK_PROMPTS

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.compressed_files import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
+from seq2seq.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, bounded_lines, opened
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.json_reader import NotJson, parse_json
@@ -76,7 +76,7 @@ class Counts:
 # Reading
 
 
-def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
+def read_lines(path: str | Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
     """Yield the lines of a UTF-8 file (or .gz, .zst) without their line feed, otherwise unchanged.
 
     longest: limit of a line's length in bytes.
@@ -105,7 +105,7 @@ def read_texts(path: str | Path) -> list[str]:
     return [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
 
 
-def byte_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
+def byte_lines(path: Path, longest: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """Yield the lines of a file (or .gz, .zst) as bytes, without their line feed.
 
     Raises:

@@ -28,10 +28,10 @@ from seq2seq.storage.checksums import (
     Check,
     crc32_of,
     crc32_of_all,
-    damaged_file,
+    find_damaged_file,
+    has_wrong_checksum,
     require_intact_text,
-    seal_is_broken,
-    sealed,
+    with_checksum,
 )
 from seq2seq.storage.directories import as_json, write_json
 from seq2seq.storage.tokenizer_files import load_tokenizers, tokenizers_of_run
@@ -116,7 +116,7 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     """
     if (taken := reuse_tokenizers(recipe)) is not None:
         return taken
-    console.say("training the tokenizer")
+    console.print_message("training the tokenizer")
     require_intact_text(_paths(recipe), run / SYNTHETIC)
     points = recipe.model.type == "pointer"
     pairs = console.with_progress("reading text for the tokenizer", training_pairs(recipe), "pairs")
@@ -125,7 +125,7 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
                             target_positions=recipe.model.max_positions - 1 if points else None,
                             sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)])
     if recipe.tokenizer.vocab_size == "auto":
-        console.say(f"tokenizer.vocab_size: auto makes {made.sizes} of this text")
+        console.print_message(f"tokenizer.vocab_size: auto makes {made.sizes} of this text")
     return made
 
 
@@ -181,7 +181,7 @@ def _described(directory: Path) -> dict[str, Any] | None:
         return None
     try:
         described: dict[str, Any] = parse_json(regular_bytes(path))
-        if seal_is_broken(described):
+        if has_wrong_checksum(described):
             raise ValueError("its contents do not match its checksum")
         if lacking := [name for name, size in described["bytes"].items() if (directory / name).stat().st_size != size]:
             raise ValueError(f"{lacking[0]} has another size")
@@ -197,11 +197,11 @@ def _check(directory: Path, described: dict[str, Any]) -> Check:
     """Start verifying the arrays' checksums. For a run of an older version without checksums, record them."""
     def find_damage() -> Path | None:
         if "crc32" in described:
-            return damaged_file(directory, described["crc32"])
+            return find_damaged_file(directory, described["crc32"])
         if (damage := _impossible(directory, described)) is not None:
             return damage
         crc32 = {name: crc32_of(directory / name) for name in described["bytes"]}
-        replace_file(directory / DESCRIPTION, as_json(sealed({**described, "crc32": crc32})))
+        replace_file(directory / DESCRIPTION, as_json(with_checksum({**described, "crc32": crc32})))
         return None
 
     return Check(sum(described["bytes"].values()), find_damage)
@@ -313,7 +313,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
     described = {"pairs": total, "bytes": sizes, "counts": every_counts, "fingerprint": fingerprint,
                  "types": [np.dtype(writer.dtype).name for writer in writers], "crc32": crc32_of_all(aside)}
-    write_json(aside / DESCRIPTION, sealed(described))
+    write_json(aside / DESCRIPTION, with_checksum(described))
     shutil.rmtree(directory, ignore_errors=True)
     os.replace(aside, directory)
     return described

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from xml.parsers import expat
 
-from seq2seq.compressed_files import LONGEST_LINE
+from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.errors import CorpusError
 from seq2seq.recipe.language_codes import subtags
 
@@ -98,7 +98,7 @@ class _Reader:
 
 
 def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
-               limit: int | None = None, longest: int = LONGEST_LINE) -> Iterator[tuple[str, ...]]:
+               limit: int | None = None, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[str, ...]]:
     """Yield the texts of each unit in these languages.
 
     Args:

@@ -123,7 +123,7 @@ def local_folder(name: str) -> Path:
     except ImportError as error:
         raise FormatError("downloading from the Hugging Face hub needs huggingface_hub: "
                           "pip install huggingface_hub") from error
-    console.say(f"there is no directory {name}: downloading it from the Hugging Face hub")
+    console.print_message(f"there is no directory {name}: downloading it from the Hugging Face hub")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=DOWNLOADED))
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from seq2seq.compressed_files import LONGEST_LINE, PACKED
+from seq2seq.compressed_files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from seq2seq.recipe.base_section import RecipeValueError, Section
 
 # No dots, because they separate the parts of keys in `--set data.test.NAME.limit=5`.
@@ -85,7 +85,7 @@ class Corpus(Section):
     a different random half of the pairs."""
     limit: PositiveInt | None = None
     """Read only this many pairs from the beginning of the corpus. Not set: all."""
-    max_line_bytes: PositiveInt = LONGEST_LINE
+    max_line_bytes: PositiveInt = MAX_LINE_BYTES
     """Maximum length in bytes of a line, or of a segment of a .tmx. Longer lines are an error: the file has no line
     ends, or is a small compressed file that would fill the memory."""
 
@@ -174,7 +174,7 @@ class Corpus(Section):
         """Suffix of `file` without compression, one of TABLE_FORMATS; None for other suffixes, or without `file`."""
         name = self.file or ""
         suffix = Path(name).suffix
-        if suffix in PACKED:
+        if suffix in COMPRESSED_SUFFIXES:
             suffix = Path(name).with_suffix("").suffix
             return suffix if suffix in TABLE_FORMATS and suffix != ".parquet" else None
         return suffix if suffix in TABLE_FORMATS else None

@@ -20,7 +20,7 @@ from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.model import build_model
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.locks import lock_run
-from seq2seq.storage.run_directory import admit
+from seq2seq.storage.run_directory import check_and_store_recipe
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 
 RECIPE = """\
@@ -172,8 +172,8 @@ def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
                                                    for place in short)
     dropped = sum(corpus.counts.dropped.get("too_many_pieces", 0) for corpus in report.corpora)
     assert dropped == 4 - len(short)
-    admit(load_recipe("recipe.yaml"), Path("run"))
-    for size in (283, 287):                                                     # the size of the run, and another one
+    check_and_store_recipe(load_recipe("recipe.yaml"), Path("run"))
+    for size in (283, 287):                                                     # of the run; of another recipe
         assert checked(f"tokenizer.vocab_size={size}").vocabulary["vocab_size"] == size
 
 
@@ -222,7 +222,7 @@ def test_a_held_out_set_without_text_is_an_error(directory):
 
 def test_a_validation_set_that_the_model_can_take_none_of_is_an_error(directory):
     write(directory, "valid", ["ein Hund" * 30 + "|a dog"])
-    assert "data.valid has no pair that the model can take" in errors("model.max_positions=43",
+    assert "data.valid has no pair that fits the model" in errors("model.max_positions=43",
                                                                       "data.cleaning.max_pieces=41")
 
 
@@ -234,7 +234,7 @@ def test_a_run_that_another_process_has_is_an_error(directory):
 
 
 def test_a_lock_that_cannot_be_opened_for_writing_is_an_error(directory):
-    Path("run/.lock").mkdir(parents=True)          # cannot be opened, like a file of another user
+    Path("run/.lock").mkdir(parents=True)                                       # cannot be opened, like a file of another user
     assert "run/.lock cannot be written: Is a directory" in errors()
 
 
@@ -244,7 +244,7 @@ def test_a_run_directory_that_cannot_be_written_to_is_an_error(directory, monkey
 
 
 def test_a_run_of_another_recipe_is_an_error_once_it_has_learnt_something(directory, quick_tensorboard, capsys):
-    admit(load_recipe("recipe.yaml"), Path("run"))
+    check_and_store_recipe(load_recipe("recipe.yaml"), Path("run"))
     assert not errors("model.dropout=0.3")
     assert main(["train", "recipe.yaml", "--run-dir", "run", "--set", "training.max_steps=2"]) == 0
     assert not errors("training.max_steps=3")

@@ -128,7 +128,7 @@ def test_names_do_not_command_the_terminal(run, model, name):
 def test_what_is_said_keeps_its_letters(capsys):
     from seq2seq import console
 
-    assert console.printable("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
+    assert console.escape_control_characters("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
 
 
 def write_tests(directory: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path):
 def test_a_zst_file_that_is_not_intact_is_said(tmp_path, damage):
     path = tmp_path / "text.zst"
     path.write_bytes(damage(zstandard.compress("".join(f"Zeile {n * n}\n" for n in range(3000)).encode())))
-    with pytest.raises(CorpusError, match="text.zst is no intact zstd file"):
+    with pytest.raises(CorpusError, match="text.zst is not an intact zstd file"):
         list(read_lines(path))
 
 
@@ -151,7 +151,7 @@ def test_a_gzip_file_that_is_not_intact_is_said(tmp_path):
     flipped = whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:]
     for data in (whole[:-300], whole[:-5], flipped, b"no gzip at all", whole + b"rubbish"):
         (tmp_path / "a.gz").write_bytes(data)
-        with pytest.raises(CorpusError, match=r"a\.gz is no intact gzip file \(.+\)\. Copy or compress it again"):
+        with pytest.raises(CorpusError, match=r"a\.gz is not an intact gzip file \(.+\)\. Copy or compress it again"):
             list(read_lines(tmp_path / "a.gz"))
 
 

@@ -10,7 +10,7 @@ from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import update_bundle_metadata
-from seq2seq.storage.checksums import journal_of
+from seq2seq.storage.checksums import journal_path
 from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.trainer import Training, train
@@ -70,7 +70,7 @@ def test_damaged_text_is_refused_where_it_would_be_read_and_made_again(folder, t
     recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=2"])
     spec, text = made(recipe, tmp_path / "synthetic")
     flip(Path(spec.source))
-    with pytest.raises(CheckpointError, match="is damaged: it is not what was saved"):
+    with pytest.raises(CheckpointError, match="is damaged: its checksum is wrong"):
         train(recipe, tmp_path)
     assert made(recipe, tmp_path / "synthetic")[1] == text
 
@@ -80,10 +80,10 @@ def test_damaged_text_that_was_not_finished_is_begun_anew(folder, tmp_path, caps
     spec, text = made(recipe, tmp_path)
     part = Path(spec.source).with_suffix(".part")
     Path(spec.source).rename(part)
-    journal_of(Path(spec.source)).rename(journal_of(part))
+    journal_path(Path(spec.source)).rename(journal_path(part))
     flip(part)
     assert made(recipe, tmp_path)[1] == text
-    assert "is damaged: it is not what was translated" in capsys.readouterr().err
+    assert "is damaged: its checksum is wrong" in capsys.readouterr().err
 
 
 def test_new_scores_of_the_model_do_not_make_it_anew(folder, tmp_path, monkeypatch):

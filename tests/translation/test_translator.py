@@ -525,7 +525,7 @@ def test_devices_and_precisions_that_are_not_there_are_refused(bundle):
     with pytest.raises(UserError, match="device 'tpux'"):
         Translator.load(bundle, device="tpux")
     if not has_fast_bf16(torch.device("cpu")):
-        with pytest.raises(UserError, match="bf16 only by emulation"):
+        with pytest.raises(UserError, match="can only emulate bf16"):
             Translator.load(bundle, device="cpu", precision="bf16")
 
 
