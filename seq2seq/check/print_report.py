@@ -57,9 +57,9 @@ def show_report(report: Report) -> None:
                     left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
-            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: alignment was not checked, because train "
-                                                "has too few lines, or its pairs score hardly better than random pairs"),
-                      markup=False, soft_wrap=True)
+            message = (f"{corpus.role} {corpus.label}: alignment was not checked, because train has too few lines, or "
+                       "its pairs score hardly better than random pairs")
+            out.print(escape_control_characters(message), markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
