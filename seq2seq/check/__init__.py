@@ -25,7 +25,7 @@ from seq2seq.check.warnings import (
     add_vocabulary_warnings,
     add_word_warnings,
 )
-from seq2seq.data.corpus import look_at_first_lines
+from seq2seq.data.corpus import first_line_warnings
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
 from seq2seq.training.synthetic_text import without_synthetic_text
@@ -42,7 +42,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     Raises:
         UserError: the model of a corpus with `translated_by` cannot be used.
     """
-    report = Report(recipe.name, [], warnings=list(look_at_first_lines(recipe)))
+    report = Report(recipe.name, [], warnings=list(first_line_warnings(recipe)))
     recipe, uses_run_tokenizer = check_run_directory(recipe, run, report)
     recipe, missing = without_synthetic_text(recipe, run / "synthetic")
     held_out = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.check.report import CorpusReport, Finding
-from seq2seq.data.cleaning import SHORT
+from seq2seq.data.cleaning import SHORT_TEXT
 from seq2seq.data.corpus import Pair, byte_lines
 from seq2seq.data.line_splitting import main_language
 from seq2seq.data.number_agreement import number_agreement
@@ -89,7 +89,8 @@ def scan_corpus(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None
             report.findings.setdefault(kind, Finding()).add(number)
         if sides == 2:
             for ratio in LENGTH_RATIOS:
-                limits["max_length_ratio"][str(ratio)] += min(lengths) > SHORT and max(lengths) > ratio * min(lengths)
+                limits["max_length_ratio"][str(ratio)] += (
+                    min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
             if not min(lengths):                                                # already counted as empty
                 continue
             agreement = number_agreement(*texts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from seq2seq.check.report import Report
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, draw_steps
-from seq2seq.data.preparation import times_pairs_are_seen
+from seq2seq.data.preparation import pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -86,7 +86,7 @@ def estimate_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np
     if not sum(pairs):
         raise CorpusError("train: no pair is left, because all have more pieces than data.cleaning.max_pieces. Raise "
                           "that limit, or split the lines into sentences.")
-    seen = times_pairs_are_seen(recipe, np.repeat(np.arange(len(pairs)), pairs))
+    seen = pair_repetitions(recipe, np.repeat(np.arange(len(pairs)), pairs))
     side_lengths = [np.concatenate([chunk for corpus in lengths for chunk in corpus[side]]) for side in sides]
     tokens = {side: round(float(values.sum() if seen is None else values @ seen))
               for side, values in zip(sides, side_lengths, strict=True)}

@@ -11,12 +11,12 @@ from seq2seq.check.corpus_statistics import BLOCK_LINES, Block
 from seq2seq.check.report import Finding, LineShift, PairReport
 from seq2seq.data.corpus import Pair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
-from seq2seq.data.misalignment import Dictionary
+from seq2seq.data.misalignment import TranslationTable
 from seq2seq.errors import UserError
 from seq2seq.recipe import Languages
 
 MIN_BLOCKS = 8
-"""Minimum number of sampled blocks. Fewer have too few co-occurring words to train a dictionary; no pair is checked."""
+"""Minimum number of sampled blocks. Fewer have too few co-occurring words to train a table; no pair is checked."""
 SUSPECT_THRESHOLD = -5.0
 """Score in nats below which a pair is reported as suspect. In Multi30k, 0.1 % of the pairs score below it, and 90 % of
 shuffled pairs."""
@@ -39,9 +39,9 @@ class CorpusChecker:
     """
 
     def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
-        """Train on sampled blocks. There are two dictionaries; each scores the pairs that it was not trained on."""
-        # Shuffled, because Dictionary uses only the first pairs of a large sample, and these should not all come from
-        # the beginning of the corpus.
+        """Train on sampled blocks. There are two translation tables; each scores the pairs that it was not trained on."""
+        # Shuffled, because TranslationTable uses only the first pairs of a large sample, and these should not all come
+        # from the beginning of the corpus.
         self._blocks = [blocks[index] for index in np.random.default_rng(1).permutation(len(blocks))]
         self._train(shift=0)
         if not self.is_discriminative:
@@ -63,16 +63,16 @@ class CorpusChecker:
                 self.fault = str(error)
 
     def _train(self, shift: int) -> None:
-        """Train a dictionary on each fold of the shifted pairs, and score sampled pairs and random pairs."""
+        """Train a table on each fold of the shifted pairs, and score sampled pairs and random pairs."""
         folds: list[list[tuple[str, str]]] = [[], []]
         for block in self._blocks:
             folds[_fold(block[0][0])] += _shift(block, shift)
-        self._dictionaries = [Dictionary(fold) for fold in folds]
+        self._tables = [TranslationTable(fold) for fold in folds]
         pair_scores, random_scores = [np.zeros(0)], [np.zeros(0)]
         for block, other in pairwise(self._blocks[:64]):
-            dictionary = self._dictionaries[1 - _fold(block[0][0])]
-            pair_scores.append(dictionary.evidence(_shift(block, shift)))
-            random_scores.append(dictionary.evidence([(first[1], second[2]) for first, second in
+            table = self._tables[1 - _fold(block[0][0])]
+            pair_scores.append(table.evidence(_shift(block, shift)))
+            random_scores.append(table.evidence([(first[1], second[2]) for first, second in
                                                       zip(block, other, strict=False)]))
         self._pair_scores, self._random_scores = np.concatenate(pair_scores), np.concatenate(random_scores)
 
@@ -117,8 +117,8 @@ class CorpusChecker:
 
     def _check_alignment(self, block: Block, report: PairReport, runs: dict[int, _BestRun]) -> None:
         """Add the suspects of a block to the report, and the gains of shifted lines to `runs`."""
-        dictionary = self._dictionaries[1 - _fold(block[0][0])]
-        scores = dictionary.evidence([pair[1:] for pair in block])
+        table = self._tables[1 - _fold(block[0][0])]
+        scores = table.evidence([pair[1:] for pair in block])
         for index in np.flatnonzero(scores < SUSPECT_THRESHOLD).tolist():
             line, source, target = block[index]
             if source.strip() and target.strip():                               # empty sides are counted elsewhere
@@ -126,7 +126,7 @@ class CorpusChecker:
         for shift, run in runs.items():
             # Shifted pairs are scored only where a run is open or at least three pairs look wrong, which saves time.
             if run.is_open or (scores < 0).sum() >= 3:
-                shifted_scores = dictionary.evidence(_shift(block, shift))
+                shifted_scores = table.evidence(_shift(block, shift))
                 first = max(0, -shift)
                 gains = shifted_scores - scores[first : first + len(shifted_scores)]
                 for index, gain in enumerate(gains.tolist(), start=first):

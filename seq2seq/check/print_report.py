@@ -37,7 +37,7 @@ def show_report(report: Report) -> None:
                 ["corpus", "side", "pairs", "characters 50", "95", "99", "100", "words 50", "95", "99", "100"],
                 [row for corpus in read for row in _length_rows(corpus)], left=2)
     training = [corpus for corpus in read if corpus.role == "train"]
-    dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.examples[reason]:,}"]
+    dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.first_dropped[reason]:,}"]
                for corpus in training for reason, count in corpus.counts.dropped.items() if count]
     if dropped:
         print_table("Pairs that cleaning drops from train", ["corpus", "reason", "pairs", "example line"], dropped,
@@ -57,9 +57,9 @@ def show_report(report: Report) -> None:
                     left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
-            message = (f"{corpus.role} {corpus.label}: alignment was not checked, because train has too few lines, or "
-                       "its pairs score hardly better than random pairs")
-            out.print(escape_control_characters(message), markup=False, soft_wrap=True)
+            label = escape_control_characters(f"{corpus.role} {corpus.label}")
+            out.print(f"{label}: alignment was not checked, because train has too few lines, or its pairs score hardly "
+                      "better than random pairs", markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:

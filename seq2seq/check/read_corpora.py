@@ -119,7 +119,7 @@ class CorpusReader:
             too_long = {index for index, lengths in enumerate(zip(*pieces.values(), strict=True))
                         if clean and max(lengths) > limit}
             for index in sorted(too_long):
-                self.report.counts.drop("too_many_pieces", block[index][0])
+                self.report.counts.count_dropped("too_many_pieces", block[index][0])
             block = [pair for index, pair in enumerate(block) if index not in too_long]
             for side, lines in ids_of.items():
                 for index, ids in enumerate(lines):

@@ -7,7 +7,7 @@ from typing import Any
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.data.line_splitting import SPACELESS, main_language
-from seq2seq.data.number_agreement import READ
+from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
 from seq2seq.recipe import Languages, Recipe, TrainingSection
 from seq2seq.recipe.language_codes import code_for
@@ -152,7 +152,7 @@ def add_vocabulary_warnings(recipe: Recipe, corpora: Sequence[CorpusReport], war
 def _add_line_warnings(corpus: CorpusReport, languages: Languages, warnings: list[str]) -> None:
     """Append a warning for each kind of lines in LINE_WARNINGS that is too frequent."""
     unknown_languages = sorted({code for code in (languages.source, languages.target)
-                                if code and main_language(code) not in READ})
+                                if code and main_language(code) not in NUMBER_WORD_LANGUAGES})
     for kind, (share, description, remedy) in LINE_WARNINGS.items():
         finding = corpus.findings.get(kind)
         if finding and finding.count > max(share * corpus.lines, 2):

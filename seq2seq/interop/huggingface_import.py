@@ -23,7 +23,7 @@ from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
-from seq2seq.tokenizers.marian_vocabulary import LANGUAGE, MarianVocabulary
+from seq2seq.tokenizers.marian_vocabulary import LANGUAGE_TOKEN, MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
@@ -248,7 +248,7 @@ def _symbol(about: Mapping[str, Any], key: str, usual: str) -> str:
 
 def _token_of(language: str | None, source: Mapping[str, int]) -> str | None:
     """The token of a language in a vocabulary that has any."""
-    tokens = [name for name in source if LANGUAGE.fullmatch(name)]
+    tokens = [name for name in source if LANGUAGE_TOKEN.fullmatch(name)]
     if language is None or not tokens:
         return None
     token = f">>{language}<<"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed, plan_epoch
-from seq2seq.data.corpus import look_at_first_lines
+from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.preparation import SYNTHETIC, prepare, train_or_load_tokenizers
 from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
@@ -81,7 +81,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
                 with lock_run(run):
                     console.print_message(f"the old run was renamed to {rename_old_run(recipe, run)}")
             stack.enter_context(lock_run(run, provisional=[RECIPE]))
-            for warning in look_at_first_lines(recipe) if not list_checkpoints(run) else ():
+            for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
                 console.warn(warning)
         recipe = group.main_rank_first(partial(check_and_store_recipe, recipe, run))
         while True:
@@ -124,7 +124,7 @@ class Training:
         self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(completed, run / "tokenizer"))
         self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = group.main_rank_first(lambda: prepare(
-            completed, self.tokenizers, run / "prepared", torch.get_num_threads(), verifies=group.is_main))
+            completed, self.tokenizers, run / "prepared", torch.get_num_threads(), verify=group.is_main))
         self.corpus = self.prepared.corpus
         sampling = recipe.tokenizer.subword_sampling
         self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.is_main) if sampling else None

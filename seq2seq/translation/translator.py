@@ -270,7 +270,7 @@ class Translator:
         def fits(text: str) -> bool:
             return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
 
-        heads = [self.tokenizers.source.head(text) for text in texts]
+        heads = [self.tokenizers.source.language_prefix(text) for text in texts]
         return [divide(line, fits, head) for line, head in zip(lines, heads, strict=True)]
 
     def search_parts(self, parts: Sequence[Part], asked: Decoding,

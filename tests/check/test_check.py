@@ -93,7 +93,7 @@ def test_cleaning_is_counted_by_reason_with_an_example(directory):
     train, more = (corpus for corpus in checked().corpora if corpus.role == "train")
     assert (train.label, train.pairs, more.pairs) == ("train.de", 3, 1)
     assert train.counts.dropped == {"empty": 2, "too_long": 1}
-    assert train.counts.examples == {"empty": 2, "too_long": 4}
+    assert train.counts.first_dropped == {"empty": 2, "too_long": 4}
 
 
 def test_lengths_are_those_of_the_text(directory):
@@ -189,7 +189,7 @@ def test_a_vocabulary_that_the_text_does_not_allow_is_the_error_of_train(directo
 def test_the_size_that_suits_the_text_is_said(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--no-measure"]) == 0
     told = capsys.readouterr()
-    size = re.search(r"vocab_size: auto makes (\d+) pieces", told.err)[1]
+    size = re.search(r"vocab_size: auto chose (\d+) pieces", told.err)[1]
     assert f"{size} pieces, joint, size derived from the text (subwords, unigram)" in told.out
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--set", "tokenizer.joint=false",
                  "--set", "model.tied_embeddings=decoder", "--no-measure"]) == 0
@@ -234,7 +234,7 @@ def test_a_run_that_another_process_has_is_an_error(directory):
 
 
 def test_a_lock_that_cannot_be_opened_for_writing_is_an_error(directory):
-    Path("run/.lock").mkdir(parents=True)          # cannot be opened, like a file of another user
+    Path("run/.lock").mkdir(parents=True)                                       # cannot be opened, as another user's
     assert "run/.lock cannot be written: Is a directory" in errors()
 
 
@@ -387,7 +387,7 @@ def test_a_table_with_more_columns_and_a_header_is_warned_of(directory):
     columns, header = (warning for warning in checked("data.train=[{file: train.tsv}]").warnings if "train.tsv" in
                        warning and "line" in warning)
     assert "has 3 columns; columns 1 and 2 are read as source and target" in columns
-    assert "reads like names of columns (id, de)" in header
+    assert "looks like column names (id, de)" in header
 
 
 def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):

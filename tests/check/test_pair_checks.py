@@ -15,7 +15,7 @@ from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample
 from seq2seq.check.pair_checks import MIN_BLOCKS, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
-from seq2seq.data.misalignment import Dictionary
+from seq2seq.data.misalignment import TranslationTable
 from seq2seq.recipe import Languages, load_recipe
 
 RECIPE = """\
@@ -177,14 +177,14 @@ def test_too_little_text_is_not_judged(directory):
 
 def test_evidence_of_a_pair_knows_translations_from_other_sentences():
     pairs = corpus()
-    dictionary = Dictionary(pairs[:800])
+    dictionary = TranslationTable(pairs[:800])
     fitting = dictionary.evidence(pairs[800:])
     moved = dictionary.evidence([(source, target) for (source, _), (_, target)
                                  in zip(pairs[800:-1], pairs[801:], strict=True)])
     assert (fitting > 0).mean() > 0.97 and (moved < 0).mean() > 0.9
     assert dictionary.evidence([]).shape == (0,)
     assert dictionary.evidence([("", ""), ("zz", "7")])[0] < 0
-    assert Dictionary([]).evidence([("a", "b")]).shape == (1,)
+    assert TranslationTable([]).evidence([("a", "b")]).shape == (1,)
 
 
 def test_blocks_are_drawn_evenly_and_keep_their_lines_together():
@@ -265,7 +265,7 @@ def test_weights_that_leave_nothing_of_an_epoch_are_the_error_of_train(directory
     for weight, pairs in (("1.0e+9", "2.3e+10"), ("1.0e+308", "inf")):
         report = check_recipe(load_recipe("recipe.yaml", [f"data.train.0.weight={weight}"]), Path("run"))
         assert report.errors == [f"data.train: with these weights an epoch has {pairs} pairs, more than 10,000 times "
-                                 "the 23 of the text. Lower a weight."]
+                                 "the 23 pairs of the corpora. Lower a weight."]
 
 
 def test_disk_is_told_by_arithmetic(directory, monkeypatch):

@@ -103,7 +103,7 @@ def test_text_has_the_pieces_that_it_has_in_transformers(models):
 
 def test_the_start_symbol_is_never_generated(models):
     _, _, ours = models
-    assert {START_ID, UNKNOWN_ID} <= set(ours.tokenizers.target.control_ids)
+    assert {START_ID, UNKNOWN_ID} <= set(ours.tokenizers.target.never_generated_ids)
     assert ours.tokenizers.target.pieces([UNKNOWN_ID, START_ID, END_ID]) == ["<unk>", "<pad>", "</s>"]
 
 

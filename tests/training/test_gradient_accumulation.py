@@ -58,7 +58,7 @@ def test_a_part_computed_in_groups_of_like_length_has_the_same_gradient(make_mod
     lengths = [2] * 16 + [17] * 8
     model, corpus = make_model().train(), make_corpus(lengths, lengths)
     _, whole, expected = gradients_of(model, corpus, [np.arange(24)])
-    monkeypatch.setattr("seq2seq.data.batching.GROUP_PLACES", 0)
+    monkeypatch.setattr("seq2seq.data.batching.GROUP_COST", 0)
     batches = []
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda batch: batches.append(batch.target_count) or forward(batch))

@@ -195,7 +195,7 @@ def test_the_size_of_an_automatic_vocabulary_is_said_and_the_recipe_keeps_auto(r
     run = folder / "run"
     train(recipe("training.max_steps=2", "tokenizer.vocab_size=auto"), run)
     size = Tokenizers.load(run / "tokenizer").source.vocab_size
-    assert f"tokenizer.vocab_size: auto makes {size} pieces of this text" in capsys.readouterr().err
+    assert f"tokenizer.vocab_size: auto chose {size} pieces for this text" in capsys.readouterr().err
     assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == "auto"
     with pytest.raises(RecipeError, match="tokenizer.vocab_size: auto -> 300"):
         train(recipe("training.max_steps=3"), run)
@@ -473,7 +473,7 @@ def test_a_header_that_counts_as_a_pair_is_said_once(recipe, folder, capsys):
     (folder / "pairs.csv").write_text("".join(f"{source},{target}\n" for source, target in [("en", "de"), *pairs]))
     for step in (1, 2):
         train(recipe(f"data.train=[{{file: {folder / 'pairs.csv'}}}]", f"training.max_steps={step}"), folder / "run")
-        assert ("pairs.csv:1: the line reads like names of columns" in capsys.readouterr().err) == (step == 1)
+        assert ("pairs.csv:1: the line looks like column names" in capsys.readouterr().err) == (step == 1)
 
 
 def test_a_mistake_in_the_test_set_is_known_before_anything_is_trained(recipe, folder):

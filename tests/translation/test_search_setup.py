@@ -321,13 +321,13 @@ def test_a_tokenizer_that_puts_no_space_before_a_line_spells_a_phrase_in_two_way
                                              normalization_rule_name="identity", remove_extra_whitespaces=False)
     target = Tokenizer(model.getvalue())
     spellings = Decoding(DecodingSection(), target, "en").required_phrase("dog").spellings
-    assert [b"".join(target.piece_texts[piece] for piece in each) for each in spellings] == [b"dog", b" dog"]
+    assert [b"".join(target.piece_bytes[piece] for piece in each) for each in spellings] == [b"dog", b" dog"]
 
 
 def test_no_translation_holds_what_is_forbidden(exact):
     # What a random model says is mostly bytes that are no text: here it says none.
     target = Tokenizer(exact.tokenizers.target.model)
-    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]
+    target.__dict__["never_generated_ids"] = [*target.never_generated_ids, *range(END_ID + 1, END_ID + 257)]
     wordy = copy.copy(exact)
     wordy.tokenizers = Tokenizers(exact.tokenizers.source, target)
 

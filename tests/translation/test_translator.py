@@ -305,7 +305,7 @@ def test_what_is_wrong_with_loading_is_told(bundle, options, error, message):
     with pytest.raises(error, match=message) as caught:
         Translator.load(bundle, **{"device": "cpu", **options})
     assert "pydantic" not in str(caught.value)
-    if set(options) & {"ensemble", "beam_size"}:   # before any process starts
+    if set(options) & {"ensemble", "beam_size"}:                                # before any process starts
         with pytest.raises(error, match=message):
             TranslatorPool(bundle, 1, **options)
 
@@ -374,7 +374,7 @@ def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, 
     monkeypatch.setattr(module, "search", lambda *arguments, **options: hypotheses.extend(
         found := search(*arguments, **options)) or found)
     target = Tokenizer(exact.tokenizers.target.model)
-    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]     # all bytes
+    target.__dict__["never_generated_ids"] = [*target.never_generated_ids, *range(END_ID + 1, END_ID + 257)]  # bytes
     wordy = copy.copy(exact)
     wordy.tokenizers = Tokenizers(exact.tokenizers.source, target)
     compared = 0
@@ -425,7 +425,7 @@ def test_what_is_too_long_to_score_is_an_error(translator):
 
 
 def test_half_a_surrogate_pair_is_an_error(translator):
-    with pytest.raises(TokenizerError, match="text 2 holds half a surrogate pair"):
+    with pytest.raises(TokenizerError, match="text 2 contains half a surrogate pair"):
         translator.translate(["ein Hund", "\ud800"])
 
 
