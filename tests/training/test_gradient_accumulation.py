@@ -111,4 +111,13 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(make_model, make_corpus
     monkeypatch.setattr(model, "forward", lambda batch: (_ for _ in ()).throw(RuntimeError("a defect")))
     with pytest.raises(RuntimeError, match="a defect"):
         gradients_of(model, make_corpus(), [np.arange(4)])
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory")) and not is_out_of_memory(RuntimeError("x"))
+
+
+@pytest.mark.parametrize(("error", "recognised"), [
+    (torch.OutOfMemoryError("CUDA out of memory"), True), (MemoryError(), True), (RuntimeError("a defect"), False),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(…)`"), False),
+])
+def test_a_lack_of_memory_is_recognised_in_every_library_that_allocates(error, recognised):
+    assert is_out_of_memory(error) == recognised
