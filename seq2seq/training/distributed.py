@@ -128,11 +128,13 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     if ":" in device:
         raise UserError(f"training.device: {device} is one device, and {size} processes train together. Use cuda, of "
                         "which each takes its own, cpu or auto.")
-    on_gpus = torch.cuda.is_available() and device != "cpu"
-    if on_gpus:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    gpu = None
+    if torch.cuda.is_available() and device != "cpu":
+        gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(gpu)
     try:
-        dist.init_process_group("nccl" if on_gpus else "gloo", timeout=LONGEST_WAIT)
+        # Without device_id, the first barrier guesses the GPU from the global rank: wrong if nodes differ in size.
+        dist.init_process_group("nccl" if gpu else "gloo", timeout=LONGEST_WAIT, device_id=gpu)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes of this training cannot find each other: {error}. Start them all by "
                         "one torchrun command on each machine.") from error
