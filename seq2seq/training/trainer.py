@@ -23,8 +23,7 @@ from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
-from seq2seq.model import build_model
-from seq2seq.model.attention import runs_packed
+from seq2seq.model import build_model, trains_packed
 from seq2seq.model.load_model import stored_weights, weights_to_start_from
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
@@ -147,12 +146,11 @@ class Training:
             self.computing = copy.deepcopy(self.model).to(self.dtype)
         self.optimizer = build_optimizer(self.section, self.model.named_parameters())
         self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
-        # With the variable-length kernel, all batches have the same shape.
+        # Where nothing is padded, all batches have the same shape. Where sentences are padded, to the length of the
+        # longest one in this shape, most of a batch would be padding.
         longest = recipe.data.cleaning.max_pieces + 1
-        heads = recipe.model.num_heads
-        query = torch.empty(0, heads, recipe.model.d_model // heads, dtype=self.dtype, device=self.device)
         shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
-                                 longest) if runs_packed(query) else None
+                                 longest) if trains_packed(recipe.model, self.device, self.dtype) else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()

@@ -7,8 +7,9 @@ from simulation import SimulatedGPU
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.model import build_model, rnn
+from seq2seq.model import build_model, rnn, trains_packed
 from seq2seq.model.loss import negative_log_likelihood, training_loss
+from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import power_normaliser, search
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -41,15 +42,19 @@ MODELS = {
     "language-model": LANGUAGE_MODEL,
     "language-model-window": {**LANGUAGE_MODEL, "window": 2, "norm": "pre"},
 }
-# These run attention in the variable-length kernel in half precision.
-PACKED = ("transformer", "transformer-pre-norm", "transformer-dot", "transformer-bilinear", "transformer-window",
-          "language-model", "language-model-window")
+# These run all attention in the variable-length kernel in half precision.
+PACKED = ("transformer", "transformer-pre-norm", "transformer-untied", "transformer-dot", "transformer-bilinear",
+          "transformer-window", "language-model", "language-model-window")
 
 
-def built(keys, **sizes):
+def section_of(keys):
+    return ModelSection.model_validate({"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0,
+                                        "max_positions": LONGEST + 2, **keys})
+
+
+def built(keys):
     """A model of heads of 8, whose weights are random: a fresh one has biases of 0 and gains of 1."""
-    section = ModelSection.model_validate({"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0,
-                                           "max_positions": LONGEST + 2, **keys, **sizes})
+    section = section_of(keys)
     torch.manual_seed(1)
     pointer = section.type == "pointer"
     model = build_model(section, VOCAB_SIZE, END_ID + LONGEST + 2 if pointer else VOCAB_SIZE)
@@ -131,3 +136,16 @@ def test_in_half_precision_attention_runs_packed_and_reads_no_row_that_the_offse
         assert gradient.isfinite().all(), weight
         # bf16 has three digits, and some hidden units change sign.
         assert (gradient.float() - precise[weight]).norm() < 0.25 * precise[weight].norm() + 0.05, weight
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_trains_packed_exactly_if_none_of_its_sentences_is_padded(name, gpu, monkeypatch):
+    padded, unpacking = [], Sentences.unpacking
+    monkeypatch.setattr(Sentences, "unpacking", lambda *arguments: padded.append(1) or unpacking(*arguments))
+    corpus = corpus_for(MODELS[name].get("type"))
+    batch = gather(corpus, np.arange(len(corpus))).to(torch.device("cuda"))
+    trained_step(built(MODELS[name]).to("cuda").to(torch.bfloat16), batch)
+    section = section_of(MODELS[name])
+    assert trains_packed(section, batch.source.device, torch.bfloat16) == (not padded) == (name in PACKED)
+    assert not trains_packed(section, batch.source.device, torch.float32)
+    assert not trains_packed(section, torch.device("cpu"), torch.bfloat16)

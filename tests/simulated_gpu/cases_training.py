@@ -171,3 +171,11 @@ def test_a_step_without_a_finite_gradient_is_skipped(toy_recipe, tmp_path, gpu, 
     training._step(next(steps))
     assert not torch.equal(training.weights[0].cpu(), before[0])
     assert training.state.step == 3
+
+
+@pytest.mark.parametrize(("settings", "fixed"), [
+    ((), True), (("training.precision=fp32",), False), (RNN, False), (("model.score=additive",), False),
+    (("model.copy=true", "training.label_smoothing=0"), False)])
+def test_batches_are_filled_to_one_shape_only_where_nothing_is_padded(toy_recipe, tmp_path, gpu, settings, fixed):
+    training = Training(toy_recipe("training.precision=bf16", *settings), tmp_path / "run")
+    assert (training.gradients.shape is not None) == fixed
