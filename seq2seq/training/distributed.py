@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -84,14 +84,16 @@ class ProcessGroup:
             for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 work.wait()
 
-    def maximum(self, number: int, device: torch.device) -> int:
-        """Return the maximum of a number over all ranks."""
+    def maximum(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+        """Return the maximum of each number over all ranks."""
         if self.world_size == 1:
-            return number
-        largest = torch.tensor(number, device=device)
+            return list(numbers)
+        largest = torch.tensor(numbers)
+        if device.type == "cuda":                                               # from pinned memory without waiting
+            largest = largest.pin_memory().to(device, non_blocking=True)
         with explain_lost_rank():
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        return int(largest)
+        return cast(list[int], largest.tolist())
 
     def micro_batches(self, micro_batches: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
         """Return this rank's micro-batches of a step, each with its path.

@@ -16,39 +16,7 @@ from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.model.loss import LossSum, training_loss
-
-
-class StepSums:
-    """Sums over the tokens of a step.
-
-    values: (4,) float64, on the device until they are read: training loss; -log p of the targets in nats
-        (`likelihood`); source and target tokens.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.values = torch.zeros(4, dtype=torch.float64, device=device)
-
-    def add(self, loss: LossSum, source_tokens: int) -> None:
-        """Add the sums of a micro-batch."""
-        counts = torch.tensor([source_tokens, loss.tokens], dtype=torch.float64, device=self.values.device)
-        self.values += torch.cat([torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double(), counts])
-
-    @property
-    def loss(self) -> float:
-        return self.values[0].item()
-
-    @property
-    def likelihood(self) -> float:
-        return self.values[1].item()
-
-    @property
-    def source_tokens(self) -> int:
-        return int(self.values[2])
-
-    @property
-    def target_tokens(self) -> int:
-        return int(self.values[3])
+from seq2seq.model.loss import training_loss
 
 
 class StepGradients:
@@ -70,14 +38,17 @@ class StepGradients:
         self.longest, self.most_tokens = longest, most_tokens
 
     def accumulate(self, corpus: EncodedCorpus, step: int,
-                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> StepSums:
+                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> Tensor:
         """Sum the gradients of some micro-batches of a step in `weights`.
 
         micro_batches: with their paths: the index in the step, then 0 or 1 for every time it was split in half.
+        Returns:
+            (2,) float64, on the device: the training loss, and -log p of the targets in nats, summed over all tokens.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
-        sums, gradients = StepSums(self.computing_weights[0].device), list[Tensor]()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.computing_weights[0].device)
+        gradients = list[Tensor]()
         waiting = list(micro_batches)
         while waiting:
             path, pairs = waiting.pop(0)
@@ -99,7 +70,7 @@ class StepGradients:
         else:
             yield from split_by_length(corpus, pairs)
 
-    def _add_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray, sums: StepSums,
+    def _add_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray, sums: Tensor,
                          gradients: list[Tensor]) -> bool:
         """Add gradients and sums of a micro-batch to those of the step. Returns False, adding nothing, if out of
         memory.
@@ -126,7 +97,7 @@ class StepGradients:
             torch._foreach_add_(gradients, found)
         else:
             gradients += found
-        sums.add(loss, int(corpus.source.lengths_of(pairs).sum()))
+        sums += torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double()
         return True
 
     def _lower_budget(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
@@ -140,6 +111,16 @@ class StepGradients:
         self.most_tokens, self.shape = max(1, tokens // 2), None
         console.warn(f"memory did not suffice for {tokens:,} tokens at once; from here on {self.most_tokens:,} are "
                      "computed together. The gradients are the same.")
+
+
+def read_sums(sums: Tensor, gradients: Sequence[Tensor]) -> tuple[float, float, float]:
+    """Return the sums of `StepGradients.accumulate` and the norm of all gradients, in a single copy to the host.
+
+    At each copy the host waits until the GPU has computed everything before it.
+    """
+    norm = torch.nn.utils.get_total_norm(gradients)
+    loss, likelihood, value = torch.cat([sums, norm.double()[None]]).tolist()
+    return loss, likelihood, value
 
 
 def gradient_of(weight: Tensor) -> Tensor:

@@ -90,18 +90,15 @@ class Optimizer:
         member.state[weight] = state
 
 
-def scale_gradients(gradients: list[Tensor], tokens: int, clip: float) -> float:
+def scale_gradients(gradients: list[Tensor], norm: float, tokens: int, clip: float) -> None:
     """Divide summed gradients by the step's tokens, then scale them to norm `clip` if it is exceeded.
 
+    norm: of the mean gradient before clipping. If it is not finite, the gradients are left alone.
     clip: 0 turns it off.
-    Returns:
-        The norm of the mean gradient before clipping; not finite if any gradient is not.
     """
-    norm = torch.nn.utils.get_total_norm(gradients).item() / tokens
     factor = 1 / tokens if not clip or norm <= clip else clip / (norm * tokens)
     if math.isfinite(norm):
         torch._foreach_mul_(gradients, factor)
-    return norm
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ from seq2seq.storage.run_directory import Log, NoLog, admit, move_aside, recipe_
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training.distributed import SINGLE_PROCESS, DistributedTranslator, ProcessGroup, join_process_group
 from seq2seq.training.divergence import Diverged, can_go_back, diverged, go_back, require_sane
-from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
+from seq2seq.training.gradient_accumulation import StepGradients, gradient_of, read_sums
 from seq2seq.training.learning_curves import draw_curves
 from seq2seq.training.optimizers import build_optimizer, learning_rate, scale_gradients, update_moving_average
 from seq2seq.training.reporting import announce, figure, progress_figures, take_window
@@ -186,15 +186,14 @@ class Training:
                         advance(0, self._log_window(log))
                     # The clock of the main rank decides, so that all ranks save at the same steps.
                     late = self.group.is_main and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
-                    due = self.group.maximum(int(late), self.device)
-                    stopped_by = self.group.maximum(request.number or 0, self.device)
+                    due, stopped_by = self.group.maximum((int(late), request.number or 0), self.device)
                     if due or stopped_by:
                         self._save(log)
                         saved_at = time.monotonic()
                     self._stop(stopped_by)
                     if self._validate_if_due(log):
                         saved_at = time.monotonic()
-                self._stop(self.group.maximum(request.number or 0, self.device))    # during the last validation
+                self._stop(*self.group.maximum((request.number or 0,), self.device))  # during the last validation
             self._average_checkpoints(log)
         finally:
             self._draw_curves()
@@ -228,14 +227,19 @@ class Training:
         sums = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
         self.state.most_tokens = self.gradients.most_tokens
         gradients = [gradient_of(weight) for weight in self.weights]
-        self.group.sum([*gradients, sums.values])
-        norm = scale_gradients(gradients, sums.target_tokens, self.section.gradient_clip)
+        self.group.sum([*gradients, sums])
+        # Each rank knows the tokens of all ranks from the plan.
+        source_tokens, target_tokens = (sum(int(side.lengths_of(pairs).sum()) for pairs in micro_batches)
+                                        for side in (self.corpus.source, self.corpus.target))
+        loss, likelihood, norm = read_sums(sums, gradients)
+        norm /= target_tokens
+        scale_gradients(gradients, norm, target_tokens, self.section.gradient_clip)
         if math.isfinite(norm):
             self._update(self._rate(step), step)
             self.state.skipped_in_row = 0
-            self.state.follow(sums.likelihood / sums.target_tokens)
-            self.state.count(loss=sums.loss, likelihood=sums.likelihood, source_tokens=sums.source_tokens,
-                             target_tokens=sums.target_tokens, gradient_norm=norm, steps=1)
+            self.state.follow(likelihood / target_tokens)
+            self.state.count(loss=loss, likelihood=likelihood, source_tokens=source_tokens,
+                             target_tokens=target_tokens, gradient_norm=norm, steps=1)
         else:
             self._skip(step, micro_batches)
         self.optimizer.zero_grad()

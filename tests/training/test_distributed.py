@@ -173,7 +173,7 @@ def test_a_signal_to_torchrun_stops_all_after_saving(folder):
 
 def test_the_clock_of_one_process_decides_for_all_when_a_checkpoint_is_due(folder, monkeypatch):
     asked = []
-    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, number, device: asked.append(number) or number)
+    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, numbers, device: asked.append(numbers[0]) or numbers)
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
     train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
     assert asked.count(1) == 4                                  # once a step; signals ask, too, and there are none
