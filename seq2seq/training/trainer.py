@@ -149,8 +149,8 @@ class Training:
         # Where nothing is padded, all batches have the same shape. Where sentences are padded, to the length of the
         # longest one in this shape, most of a batch would be padding.
         longest = recipe.data.cleaning.max_pieces + 1
-        shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
-                                 longest) if trains_packed(recipe.model, self.device, self.dtype) else None
+        shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation, longest,
+                                 recipe.seed) if trains_packed(recipe.model, self.device, self.dtype) else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()

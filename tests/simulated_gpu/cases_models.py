@@ -124,7 +124,7 @@ def test_in_half_precision_attention_runs_packed_and_reads_no_row_that_the_offse
     corpus = corpus_for(keys.get("type"))
     pairs = np.arange(len(corpus))
     expected, _, precise = trained_step(built(keys), gather(corpus, pairs))
-    filled = gather(corpus, pairs, Shape.for_corpus(corpus, 40, 1, LONGEST))
+    filled = gather(corpus, pairs, Shape.for_corpus(corpus, 40, 1, LONGEST, 1))
     with SimulatedGPU() as gpu:
         found, _, gradients = trained_step(built(keys).to("cuda").to(torch.bfloat16), filled.to(torch.device("cuda")))
         launched = gpu.record.operators
