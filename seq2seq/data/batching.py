@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -125,6 +125,11 @@ class EncodedCorpus:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def tokens(self, micro_batches: Iterable[np.ndarray]) -> tuple[int, int]:
+        """Return the numbers of source and target tokens of some micro-batches, arrays of pair indices."""
+        pairs = np.concatenate(list(micro_batches))
+        return int(self.source.lengths_of(pairs).sum()), int(self.target.lengths_of(pairs).sum())
 
 
 @dataclass(frozen=True)

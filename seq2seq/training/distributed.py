@@ -8,6 +8,7 @@ micro-batches and of the validation sentences. Only the main rank, rank 0, write
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -83,6 +84,33 @@ class ProcessGroup:
         with explain_lost_rank():
             for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 work.wait()
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by that of the main rank."""
+        if self.world_size > 1:
+            with explain_lost_rank():
+                for work in [dist.broadcast(tensor.detach(), 0, async_op=True) for tensor in tensors]:
+                    work.wait()
+
+    def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
+        """Check that all ranks start from the same step and the same tensors.
+
+        Otherwise each rank would apply the common gradients to other weights, and only the main rank's would be saved.
+
+        Raises:
+            UserError: they do not.
+        """
+        if self.world_size == 1:
+            return
+        checksum = 0
+        for tensor in tensors:
+            checksum = zlib.crc32(tensor.detach().cpu().flatten().view(torch.uint8).numpy().data, checksum)
+        starts = self.gather([(step, checksum)])
+        for rank, (at, found) in enumerate(starts):
+            if (at, found) != starts[0]:
+                raise UserError(f"process {rank} starts from other weights (step {at:,}) than process 0 (step "
+                                f"{starts[0][0]:,}). All machines must see the same run directory, and use the same "
+                                "version of torch.")
 
     def maximum(self, numbers: Sequence[int], device: torch.device) -> list[int]:
         """Return the maximum of each number over all ranks."""

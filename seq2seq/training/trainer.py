@@ -141,19 +141,21 @@ class Training:
         self.model.to(self.device).train()
         self.names = [name for name, _ in self.model.named_parameters()]
         self.weights = list(self.model.parameters())
+        group.broadcast(self.weights)
         self.computing: nn.Module = self.model
         if self.dtype != torch.float32:
             self.computing = copy.deepcopy(self.model).to(self.dtype)
         self.optimizer = build_optimizer(self.section, self.model.named_parameters())
         self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
-        # Where nothing is padded, all batches have the same shape. Where sentences are padded, to the length of the
-        # longest one in this shape, most of a batch would be padding.
+        # A fixed shape only where nothing is padded: else all sentences would be padded to the longest possible one.
         longest = recipe.data.cleaning.max_pieces + 1
         shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation, longest,
                                  recipe.seed) if trains_packed(recipe.model, self.device, self.dtype) else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
+        group.require_same(self.state.step, [*self.weights, *self.average, *(
+            value for weight in self.weights for value in self.optimizer.state(weight).values())])
         self.gradients = StepGradients(
             self.computing, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing, shape=shape,
             longest=longest, most_tokens=self.state.most_tokens)
@@ -228,9 +230,7 @@ class Training:
         self.state.most_tokens = self.gradients.most_tokens
         gradients = [gradient_of(weight) for weight in self.weights]
         self.group.sum([*gradients, sums])
-        # Each rank knows the tokens of all ranks from the plan.
-        source_tokens, target_tokens = (sum(int(side.lengths_of(pairs).sum()) for pairs in micro_batches)
-                                        for side in (self.corpus.source, self.corpus.target))
+        source_tokens, target_tokens = self.corpus.tokens(micro_batches)        # of all ranks
         loss, likelihood, norm = read_sums(sums, gradients)
         norm /= target_tokens
         scale_gradients(gradients, norm, target_tokens, self.section.gradient_clip)
