@@ -15,8 +15,8 @@ from seq2seq.json_reader import parse_json
 from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
 
 if TYPE_CHECKING:
+    from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.rescoring import Rescored
-    from seq2seq.translation.translator import Translation
 
 # Lines rescored together: enough translations to sort them by length.
 LINES_TOGETHER = 1024
@@ -78,7 +78,7 @@ def rescore(
 
 def _records(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
     """Each line's JSON object with its translations. Raises CorpusError where it is none."""
-    from seq2seq.translation.translator import Translation
+    from seq2seq.translation.line_translator import Translation
 
     for line in lines:
         where = f"{lines.name}:{line.number}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,6 @@ from seq2seq.interop.parity import (
 )
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.interface import Engine
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
 from seq2seq.recipe.yaml_document import read_yaml, write_yaml
@@ -35,8 +35,8 @@ from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.directories import read_file
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
-from seq2seq.translation.search_setup import Decoding, Found, Part
-from seq2seq.translation.translator import PairScore, Translator
+from seq2seq.translation.line_translator import LineTranslator, PairScore
+from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
@@ -240,30 +240,38 @@ def readme(exportable: Exportable, quantization: str) -> str:
 # Translation
 
 
-@dataclass(frozen=True)
-class _Elsewhere:
-    """Properties of a model that another library runs."""
-
-    max_positions: int
-    precision: str
-
-
-class CTranslate2Translator(Translator):
+@dataclass(frozen=True, eq=False, repr=False)
+class CTranslate2Translator(LineTranslator):
     """CTranslate2's translator: the same lines in and out, for what its search has.
 
     Words that are never generated have no share of the probability, so that scores are higher by some 1e-4. A
     translation that does not end is cut where ours has to end.
+
+    translator: CTranslate2's. recipe: of the model.
     """
 
-    def __init__(self, translator: Any, tokenizers: Tokenizers, recipe: Recipe) -> None:
-        """Usually made by `open`."""
-        elsewhere = cast(Engine, _Elsewhere(recipe.model.max_positions, translator.compute_type))
-        longest = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
-        super().__init__(elsewhere, tokenizers, recipe.languages, recipe.decoding, longest,
-                         torch_device(translator.device))
-        self.translator = translator
-        self.suppressed = [[piece] for piece in tokenizers.target.pieces(tokenizers.target.control_ids)]
-        self.ids = {piece: index for index, piece in enumerate(pieces(tokenizers.target))}
+    translator: Any
+    recipe: Recipe
+
+    @property
+    def precision(self) -> str:
+        """Number format of the computation."""
+        return str(self.translator.compute_type)
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sentence that the model accepts, in tokens, `</s>` included."""
+        return self.recipe.model.max_positions
+
+    @cached_property
+    def suppressed(self) -> list[list[str]]:
+        """Sequences that must not occur in a translation."""
+        return [[piece] for piece in self.tokenizers.target.pieces(self.tokenizers.target.never_generated_ids)]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of each piece of the target vocabulary."""
+        return {piece: index for index, piece in enumerate(pieces(self.tokenizers.target))}
 
     @staticmethod
     def open(directory: Path, device: str = "cpu", precision: str = "auto", threads: int | None = None,
@@ -297,17 +305,19 @@ class CTranslate2Translator(Translator):
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
         tokenizers = Tokenizers.from_files(files, str(directory))
         _require_same_pieces(directory, tokenizers)
-        return CTranslate2Translator(loaded, tokenizers, recipe)
+        max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
+        return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, max_pieces,
+                                     torch_device(loaded.device), True, loaded, recipe)
 
-    def search_parts(self, parts: Sequence[Part], asked: Decoding,
-                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[Found]]:
-        """See `Translator.search_parts`. Raises RequestError if what is asked for is none of CTranslate2's."""
-        self._refuse_what_it_lacks(parts, asked.options)
-        options = asked.options
+    def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
+                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
+        """See `LineTranslator.search_parts`. Raises RequestError if CTranslate2 lacks a requested option."""
+        options = setup.decoding
+        self._refuse_what_it_lacks(parts, options)
         sources = [self.tokenizers.source.pieces(ids) for ids in
                    self.tokenizers.source.encode([part.text for part in parts])]
-        limits = asked.limits(parts, np.array([len(source) for source in sources]), self.max_positions)
-        found: list[list[Found]] = [[] for _ in parts]
+        limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
+        found: list[list[PartTranslation]] = [[] for _ in parts]
         lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
         for length in np.unique(lengths):
             indices = np.flatnonzero(lengths == length)
@@ -321,15 +331,15 @@ class CTranslate2Translator(Translator):
                 suppress_sequences=self.suppressed)
             for index, result in zip(indices, results, strict=True):
                 # One that has not ended is as long as the longest of this call.
-                hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, asked)
+                hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, setup)
                               for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
-                found[index] = list(map(Found, hypotheses, asked.texts(hypotheses)))
+                found[index] = list(map(PartTranslation, hypotheses, setup.texts(hypotheses)))
             progress(indices)
         return found
 
     def score(self, pairs: Sequence[tuple[str, str]], progress: Callable[[int], None] | None = None
               ) -> list[PairScore]:
-        """See `Translator.score`."""
+        """See `LineTranslator.score`."""
         sources, targets = ([side.pieces(ids) for ids in side.encode(lines)] for side, lines in (
             (self.tokenizers.source, [source for source, _ in pairs]),
             (self.tokenizers.target, [target for _, target in pairs])))
@@ -339,8 +349,8 @@ class CTranslate2Translator(Translator):
             progress(len(pairs))
         return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]
 
-    def _hypothesis(self, hypothesis: list[str], score: float, asked: Decoding) -> Hypothesis:
-        divisor = asked.normaliser(len(hypothesis) + 1)
+    def _hypothesis(self, hypothesis: list[str], score: float, setup: SearchSetup) -> Hypothesis:
+        divisor = setup.length_penalty(len(hypothesis) + 1)
         return Hypothesis([self.ids[piece] for piece in hypothesis], score * divisor, score)
 
     def _refuse_what_it_lacks(self, parts: Sequence[Part], options: DecodingSection) -> None:

@@ -25,7 +25,7 @@ from seq2seq.interop.parity import (
 from seq2seq.model.load_model import stored_weights
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
-from seq2seq.translation.translator import PairScore, Translation
+from seq2seq.translation.line_translator import PairScore, Translation
 
 # The same products in another order.
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)
@@ -104,7 +104,7 @@ def write_model(exportable: Exportable, directory: Path) -> None:
         num_beams=decoding.beam_size, max_length=longest, min_length=decoding.min_length + 1,
         no_repeat_ngram_size=decoding.no_repeat_ngram, eos_token_id=END_ID, forced_eos_token_id=END_ID,
         pad_token_id=START_ID, decoder_start_token_id=START_ID,
-        bad_words_ids=[[index] for index in tokenizers.target.control_ids],
+        bad_words_ids=[[index] for index in tokenizers.target.never_generated_ids],
         **({"early_stopping": True, "length_penalty": decoding.length_penalty} if decoding.beam_size > 1 else {}))
     model.save_pretrained(directory)
 

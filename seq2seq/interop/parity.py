@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, Unpack
@@ -23,9 +23,10 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
-from seq2seq.storage.directories import make_directories, recover, replacing
+from seq2seq.storage.directories import make_directories, recover, replace_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.translation.translator import PairScore, Translation, Translator
+from seq2seq.translation.line_translator import PairScore, Translation
+from seq2seq.translation.translator import Translator
 
 REPORT = "parity.json"
 SHOWN = 5
@@ -145,11 +146,9 @@ def decoding_elsewhere(decoding: DecodingSection, searched: Set[str]) -> tuple[D
 
 def searching_alike(path: Path, exportable: Exportable) -> Translator:
     """Our translator of the model, with the `decoding` that is exported; the person is told where that is another."""
-    ours = Translator.load(path, "cpu", "fp32")
-    ours.decoding = exportable.recipe.decoding
     if exportable.note:
-        console.say(exportable.note)
-    return ours
+        console.print_message(exportable.note)
+    return replace(Translator.load(path, "cpu", "fp32"), decoding=exportable.recipe.decoding)
 
 
 def folded(model: Model) -> Transformer:
@@ -204,7 +203,7 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
                               batch_tokens=ours.decoding.batch_tokens).model_dump()
     mine, other = ([best.text for best, *_ in side.translate(lines, **options)] for side in (ours, theirs))
     pairs = list(zip(lines, mine, strict=True))
-    reachable = ours.within_reach(pairs)
+    reachable = ours.scorable_pairs(pairs)
     gaps = [(abs(one.log_probability - another.log_probability), one.tokens) for one, another in
             zip(ours.score(reachable), theirs.score(reachable), strict=True)]
     places = [place for place, (one, another) in enumerate(zip(mine, other, strict=True)) if one != another]
@@ -217,7 +216,7 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
 
 
 def _gap(ours: Translator, source: str, mine: str, other: str) -> float | None:
-    pairs = ours.within_reach([(source, mine), (source, other)])
+    pairs = ours.scorable_pairs([(source, mine), (source, other)])
     scores = [score.log_probability / score.tokens**ours.decoding.length_penalty for score in ours.score(pairs)]
     return scores[0] - scores[1] if len(scores) == 2 else None
 
@@ -256,7 +255,7 @@ def write_gated(output: Path, what: str, write: Callable[[Path], None], load: Ca
         make_directories(output.parent)
     except OSError as error:
         raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
-    with replacing(output, None) as place:
+    with replace_directory(output, None) as place:
         write(place)
         parity = compare(ours, load(place), lines)
         require(parity, tolerance, what)

@@ -24,7 +24,8 @@ from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.tokenizers.tokenizer import train_tokenizers
-from seq2seq.translation.translator import PairScore, Translator
+from seq2seq.translation.line_translator import PairScore
+from seq2seq.translation.translator import Translator
 from tests.marian_models import ENGLISH, GERMAN, make
 
 for package in ("transformers", "ctranslate2"):
@@ -73,7 +74,7 @@ def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3,
     if recipe.model.output_bias:
         # After so few steps what is never generated would still have 1 % of the probability, which CTranslate2 shares
         # out among the other words.
-        network.output_bias.data[tokenizers.target.control_ids] = -9
+        network.output_bias.data[tokenizers.target.never_generated_ids] = -9
     optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()

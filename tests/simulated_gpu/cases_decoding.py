@@ -7,7 +7,8 @@ from simulation import SimulatedGPU
 
 from seq2seq.analysis.attention_maps import see
 from seq2seq.translation.generation import generate
-from seq2seq.translation.translator import Request, Translator
+from seq2seq.translation.requests import Request
+from seq2seq.translation.translator import Translator
 
 VOCAB_SIZE = 290
 MODEL = "d_model: 16, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_forward: 24"

@@ -11,7 +11,9 @@ from seq2seq.model import build_model, rnn, trains_packed
 from seq2seq.model.loss import negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID
 
 VOCAB_SIZE, LONGEST = 23, 13
@@ -84,9 +86,9 @@ def trained_step(model, batch, seed=7):
 
 
 def hypotheses(model, batch, beam_size):
+    options = SearchOptions(beam_size, power_length_penalty(1.0), n_best=min(beam_size, 2))
     found = search(EagerEngine(model.eval(), "fp32", batch.source.device), batch.source, batch.source_offsets,
-                   batch.longest_source, beam_size=beam_size, max_lengths=[9, 5, 3, 9, 7],
-                   normaliser=power_normaliser(1.0), n_best=min(beam_size, 2))
+                   batch.longest_source, [9, 5, 3, 9, 7], options)
     return [[(each.tokens, pytest.approx(each.log_probability, abs=1e-4)) for each in line] for line in found]
 
 

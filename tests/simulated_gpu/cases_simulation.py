@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from simulation import DeviceMismatch
 from torch.nn.attention.varlen import varlen_attn
 
+from seq2seq.training.gradient_accumulation import read_sums
+
 
 def on_gpu(*shape, dtype=torch.float32):
     return torch.ones(shape, device="cuda", dtype=dtype)
@@ -74,24 +76,19 @@ def test_what_the_host_need_not_wait_for_is_not_counted(gpu, passing):
 
 
 def test_a_wait_is_found_in_the_line_that_causes_it(gpu):
-    from seq2seq.search.topk import on_host
-
-    on_host((on_gpu(2, 3),) * 3)
-    ((_, place), count), = gpu.record.waits.items()
-    assert count == 3 and place.startswith("search/topk.py:")
+    read_sums(on_gpu(2).double(), [on_gpu(2, 3)], 7)
+    ((reason, place), count), = gpu.record.waits.items()
+    assert (reason, count) == ("copy to the host", 1) and place.startswith("training/gradient_accumulation.py:")
 
 
-def test_deterministic_scatters_wait(gpu):
-    rows, places = on_gpu(2, 3), torch.zeros(2, 1, dtype=torch.int64, device="cuda")
-    gpu.record.clear()
-    rows.scatter_add_(1, places, on_gpu(2, 1))
+@pytest.mark.parametrize(("deterministic", "waits"), [(False, []), (True, ["deterministic scatter_add_"])])
+def test_deterministic_scatters_of_tensors_wait(gpu, monkeypatch, deterministic, waits):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    rows, places = on_gpu(2, 3), torch.zeros(2, 1, dtype=torch.int64).pin_memory().to("cuda", non_blocking=True)
+    rows.scatter_(1, places, 7, reduce="add")
     assert not gpu.record.waits
-    torch.use_deterministic_algorithms(True)
-    try:
-        rows.scatter_add_(1, places, on_gpu(2, 1))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert [reason for reason, _ in gpu.record.waits] == ["deterministic scatter_add_"]
+    rows.scatter_add_(1, places, on_gpu(2, 1))
+    assert [reason for reason, _ in gpu.record.waits] == waits
 
 
 def test_views_are_no_operators(gpu):

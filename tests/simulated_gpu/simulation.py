@@ -54,7 +54,8 @@ INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, 
 # These take lengths from the CPU beside data on the GPU.
 PACKING = {aten._pack_padded_sequence.default, aten._pack_padded_sequence_backward.default,
            aten._pad_packed_sequence.default}
-# In deterministic mode their CUDA versions sort, and copy sizes and strides from the host.
+# In deterministic mode their CUDA versions sort, and copy sizes and strides from the host. With a number as the source
+# instead of a tensor they do not.
 SCATTERING = {aten.scatter.src, aten.scatter_.src, aten.scatter_add.default, aten.scatter_add_.default}
 WITHOUT_KERNEL = {
     aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten._unsafe_view.default,
