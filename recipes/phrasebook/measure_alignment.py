@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from seq2seq.analysis.alignment import Reference, Rule, Step, alignment_error_rate, parse_reference
-from seq2seq.analysis.attention_maps import Aligner, SeenPair, see
+from seq2seq.analysis.attention_maps import Aligner, PairAttention, compute_pair_attention
 from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
 from seq2seq.translation.translator import Translator
 
@@ -28,7 +28,7 @@ def read(split: str) -> tuple[list[tuple[str, str]], list[Reference]]:
     return list(zip(english, chinese, strict=True)), [parse_reference(line) for line in alignments]
 
 
-def aligners(pair: SeenPair) -> Iterator[Aligner]:
+def aligners(pair: PairAttention) -> Iterator[Aligner]:
     """Every way to read an alignment off the model's attention."""
     layers, heads = pair.maps["cross"].shape[:2]
     for layer, head, step, rule in product(range(1, layers + 1), [*range(1, heads + 1), "mean"], get_args(Step),
@@ -43,7 +43,8 @@ def measure(model: Path) -> None:
     seen, references = {}, {}
     for split in ("valid", "test"):
         pairs, references[split] = read(split)
-        seen[split] = [pair for _, pair in sorted(see(translator, pairs, ["cross"]), key=lambda found: found[0])]
+        attention = dict(compute_pair_attention(translator, pairs, ["cross"]))
+        seen[split] = [attention[index] for index in range(len(pairs))]
 
     def rate(aligner: Aligner, split: str) -> float:
         found = (aligner.align(pair, languages).links.keys() for pair in seen[split])

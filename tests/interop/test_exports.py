@@ -361,7 +361,7 @@ def test_the_validation_set_of_a_run_is_found_wherever_its_recipe_was(tmp_path):
 def test_without_a_development_set_there_is_no_export(tmp_path):
     path = make_bundle(tmp_path / "ours")
     (tmp_path / "valid.de").unlink()
-    with pytest.raises(FormatError, match="development set, which cannot be read: .* by --source"):
+    with pytest.raises(FormatError, match="development set, which cannot be read: .* with --source"):
         ctranslate2.export_model(path, tmp_path / "theirs")
     (tmp_path / "blank").write_text(" \n\n")
     with pytest.raises(FormatError, match="has no lines"):
