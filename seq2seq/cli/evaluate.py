@@ -75,8 +75,8 @@ def evaluate(
 
     Every score comes with its signature: the settings that two scores must share to be comparable.
 
-    Perplexity is exp of the mean negative log-probability: the number of equally probable continuations among which a model
-    would be as uncertain. It is computed per piece (subword of the model's vocabulary), per word and per character.
+    Perplexity is exp of the mean negative log-probability: the number of equally probable continuations among which a
+    model would be as uncertain. It is computed per piece (subword of the model's vocabulary), word and character.
     """
     references = reference or []
     _require_consistent_options(model, source, hypothesis, references, text, language, baseline)
