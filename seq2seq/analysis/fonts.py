@@ -101,7 +101,7 @@ def _add_new_fonts() -> bool:
     if added := len({str(font.fname) for font in manager.ttflist} - known):
         cache = Path(matplotlib.get_cachedir(), f"fontlist-v{manager.__version__}.json")
         font_manager.json_dump(manager, cache)
-        console.say(f"fonts added to matplotlib's font list: {added:,}")
+        console.print_message(f"fonts added to matplotlib's font list: {added:,}")
     return bool(added)
 
 

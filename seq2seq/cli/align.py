@@ -92,8 +92,8 @@ def align(
         translator = load_translator(model, device, precision, threads)
         overrides = {key: value for key, value in options.items() if value is not None}
         aligner = replace(measured_aligner(model), **overrides)
-        console.say(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "
-                    f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
+        console.print_message(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "
+                              f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
         with bar("aligning", sources, output) as advance:
             for block in blocks_of_pairs(sources, targets, PAIRS_PER_BLOCK):
                 pairs = [(source_line.text.strip(), target_line.text.strip()) for source_line, target_line in block]

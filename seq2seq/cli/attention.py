@@ -92,7 +92,7 @@ def attention(
             file.file.write(picture(pair, languages, name, selection))
         else:
             file.write(page(pair, languages, name, not (target or monolingual), selection))
-    console.say(f"{texts[1]}\nattention maps written to {output}")
+    console.print_message(f"{texts[1]}\nattention maps written to {output}")
 
 
 def _one_sentence(text: str, option: str) -> str:

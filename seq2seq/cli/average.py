@@ -35,5 +35,6 @@ def average(
     steps = average_checkpoints(models, output, last)
     fewer = (f" (--last {last} was requested, but the run has no more; training.keep_checkpoints sets how many a run "
              "keeps)") if last and last > len(steps) else ""
-    console.say(f"averaged {len(steps)} checkpoints{fewer}, saved at steps {', '.join(f'{step:,}' for step in steps)}; "
-                f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")
+    console.print_message(f"averaged {len(steps)} checkpoints{fewer}, saved at steps "
+                          f"{', '.join(f'{step:,}' for step in steps)}; "
+                          f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

@@ -42,9 +42,9 @@ def check(
     """Report problems in a recipe and its data, and estimate the time and memory of training. Leaves no files behind.
     """
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
-    from seq2seq.check import inspect, show_report
+    from seq2seq.check import check_recipe, show_report
 
-    report = inspect(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
+    report = check_recipe(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
     if format is TextOrJson.json:
         print_json(report.to_dict())
     else:

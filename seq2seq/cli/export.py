@@ -71,10 +71,11 @@ def export(
         from seq2seq.interop import ctranslate2
 
         parity = ctranslate2.export_model(model, output, quantization.value, source, lines)
-    console.say(parity.summary())
+    console.print_message(parity.summary())
     for difference in parity.differences:
-        console.say(f"  line {difference.line}, gap {difference.size:.4f}: {difference.ours} | {difference.theirs}")
+        console.print_message(f"  line {difference.line}, gap {difference.size:.4f}: {difference.ours} | "
+                              f"{difference.theirs}")
     if format is Format.ctranslate2:
-        console.say(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
+        console.print_message(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
     else:
-        console.say(f"load {output} with MarianMTModel and MarianTokenizer of transformers")
+        console.print_message(f"load {output} with MarianMTModel and MarianTokenizer of transformers")

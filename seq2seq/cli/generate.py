@@ -83,14 +83,14 @@ def generate(
         raise UserError("beginnings come from --prompt or from a file, not both.")
     with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
         translator = load_translator(model, device, precision, threads)
-        from seq2seq.recipe.decoding_section import DRAWN
+        from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
         from seq2seq.translation import generation
 
-        drawn = {**DRAWN, **(GREEDY if greedy else decoding)}
+        drawn = {**SINGLE_SAMPLE, **(GREEDY if greedy else decoding)}
         if max_length is not None:
             drawn["max_length"] = max_length
         decoding_with(translator, drawn)
-        console.say(f"generating in {translator.precision} on {translator.device}")
+        console.print_message(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
                 at_once = 1 if lines.live else generation.BLOCK_PROMPTS

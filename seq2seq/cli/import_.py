@@ -49,9 +49,9 @@ def import_(
     require_code("--source-language", source_language)
     require_code("--target-language", target_language)
     imported = import_model(model, output, source_language, target_language)
-    console.say(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
+    console.print_message(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
     if imported.languages and imported.token is None:
         tokens = ", ".join(imported.languages[:8]) + (", …" if len(imported.languages) > 8 else "")
-        console.say(f"the model translates into {len(imported.languages)} languages: begin each line with one of "
-                    f"{tokens}, or import it with --target-language")
-    console.say(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")
+        console.print_message(f"the model translates into {len(imported.languages)} languages: begin each line with "
+                              f"one of {tokens}, or import it with --target-language")
+    console.print_message(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

@@ -35,7 +35,7 @@ from seq2seq.cli.options import (
     Workers,
     examples,
 )
-from seq2seq.compressed_files import LONGEST_LINE
+from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.errors import UserError
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import (
@@ -94,7 +94,7 @@ def translate(
         show_default="standard input")] = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Refuse an input with a longer line: it lacks line ends, or is a small packed file "
-        "that would fill the memory.")] = LONGEST_LINE,
+        "that would fill the memory.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
         help="Where the translations go. The file gets its name when it is complete, until then it ends in .part.")] =
@@ -230,9 +230,9 @@ def translate(
             **_decisive(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers})
         if lines.live:
-            console.say("Type a line and press Enter; Ctrl-D ends.")
+            console.print_message("Type a line and press Enter; Ctrl-D ends.")
         stop = stack.enter_context(_stopping(journal))
-        asked = journal.behind(stop.while_waiting(_requests(lines, prefixes, phrases)), lines.name)
+        asked = journal.behind(stop.interruptible(_requests(lines, prefixes, phrases)), lines.name)
         stop.message = _how_to_go_on(journal)
         used = decoding_with(translator, decoding)
         notes, judged, words = _Notes(lines.name), used.safety_net, used.word_confidence
@@ -252,7 +252,7 @@ def translate(
                     notes.look_at(line, found[0])
                 journal.commit()
                 stop.message = _how_to_go_on(journal)
-                stop.obey()
+                stop.raise_if_requested()
         notes.finish()
 
 
@@ -278,7 +278,7 @@ class _Notes:
         self.long.finish()
         self.faulty.finish()
         if self.retried:
-            console.say(f"translations that a retry has improved: {self.retried:,}")
+            console.print_message(f"translations that a retry has improved: {self.retried:,}")
 
 
 @contextmanager
@@ -329,20 +329,20 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
         if given := [f"--{name}" for name, value in models.items() if value]:
             raise UserError(f"--engine ctranslate2 runs one model as it is. Leave out {' and '.join(given)}, or it.")
         exported = CTranslate2Translator.open(model, device, precision.value, threads, workers)
-        console.say(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
+        console.print_message(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
         yield exported
         return
     if workers == 1:
         from seq2seq.translation.translator import Translator
 
         translator = Translator.load(model, device, precision.value, threads, **models)
-        console.say(f"translating in {translator.precision} on {translator.device}")
+        console.print_message(f"translating in {translator.precision} on {translator.device}")
         yield translator
         return
     from seq2seq.translation.worker_processes import TranslatorPool
 
     with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
-        console.say(f"translating in {pool.precision}, {workers} workers")
+        console.print_message(f"translating in {pool.precision}, {workers} workers")
         yield pool
 
 

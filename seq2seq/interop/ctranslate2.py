@@ -268,7 +268,7 @@ class CTranslate2Translator(Translator):
         super().__init__(engine, tokenizers, recipe.languages, recipe.decoding, max_pieces,
                          torch_device(translator.device))
         self.translator = translator
-        self.suppressed = [[piece] for piece in tokenizers.target.pieces(tokenizers.target.control_ids)]
+        self.suppressed = [[piece] for piece in tokenizers.target.pieces(tokenizers.target.never_generated_ids)]
         self.ids = {piece: index for index, piece in enumerate(pieces(tokenizers.target))}
 
     @staticmethod

@@ -23,7 +23,7 @@ from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
-from seq2seq.tokenizers.marian_vocabulary import LANGUAGE, MarianVocabulary
+from seq2seq.tokenizers.marian_vocabulary import LANGUAGE_TOKEN, MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
@@ -128,7 +128,7 @@ def local_folder(name: str) -> Path:
     except ImportError as error:
         raise FormatError("downloading from the Hugging Face hub needs huggingface_hub: "
                           "pip install huggingface_hub") from error
-    console.say(f"there is no directory {name}: downloading it from the Hugging Face hub")
+    console.print_message(f"there is no directory {name}: downloading it from the Hugging Face hub")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=DOWNLOADED))
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
@@ -257,7 +257,7 @@ def _symbol(tokenizer_config: Mapping[str, Any], key: str, default: str) -> str:
 
 def _language_token(language: str | None, source: Mapping[str, int]) -> str | None:
     """Return the token of a language, such as >>fra<<; None if no language is given or the model has no such tokens."""
-    tokens = [name for name in source if LANGUAGE.fullmatch(name)]
+    tokens = [name for name in source if LANGUAGE_TOKEN.fullmatch(name)]
     if language is None or not tokens:
         return None
     token = f">>{language}<<"

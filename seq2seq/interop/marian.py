@@ -21,7 +21,7 @@ from seq2seq.model.embedding import sinusoids
 from seq2seq.model.load_model import Undrawn
 from seq2seq.recipe import ModelSection
 from seq2seq.recipe.messages import explain
-from seq2seq.recipe.yaml_document import Document, Place
+from seq2seq.recipe.yaml_document import Document, SourceLocation
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 SHARED, SOURCE, TARGET, OUTPUT, BIAS = (
@@ -119,7 +119,8 @@ def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> M
     try:
         return ModelSection.model_validate(section)
     except ValidationError as error:
-        mistakes = explain(error, Document(section, {(): Place("its config.json describes an unsupported model")}))
+        location = SourceLocation("its config.json describes an unsupported model")
+        mistakes = explain(error, Document(section, {(): location}))
         raise FormatError("; ".join(map(str, mistakes))) from error
 
 

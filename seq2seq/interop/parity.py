@@ -23,7 +23,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
-from seq2seq.storage.directories import make_directories, recover, replacing
+from seq2seq.storage.directories import make_directories, recover, replace_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.translator import PairScore, Translation, Translator
 
@@ -161,7 +161,7 @@ def translator_with_exported_decoding(path: Path, exportable: Exportable) -> Tra
     ours = Translator.load(path, "cpu", "fp32")
     ours.decoding = exportable.recipe.decoding
     if exportable.note:
-        console.say(exportable.note)
+        console.print_message(exportable.note)
     return ours
 
 
@@ -278,7 +278,7 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         make_directories(output.parent)
     except OSError as error:
         raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
-    with replacing(output, None) as directory:
+    with replace_directory(output, None) as directory:
         write(directory)
         parity = compare(ours, load(directory), lines)
         require(parity, tolerance, export)

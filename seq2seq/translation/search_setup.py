@@ -142,7 +142,7 @@ class Decoding:
         options = self.options
         constraints, selection, groups = list(self.constraints), None, 1
         if any(part.required for part in parts):
-            selection = RequiredPhrases([part.required for part in parts], self.tokenizer.piece_texts)
+            selection = RequiredPhrases([part.required for part in parts], self.tokenizer.piece_bytes)
             constraints.append(selection.unfinished)
         if any(part.prefix for part in parts):
             constraints.append(beginning_with([part.prefix for part in parts]))
@@ -154,7 +154,8 @@ class Decoding:
         elif options.diverse_groups > 1:
             hooks = {"selection": Diverse(options.diverse_strength), "groups": options.diverse_groups}
         return {"beam_size": self.beam_size, "n_best": self.candidates, "normaliser": self.normaliser,
-                "patience": options.patience, "banned": self.tokenizer.control_ids, "constraints": constraints, **hooks}
+                "patience": options.patience, "banned": self.tokenizer.never_generated_ids,
+                "constraints": constraints, **hooks}
 
     def limits(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
         """Return the length limit of each part's translation, `</s>` included.
@@ -246,10 +247,10 @@ class Decoding:
         if refused and not spellings:
             raise refused
         # Normalised as the tokenizer does. Spellings that do not match are dropped: the upper case of "ß" is "SS".
-        text = text_of(spellings[0], self.tokenizer.piece_texts).strip()
+        text = text_of(spellings[0], self.tokenizer.piece_bytes).strip()
         required = Phrase(text, whole_words and not self.spaceless, ignore_case)
         return RequiredPhrase(required, tuple(dict.fromkeys(
-            spelling for spelling in spellings if required.is_in(text_of(spelling, self.tokenizer.piece_texts)))))
+            spelling for spelling in spellings if required.is_in(text_of(spelling, self.tokenizer.piece_bytes)))))
 
     def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
         """Return the pieces of a phrase within a text (after a space, except in languages without spaces); if the
@@ -260,7 +261,7 @@ class Decoding:
                                "drops. Leave it out.")
         if self.spaceless:
             return [self._behind_text(phrase, line) or alone]
-        if self.tokenizer.piece_texts[alone[0]].startswith(b" "):
+        if self.tokenizer.piece_bytes[alone[0]].startswith(b" "):
             return [alone]
         behind = self._behind_text(f" {phrase}", line)
         return [alone] if behind is None else [alone, behind]
@@ -283,18 +284,18 @@ class Decoding:
             found.append(no_repeat_ngram(options.no_repeat_ngram))
         if options.forbid:
             phrases = dict.fromkeys(form for phrase in options.forbid for form in self._forms(phrase.strip()))
-            found.append(without(list(phrases), self.tokenizer.piece_texts, not self.spaceless, options.ignore_case))
+            found.append(without(list(phrases), self.tokenizer.piece_bytes, not self.spaceless, options.ignore_case))
         return found
 
     def _forms(self, phrase: str) -> list[str]:
         """Return a phrase as written, and as normalised by the tokenizer, the form that translations contain."""
         pieces = self.tokenizer.encode([phrase])[0]
-        normalised = "" if UNKNOWN_ID in pieces else text_of(pieces, self.tokenizer.piece_texts).strip()
+        normalised = "" if UNKNOWN_ID in pieces else text_of(pieces, self.tokenizer.piece_bytes).strip()
         return [phrase, normalised] if normalised else [phrase]
 
     def _encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
         pieces = tuple(self.tokenizer.encode([text])[0])
-        if banned := set(pieces).intersection(self.tokenizer.control_ids):
+        if banned := set(pieces).intersection(self.tokenizer.never_generated_ids):
             raise RequestError(f"{_line(line)}the {name} {text!r} holds {self.tokenizer.pieces(sorted(banned))[0]}, a "
                                "control character, which no translation has. Take it out.")
         return pieces

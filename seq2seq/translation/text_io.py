@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from seq2seq import console
-from seq2seq.compressed_files import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
+from seq2seq.compressed_files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, bounded_lines, open_decompressed
 from seq2seq.errors import CorpusError, UserError
 
 Result = TypeVar("Result")
@@ -90,7 +90,7 @@ class Input:
     def _raw_lines(self) -> Iterator[bytes]:
         try:
             remedy = "cut it into sentences" + (", or raise --max-line-bytes." if self.longest else ".")
-            yield from bounded_lines(self.file, self.name, self.longest or LONGEST_LINE, remedy)
+            yield from bounded_lines(self.file, self.name, self.longest or MAX_LINE_BYTES, remedy)
         except (OSError, EOFError, zlib.error) as error:                        # EOFError: a .gz that was cut off
             raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
 
@@ -115,7 +115,7 @@ def reading(path: Path | None, longest: int | None = None) -> Iterator[Input]:
         yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty(), longest=longest)
         return
     try:
-        file = io.BufferedReader(unpacked(path), BLOCK_BYTES)
+        file = io.BufferedReader(open_decompressed(path), BLOCK_BYTES)
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {_reason(error)}. {_remedy(error)}") from error
     with file:
@@ -124,7 +124,7 @@ def reading(path: Path | None, longest: int | None = None) -> Iterator[Input]:
 
 def _count_lines(path: Path) -> int | None:
     """Return the number of lines of a file that can be read twice; None otherwise."""
-    if path.suffix in PACKED or not path.is_file():
+    if path.suffix in COMPRESSED_SUFFIXES or not path.is_file():
         return None
     with suppress(OSError), path.open("rb") as file:                            # reading will report the error
         count, last = 0, b""

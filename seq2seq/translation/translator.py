@@ -20,7 +20,7 @@ from seq2seq.errors import (
     OptionError,
     RequestError,
     UserError,
-    require_several,
+    require_iterable,
     require_text,
 )
 from seq2seq.inference.engines import load_engine
@@ -124,7 +124,7 @@ class Translator:
             UserError: the device, the precision or the number of threads is not available.
             TypeError: `ensemble` is a single path instead of a sequence.
         """
-        require_several(ensemble, "ensemble")
+        require_iterable(ensemble, "ensemble")
         refuse_compile(compile)
         configure_process(threads)
         model, recipe, tokenizers = read_model(Path(path))
@@ -270,7 +270,7 @@ class Translator:
         def fits(text: str) -> bool:
             return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
 
-        heads = [self.tokenizers.source.head(text) for text in texts]
+        heads = [self.tokenizers.source.language_prefix(text) for text in texts]
         return [divide(line, fits, head) for line, head in zip(lines, heads, strict=True)]
 
     def search_parts(self, parts: Sequence[Part], asked: Decoding,
@@ -345,7 +345,7 @@ def numbered(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request
         TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when it
             is read).
     """
-    require_several(lines, "lines")
+    require_iterable(lines, "lines")
 
     def request(place: int, line: str | Request) -> Request:
         require_text(line, f"lines[{place}]", Request)
@@ -357,7 +357,7 @@ def numbered(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request
 
 def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Raise TypeError unless each pair is two texts."""
-    require_several(pairs, "pairs")
+    require_iterable(pairs, "pairs")
     for place, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"pairs[{place}] is {pair!r:.60}; expected two texts, (source, target)")

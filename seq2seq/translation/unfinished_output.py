@@ -74,7 +74,7 @@ class Journal:
                                 f"{self._record['lines']:,} lines some have changed, or what stands beside them in "
                                 "other files. Go on with the same text, or delete it to begin anew.")
             self.output.file.truncate(self._record["bytes"])
-            console.say(f"going on behind line {self.lines:,}")
+            console.print_message(f"going on behind line {self.lines:,}")
         return map(self._note, remaining)
 
     def commit(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Unpack, cast
 
 import torch
 
-from seq2seq.errors import OptionError, UserError, require_several
+from seq2seq.errors import OptionError, UserError, require_iterable
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import signal_name
 from seq2seq.translation.search_setup import Request
@@ -54,7 +54,7 @@ class TranslatorPool:
         Raises:
             UserError: as `Translator.load`, or a worker process ended, or `workers` is below 1.
         """
-        require_several(ensemble, "ensemble")
+        require_iterable(ensemble, "ensemble")
         refuse_compile(compile)
         if workers < 1:
             raise OptionError(f"{workers} workers translate nothing; make it 1 or more")

@@ -128,7 +128,7 @@ def test_names_do_not_command_the_terminal(run, model, name):
 def test_what_is_said_keeps_its_letters(capsys):
     from seq2seq import console
 
-    assert console.printable("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
+    assert console.escape_control_characters("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
 
 
 def write_tests(directory: Path) -> None:
@@ -577,17 +577,17 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
     (["--temperature", 0.5], "--temperature is for samples, and a search has none. Add --sampling"),
     (["--mbr", 32], "--mbr 32: a beam of 2 cannot give 32 candidates. Add --sampling, or --beam-size 32."),
     (["--sampling", "--temperature", 0], "--temperature"),
-    (["--sampling", "--diverse-groups", 2], "--sampling (or decoding in the recipe): diverse groups are of a beam"),
-    (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups of equal size; a beam of 3 can"),
+    (["--sampling", "--diverse-groups", 2], "--sampling (or decoding in the recipe): cannot be combined with diverse"),
+    (["--diverse-groups", 3], "a beam of 2 cannot be divided into 3 groups of equal size; a beam of 3 can"),
     (["--diverse-strength", 3], "Add --diverse-groups N"), (["--seed", 3], "Add --sampling"),
     (["--mbr", 3], "a beam of 2 cannot give 3 candidates"), (["--ignore-case"], "Add --require FILE or --forbid TEXT"),
-    (["--mbr", 2, "--n-best", 3, "--format", "jsonl"], "2 candidates cannot give 3 translations"),
-    (["--min-length", 3, "--max-length", 2], "at least 3 and at most 2 pieces"),
-    (["--forbid", " "], "a phrase is text"), (["--word-confidence"], "Add --format jsonl"),
+    (["--mbr", 2, "--n-best", 3, "--format", "jsonl"], "2 candidates cannot produce 3 translations"),
+    (["--min-length", 3, "--max-length", 2], "must not be smaller than min_length (3), found 2"),
+    (["--forbid", " "], "a phrase must not be blank"), (["--word-confidence"], "Add --format jsonl"),
     (["--ensemble-mean", "probability"], "Name another by --ensemble MODEL"),
     (["--fusion-weight", 0.5], "Name one by --fusion LM"), (["--ensemble", "nothing"], "nothing does not exist"),
     (["--sampling", "--require", "phrases"], "goes neither with sampling nor"),
-    (["--forbid", "caf\udce9"], "a phrase holds bytes that are not UTF-8"),
+    (["--forbid", "caf\udce9"], "a phrase contains bytes that are not UTF-8"),
     (["--length-penalty", 1000], "--length-penalty"), (["--mbr", 5000], "--mbr"),
     (["--device", "meta"], "device 'meta' cannot be used here. Use cpu"),
     (["--device", "tpu"], "there is no device 'tpu'. Devices are cpu, cuda, cuda:1, …, and auto. Use cpu"),
@@ -717,7 +717,8 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokeniz
     write_tests(directory / "elsewhere")
     place = directory / "runs" / "tiny"
     save_bundle(place / "best", random_weights(recipe, 1), RECIPE, tokenizers.files(), {})
-    (place / "recipe.yaml").write_text(recipe.located(directory / "elsewhere").resolve().to_yaml(), encoding="utf-8")
+    (place / "recipe.yaml").write_text(recipe.with_directory(directory / "elsewhere").resolve().to_yaml(),
+                                       encoding="utf-8")
     for model in (place, place / "best"):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
@@ -942,7 +943,7 @@ def test_options_of_the_machine_are_short_for_keys_of_the_recipe(run, directory,
     write_recipe(directory)
     recipes = []
     monkeypatch.setattr(trainer, "train", lambda recipe, *_: recipes.append(recipe) or {})
-    monkeypatch.setattr("seq2seq.check.inspect", lambda recipe, *_: recipes.append(recipe) or Report("", []))
+    monkeypatch.setattr("seq2seq.check.check_recipe", lambda recipe, *_: recipes.append(recipe) or Report("", []))
     monkeypatch.setattr("seq2seq.check.show_report", lambda report: None)
     for command in ("train", "check"):
         assert run(command, "recipe.yaml", option, value).code == 0

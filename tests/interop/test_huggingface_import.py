@@ -103,7 +103,7 @@ def test_text_is_split_into_the_same_pieces_as_in_transformers(models):
 
 def test_the_start_symbol_is_never_generated(models):
     _, _, ours = models
-    assert {START_ID, UNKNOWN_ID} <= set(ours.tokenizers.target.control_ids)
+    assert {START_ID, UNKNOWN_ID} <= set(ours.tokenizers.target.never_generated_ids)
     assert ours.tokenizers.target.pieces([UNKNOWN_ID, START_ID, END_ID]) == ["<unk>", "<pad>", "</s>"]
 
 
@@ -255,7 +255,7 @@ MALFORMED = [
      "config.json describes an unsupported model: d_model: expected a whole number; found '22'"),
     (with_config(d_model=-2),
      "config.json describes an unsupported model: d_model: expected a number above 0; found -2"),
-    (with_config(encoder_attention_heads=7, decoder_attention_heads=7), "22. cannot be cut into 7 heads"),
+    (with_config(encoder_attention_heads=7, decoder_attention_heads=7), "22. cannot be divided into 7 heads"),
     (with_config(encoder_attention_heads=[11], decoder_attention_heads=[11]), "num_heads: expected a whole number"),
     (with_config(max_position_embeddings=None), "max_positions: expected a whole number; found nothing"),
     (with_config(max_position_embeddings="x"), "max_positions: expected a whole number; found 'x'"),

@@ -61,7 +61,7 @@ def test_a_refused_export_restores_an_earlier_one_that_a_kill_left_under_its_tem
                                                                                             monkeypatch):
     output = tmp_path / "theirs"
     export_of(output, "old")
-    output.rename(directories.replaced_of(output))
+    output.rename(directories.old_path(output))
     with pytest.raises(FormatError, match="is refused"):
         write_checked_export(output, "it", lambda directory: None, lambda directory: None, None, [],
                              Tolerance(-1, 1, each=True))
