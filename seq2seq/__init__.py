@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
     from seq2seq.training.trainer import train
     from seq2seq.translation.generation import generate
+    from seq2seq.translation.line_translator import Translation
+    from seq2seq.translation.requests import Request
     from seq2seq.translation.rescoring import rescore
-    from seq2seq.translation.search_setup import Request
-    from seq2seq.translation.translator import Translation, Translator
+    from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 __version__ = "0.1.0"
@@ -29,8 +30,8 @@ if sys.platform == "linux":
 # The public names and their modules, which are imported on first use: importing torch takes seconds, and the command
 # line's help and recipes do not need it.
 _MODULES = {
-    "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.search_setup",
-    "Translation": "translation.translator", "Translator": "translation.translator",
+    "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.requests",
+    "Translation": "translation.line_translator", "Translator": "translation.translator",
     "TranslatorPool": "translation.worker_processes", "UserError": "errors", "corpus_scores": "evaluation.scores",
     "evaluate_tests": "evaluation.scores", "generate": "translation.generation", "load_recipe": "recipe",
     "rescore": "translation.rescoring", "train": "training.trainer",

@@ -183,9 +183,10 @@ def names(draw: random.Random) -> Command:
 
 
 HUGE = [2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 10**6, 10**8, 10**9, 10**12, 10**18, 10**30, 10**400]
-OPTIONS = ["--n-best", "--beam-size", "--max-length", "--min-length", "--diverse-groups", "--mbr", "--no-repeat-ngram",
-           "--top-k", "--seed", "--threads", "--max-line-bytes", "--length-penalty", "--coverage-penalty", "--patience",
-           "--diverse-strength", "--temperature", "--fusion-weight"]
+OPTIONS = ["--n-best", "--beam-size", "--seed", "--threads", "--max-line-bytes", "--length-penalty", "--temperature",
+           "--fusion-weight", *(f"--set decoding.{key}=" for key in (
+               "max_length", "min_length", "diverse_groups", "mbr", "no_repeat_ngram", "top_k", "coverage_penalty",
+               "patience", "diverse_strength"))]
 
 
 def bounds(draw: random.Random) -> Command:
@@ -197,7 +198,8 @@ def bounds(draw: random.Random) -> Command:
         return check(*(f"{key}={value}" for key in draw.sample(_number_keys(), draw.randint(1, 2))))
     if use == 1:
         return translate("run", "valid.en", *(part for option in draw.sample(OPTIONS, draw.randint(1, 2))
-                                             for part in (option, value)))
+                                             for part in (f"{option}{value}".split() if option.endswith("=")
+                                                          else (option, value))))
     if use == 2:                                                                # a signed bundle that lies
         path = Path("run/best") / draw.choice(["recipe.yaml", "metadata.json"])
         text = path.read_text()

@@ -159,8 +159,8 @@ def test_what_a_model_cannot_point_at_is_refused(folder):
     train(recipe, folder / "run")
     translator = Translator.load(folder / "run")
     assert translator.translate([line(range(12))])
-    with pytest.raises(CorpusError, match="begins with '0 1 2 3 4 5 6 7 8 9 10 11 12' has 13 words; this model points "
-                                          "at 12 at most"):
+    with pytest.raises(CorpusError, match="begins with '0 1 2 3 4 5 6 7 8 9 10 11 12' has 13 words, but this model "
+                                          "accepts at most 12"):
         translator.translate([line(range(3)), line(range(13))])
     with pytest.raises(CorpusError, match="'4 1' cannot be scored: '4' is not a position in a source of 3 words"):
         translator.score([("7 8 9", "1 2"), ("7 8 9", "4 1")])

@@ -22,7 +22,8 @@ from seq2seq.analysis.alignment import (
 from seq2seq.analysis.attention_weights import KINDS, Kind, attention_maps
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.translation.translator import ReportProgress, Translator
+from seq2seq.translation.line_translator import ReportProgress
+from seq2seq.translation.translator import Translator
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class CorpusChecker:
     """
 
     def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
-        """Train on sampled blocks. There are two translation tables; each scores pairs that it was not trained on."""
+        """Train on sampled blocks. Of two translation tables, each scores the pairs that it was not trained on."""
         # Shuffled, because TranslationTable uses only the first pairs of a large sample, and these should not all come
         # from the beginning of the corpus.
         self._blocks = [blocks[index] for index in np.random.default_rng(1).permutation(len(blocks))]

@@ -15,8 +15,8 @@ from seq2seq.json_reader import parse_json
 from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
 
 if TYPE_CHECKING:
+    from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.rescoring import Rescored
-    from seq2seq.translation.translator import Translation
 
 # Number of input lines that are read before their translations are sorted by length into batches. More lines need more
 # memory, and the output then appears later.
@@ -85,7 +85,7 @@ def _records(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]
     Raises:
         CorpusError: a line is not such an object.
     """
-    from seq2seq.translation.translator import Translation
+    from seq2seq.translation.line_translator import Translation
 
     for line in lines:
         where = f"{lines.name}:{line.number}"

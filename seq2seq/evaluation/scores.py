@@ -4,7 +4,7 @@ sacreBLEU scores the translations on raw text, because BLEU scores are comparabl
 settings (Post 2018, arXiv:1804.08771). Likewise, perplexities are comparable only with the same unit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,11 @@ from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
+    from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.translator import Translator
 
+Translate = Callable[..., "list[list[Translation]]"]
+"""Function with the arguments and results of `Translator.translate`."""
 METRICS = ("bleu", "chrf", "ter")
 """Default metrics of translations. A fourth metric is `exact`, the share of exact matches."""
 MAX_TOKENIZED_SHARE = 0.2
@@ -104,26 +107,32 @@ def score_files(
 
 
 def score_pairs(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS,
+    translate: Translate | None = None,
 ) -> dict[str, Score]:
     """Return the scores of a model on sentence pairs.
 
-    metrics: metrics of `corpus_scores`, for which the sources are translated, and perplexities of the targets.
+    Args:
+        metrics: metrics of `corpus_scores` and perplexities. If there are only perplexities, nothing is translated.
+        translate: function that translates the sources; None: `translator.translate`. Distributed training passes one
+            that divides the lines among the ranks.
     Raises:
         CorpusError, UserError: as corpus_scores and perplexities.
     """
-    perplexity_metrics = [metric for metric in metrics if metric in PERPLEXITY_UNITS]
-    translation_metrics = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
-    scores = perplexities(translator, pairs, perplexity_metrics) if perplexity_metrics else {}
-    return scores | (_translation_scores(translator, pairs, translation_metrics) if translation_metrics else {})
+    of_likelihood = [metric for metric in metrics if metric in PERPLEXITY_UNITS]
+    of_text = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
+    scores = perplexities(translator, pairs, of_likelihood) if of_likelihood else {}
+    if of_text:
+        scores |= _translated(translator, pairs, of_text, translate or translator.translate)
+    return scores
 
 
-def _translation_scores(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str]
+def _translated(
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str], translate: Translate
 ) -> dict[str, Score]:
     with console.progress("translating", len(pairs)) as advance:
-        translations = translator.translate([source for source, _ in pairs], progress=advance)
-    hypotheses = [best.text for best, *_ in translations]
+        found = translate([source for source, _ in pairs], progress=advance)
+    hypotheses = [best.text for best, *_ in found]
     references = [target for _, target in pairs]
     return corpus_scores(hypotheses, [references], translator.languages.target, metrics,
                          precision=translator.precision)
@@ -144,7 +153,7 @@ def perplexities(
     from seq2seq.model.loss import perplexity  # imported here because it imports torch, which BLEU does not need
 
     tokenizer = translator.tokenizers.target
-    kept = translator.within_reach(pairs)
+    kept = translator.scorable_pairs(pairs)
     if not kept:
         raise CorpusError("There is nothing to evaluate: there are no lines, or all of them have more than "
                           f"{translator.max_positions - 1} pieces, the limit of the model.")
@@ -168,12 +177,15 @@ def perplexities(
 
 
 def evaluate_tests(
-    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None
+    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None,
+    translate: Translate | None = None,
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of each of the recipe's test sets, without cleaning.
 
     Args:
-        metrics: metrics to compute. None: the metrics of the recipe.
+        metrics: None: the recipe's.
+        translate: see `score_pairs`.
+
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
     """
@@ -182,7 +194,8 @@ def evaluate_tests(
         name: [(source, target) for _, source, target in read_pairs(recipe, spec)]
         for name, spec in recipe.data.test.items()
     }
-    return {name: score_pairs(translator, pairs, metrics or recipe.measures) for name, pairs in tests.items()}
+    metrics = metrics or recipe.measures
+    return {name: score_pairs(translator, pairs, metrics, translate) for name, pairs in tests.items()}
 
 
 def require_metrics(metrics: Sequence[str], language: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,6 @@ from seq2seq.interop.parity import (
 )
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.interface import Engine
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
 from seq2seq.recipe.yaml_document import read_yaml, write_yaml
@@ -35,8 +35,8 @@ from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.directories import read_file
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
-from seq2seq.translation.search_setup import Decoding, Found, Part
-from seq2seq.translation.translator import PairScore, Translator
+from seq2seq.translation.line_translator import LineTranslator, PairScore
+from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
@@ -246,30 +246,38 @@ def readme(exportable: Exportable, quantization: str) -> str:
 # Translation
 
 
-@dataclass(frozen=True)
-class _ExternalEngine:
-    """Engine properties of a model that CTranslate2 runs; its search does not call `step`."""
-
-    max_positions: int
-    precision: str
-
-
-class CTranslate2Translator(Translator):
-    """`Translator` whose search and scoring run in CTranslate2, limited to the options that CTranslate2 supports.
+@dataclass(frozen=True, eq=False, repr=False)
+class CTranslate2Translator(LineTranslator):
+    """`LineTranslator` whose search and scoring run in CTranslate2, limited to the options that CTranslate2 supports.
 
     Scores of translations are higher than those of the original model by about 1e-4, because CTranslate2 excludes
     suppressed tokens from the softmax. A translation that does not end is cut at the original's length limit.
+
+    translator: `ctranslate2.Translator`. recipe: recipe of the exported model.
     """
 
-    def __init__(self, translator: Any, tokenizers: Tokenizers, recipe: Recipe) -> None:
-        """See `open`, which loads the arguments from a directory."""
-        engine = cast(Engine, _ExternalEngine(recipe.model.max_positions, translator.compute_type))
-        max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
-        super().__init__(engine, tokenizers, recipe.languages, recipe.decoding, max_pieces,
-                         torch_device(translator.device))
-        self.translator = translator
-        self.suppressed = [[piece] for piece in tokenizers.target.pieces(tokenizers.target.never_generated_ids)]
-        self.ids = {piece: index for index, piece in enumerate(pieces(tokenizers.target))}
+    translator: Any
+    recipe: Recipe
+
+    @property
+    def precision(self) -> str:
+        """Number format of the computation."""
+        return str(self.translator.compute_type)
+
+    @property
+    def max_positions(self) -> int:
+        """Maximum length of a sentence in tokens, `</s>` included."""
+        return self.recipe.model.max_positions
+
+    @cached_property
+    def suppressed(self) -> list[list[str]]:
+        """Sequences that must not occur in a translation."""
+        return [[piece] for piece in self.tokenizers.target.pieces(self.tokenizers.target.never_generated_ids)]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Ids of the target vocabulary by piece."""
+        return {piece: index for index, piece in enumerate(pieces(self.tokenizers.target))}
 
     @staticmethod
     def open(directory: Path, device: str = "cpu", precision: str = "auto", threads: int | None = None,
@@ -305,17 +313,19 @@ class CTranslate2Translator(Translator):
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
         tokenizers = Tokenizers.from_files(files, str(directory))
         _require_same_pieces(directory, tokenizers)
-        return CTranslate2Translator(loaded, tokenizers, recipe)
+        max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
+        return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, max_pieces,
+                                     torch_device(loaded.device), True, loaded, recipe)
 
-    def search_parts(self, parts: Sequence[Part], asked: Decoding,
-                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[Found]]:
-        """See `Translator.search_parts`. Raises RequestError if CTranslate2 lacks an option or constraint."""
-        self._require_supported(parts, asked.options)
-        options = asked.options
+    def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
+                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
+        """See `LineTranslator.search_parts`. Raises RequestError if CTranslate2 lacks a requested option."""
+        options = setup.decoding
+        self._require_supported(parts, options)
         sources = [self.tokenizers.source.pieces(ids) for ids in
                    self.tokenizers.source.encode([part.text for part in parts])]
-        limits = asked.limits(parts, np.array([len(source) for source in sources]), self.max_positions)
-        found: list[list[Found]] = [[] for _ in parts]
+        limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
+        found: list[list[PartTranslation]] = [[] for _ in parts]
         lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
         for length in np.unique(lengths):
             indices = np.flatnonzero(lengths == length)
@@ -329,15 +339,15 @@ class CTranslate2Translator(Translator):
                 suppress_sequences=self.suppressed)
             for index, result in zip(indices, results, strict=True):
                 # A hypothesis that has not ended is as long as the maximum of this call; cut it at its own limit.
-                hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, asked)
+                hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, setup)
                               for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
-                found[index] = list(map(Found, hypotheses, asked.texts(hypotheses)))
+                found[index] = list(map(PartTranslation, hypotheses, setup.texts(hypotheses)))
             progress(indices)
         return found
 
     def score(self, pairs: Sequence[tuple[str, str]], progress: Callable[[int], None] | None = None
               ) -> list[PairScore]:
-        """See `Translator.score`."""
+        """See `LineTranslator.score`."""
         sources, targets = ([side.pieces(ids) for ids in side.encode(lines)] for side, lines in (
             (self.tokenizers.source, [source for source, _ in pairs]),
             (self.tokenizers.target, [target for _, target in pairs])))
@@ -347,8 +357,8 @@ class CTranslate2Translator(Translator):
             progress(len(pairs))
         return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]
 
-    def _hypothesis(self, hypothesis: list[str], score: float, asked: Decoding) -> Hypothesis:
-        divisor = asked.normaliser(len(hypothesis) + 1)
+    def _hypothesis(self, hypothesis: list[str], score: float, setup: SearchSetup) -> Hypothesis:
+        divisor = setup.length_penalty(len(hypothesis) + 1)
         return Hypothesis([self.ids[piece] for piece in hypothesis], score * divisor, score)
 
     def _require_supported(self, parts: Sequence[Part], options: DecodingSection) -> None:

@@ -25,7 +25,7 @@ from seq2seq.interop.parity import (
 from seq2seq.model.load_model import stored_weights
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
-from seq2seq.translation.translator import PairScore, Translation
+from seq2seq.translation.line_translator import PairScore, Translation
 
 # Both libraries compute the same in fp32; only the order of sums, and so their rounding, differs.
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)

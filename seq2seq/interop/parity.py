@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, Unpack
@@ -25,7 +25,8 @@ from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
 from seq2seq.storage.directories import make_directories, recover, replace_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.translation.translator import PairScore, Translation, Translator
+from seq2seq.translation.line_translator import PairScore, Translation
+from seq2seq.translation.translator import Translator
 
 REPORT = "parity.json"
 MAX_LISTED_DIFFERENCES = 5
@@ -158,11 +159,9 @@ def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[
 
 def translator_with_exported_decoding(path: Path, exportable: Exportable) -> Translator:
     """Return this package's translator of the model, with the exported `decoding`; log what is left out of it."""
-    ours = Translator.load(path, "cpu", "fp32")
-    ours.decoding = exportable.recipe.decoding
     if exportable.note:
         console.print_message(exportable.note)
-    return ours
+    return replace(Translator.load(path, "cpu", "fp32"), decoding=exportable.recipe.decoding)
 
 
 def inference_copy(model: Model) -> Transformer:
@@ -219,7 +218,7 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
                               batch_tokens=ours.decoding.batch_tokens).model_dump()
     our_texts, their_texts = (
         [best.text for best, *_ in translator.translate(lines, **options)] for translator in (ours, theirs))
-    pairs = ours.within_reach(list(zip(lines, our_texts, strict=True)))
+    pairs = ours.scorable_pairs(list(zip(lines, our_texts, strict=True)))
     score_gaps = [(abs(our_score.log_probability - their_score.log_probability), our_score.tokens)
                   for our_score, their_score in zip(ours.score(pairs), theirs.score(pairs), strict=True)]
     triples = zip(lines, our_texts, their_texts, strict=True)
@@ -231,7 +230,7 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
 
 
 def _gap(ours: Translator, source: str, our_text: str, their_text: str) -> float | None:
-    pairs = ours.within_reach([(source, our_text), (source, their_text)])
+    pairs = ours.scorable_pairs([(source, our_text), (source, their_text)])
     scores = [score.log_probability / score.tokens**ours.decoding.length_penalty for score in ours.score(pairs)]
     return scores[0] - scores[1] if len(scores) == 2 else None
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from seq2seq.recipe.base_section import Section
     from seq2seq.recipe.data_section import Cleaning, Corpus, Data
     from seq2seq.recipe.decoding_section import DecodingOptions, DecodingSection
-    from seq2seq.recipe.loading import load_recipe, parse_recipe
+    from seq2seq.recipe.loading import load_recipe, parse_recipe, read_decoding_overrides
     from seq2seq.recipe.messages import decoding_with
     from seq2seq.recipe.model_section import Metric, ModelSection
     from seq2seq.recipe.recipe_differences import LINE_LIMIT_KEY, MAY_CHANGE_ON_RESUME, Difference, differences
@@ -25,7 +25,7 @@ _MODULES = {
     "Metric": "model_section", "ModelSection": "model_section", "Recipe": "schema", "Section": "base_section",
     "TokenizerSection": "schema", "TrainingSection": "training_section", "decoding_with": "messages",
     "differences": "recipe_differences", "load_recipe": "loading", "parse_recipe": "loading",
-    "recipe_reference": "reference_page", "recipe_schema": "reference_page",
+    "read_decoding_overrides": "loading", "recipe_reference": "reference_page", "recipe_schema": "reference_page",
 }
 __all__ = [
     "LINE_LIMIT_KEY",
@@ -48,6 +48,7 @@ __all__ = [
     "differences",
     "load_recipe",
     "parse_recipe",
+    "read_decoding_overrides",
     "recipe_reference",
     "recipe_schema",
 ]

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from seq2seq.errors import RecipeError
-from seq2seq.recipe.messages import explain, format_value
+from seq2seq.recipe.decoding_section import DecodingSection
+from seq2seq.recipe.messages import explain, format_value, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
@@ -127,6 +128,33 @@ def _read_overrides(overrides: Sequence[str], diagnostics: list[Diagnostic]) -> 
         elif not setting.diagnostics:
             settings.append((key, setting))
     return settings
+
+
+def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the keys of the `decoding` section that `--set decoding.KEY=VALUE` options set, with their values.
+
+    The values are not checked; `decoding_with` does so.
+
+    Raises:
+        RecipeError: lists all errors, one per line: other keys, or values that are not YAML.
+    """
+    diagnostics: list[Diagnostic] = []
+    values = {}
+    for key, setting in _read_overrides(overrides, diagnostics):
+        if key[0] != "decoding":
+            message = ("only keys of the decoding section can be set here, such as decoding.beam_size=1."
+                       f"{similar_key(key) if len(key) == 1 else ''}")
+        elif len(key) != 2:
+            message = "expected decoding.KEY=VALUE, such as decoding.beam_size=1"
+        elif key[1] not in DecodingSection.model_fields:
+            message = f"unknown key.{similar_key(key)}"
+        else:
+            values[str(key[1])] = setting.value
+            continue
+        diagnostics.append(Diagnostic(setting.location(()), message))
+    if diagnostics:
+        raise _error(diagnostics, overrides)
+    return values
 
 
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:

@@ -89,14 +89,15 @@ def _option_message(detail: ErrorDetails, options: dict[str, Any], name_of: Call
         close = difflib.get_close_matches(name, known, n=1)
         meant = f" Did you mean '{close[0]}'?" if close else ""
         return f"{name}: there is no such option.{meant} The options are {', '.join(known)}."
-    return f"{name_of(name)}{''.join(f'[{index}]' for index in indices)}: {_text(detail, detail['loc'], options)}"
+    text = _text(detail, ("decoding", *detail["loc"]), {"decoding": options})
+    return f"{name_of(name)}{''.join(f'[{index}]' for index in indices)}: {text}"
 
 
 def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     """Return the message for one of pydantic's errors, without its location. recipe: the unvalidated values."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx") or {}
     if kind == "extra_forbidden":
-        return f"unknown key.{_similar_key(key)}"
+        return f"unknown key.{similar_key(key)}"
     if kind == "missing":
         return f"missing. {_documentation(key)}".strip()
     if kind == "value_error":
@@ -172,8 +173,8 @@ def _hint(kind: str, value: Any, context: dict[str, Any]) -> str:
     return ""
 
 
-def _similar_key(key: Key) -> str:
-    """Return a hint that names a similar key in this section, or else the same key in another section."""
+def similar_key(key: Key) -> str:
+    """Suggest the key that was probably meant: a similar one in this section, else the same one in another section."""
     section = section_at(key[:-1])
     name = str(key[-1])
     close = difflib.get_close_matches(name, section.model_fields if section else [], n=1)

@@ -22,7 +22,9 @@ from seq2seq import console
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
-from seq2seq.translation.translator import ReportProgress, Translation, Translator, numbered
+from seq2seq.translation.line_translator import ReportProgress, Translation
+from seq2seq.translation.requests import Request, number_requests
+from seq2seq.translation.translator import Translator
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -145,22 +147,16 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
         dist.destroy_process_group()
 
 
-class DistributedTranslator(Translator):
-    """Translator that divides the lines among all ranks. Every rank returns all translations."""
-
-    def __init__(self, translator: Translator, group: ProcessGroup) -> None:
-        self.__dict__.update(vars(translator))
-        self.group = group
-
-    def translate(self, lines: Sequence[Any], *, progress: ReportProgress | None = None,
-                  **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
-        """See `Translator.translate`."""
-        # Sorted by length first, so that all ranks get lines of similar lengths.
-        requests = list(numbered(lines))
-        order = sorted(range(len(requests)), key=lambda number: len(requests[number].text))
-        own_requests = [requests[number] for number in self.group.shard(order)]
-        translations = self.group.gather(super().translate(own_requests, progress=progress, **decoding))
-        return [translations[index] for index in np.argsort(order)] if order else []
+def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Request], *,
+                           progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                           ) -> list[list[Translation]]:
+    """Translate lines as `Translator.translate`, each rank its share; return all translations on every rank."""
+    # Sorted by length before they are shared, so that all ranks have equal work.
+    requests = list(number_requests(lines))
+    order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
+    share = [requests[index] for index in group.shard(order)]
+    translations = group.gather(translator.translate(share, progress=progress, **decoding))
+    return [translations[index] for index in np.argsort(order)] if order else []
 
 
 @contextmanager

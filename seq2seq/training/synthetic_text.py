@@ -27,7 +27,7 @@ from seq2seq.storage.atomic import sync
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.checksums import journal_path, read_journal, write_journal
 from seq2seq.storage.directories import read_metadata
-from seq2seq.translation.search_setup import Request
+from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 
 BLOCK_LINES = 8192

@@ -45,7 +45,7 @@ from seq2seq.storage.checkpoints import (
 from seq2seq.storage.locks import lock_run
 from seq2seq.storage.run_directory import Log, NoLog, check_and_store_recipe, recipe_checksum, rename_old_run
 from seq2seq.storage.tokenizer_files import checksums_of
-from seq2seq.training.distributed import SINGLE_PROCESS, DistributedTranslator, ProcessGroup, join_process_group
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
 from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, require_convergence, roll_back
 from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
 from seq2seq.training.learning_curves import draw_curves
@@ -429,7 +429,9 @@ class Training:
         self.group.barrier()                                            # until the best model is written
         best = load_bundle(self.run / BEST)
         with self._use_weights([best.weights[name].to(self.device) for name in self.names]):
-            scores = evaluate_tests(DistributedTranslator(self._translator(), self.group), self.recipe)
+            translator = self._translator()
+            scores = evaluate_tests(translator, self.recipe,
+                                    translate=partial(translate_on_all_ranks, translator, self.group))
         if not self.group.is_main:
             return scores
         if best.recipe_text != self.recipe.to_yaml():                           # for example, other decoding options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training.distributed import DistributedTranslator, ProcessGroup
+from seq2seq.training.distributed import ProcessGroup, translate_on_all_ranks
 from seq2seq.translation.translator import Translator
 
 VALIDATION_METRICS = ("bleu", "chrf", "exact")
@@ -96,8 +97,8 @@ class Validation:
         if math.isnan(total):                                                   # inf is allowed: p can be 0 with entmax
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATION_METRICS]
-        distributed = DistributedTranslator(translator, group)
-        return ValidationResult(total / tokens, score_pairs(distributed, self.pairs[:section.valid_sentences], metrics))
+        return ValidationResult(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], metrics,
+                                                    partial(translate_on_all_ranks, translator, group)))
 
 
 def require_held_out(recipe: Recipe) -> None:

@@ -335,10 +335,10 @@ def test_a_model_without_attention_is_refused(run, monkeypatch):
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--output", "page.pdf"), "--output page.pdf: the name must end in .html for a page or in .png"),
     (("--output", "page.html", "--layer", "3"), "--layer 3: the cross attention of this model has layers 1 to 2."),
-    (("--output", "page.html", "--layer", "0"), "--layer 0: say a number from 1, or all."),
+    (("--output", "page.html", "--layer", "0"), "--layer 0: expected a number of at least 1, or all."),
     (("--output", "page.html", "--head", "4"),
      "--head 4: each layer of this model has heads 1 to 3. Choose one, or mean."),
-    (("--output", "page.html", "--head", "best"), "--head best: say a number from 1, or mean, or all."),
+    (("--output", "page.html", "--head", "best"), "--head best: expected a number of at least 1, or mean, or all."),
     (("--output", "page.html", "--layer", "2", "--kind", "encoder"), "has only layer 1."),
     (("--output", "page.html", "--source", "  "), "--source is empty: give one sentence."),
     (("--output", "page.html", "--target", "a\nb"), "--target has several lines: give one sentence."),
@@ -404,7 +404,7 @@ def test_alignment_settings_come_from_the_metadata_unless_options_override_them(
 @pytest.mark.parametrize(("source", "target", "arguments", "message"), [
     (["a"], ["a", "b"], (), "s has 1 lines, t has 2. They must match line by line"),
     (["a"], ["b"], ("--layer", 3), "--layer 3: the cross attention of this model has layers 1 to 2."),
-    (["a"], ["b"], ("--head", "all"), "--head all: say a number from 1, or mean."),
+    (["a"], ["b"], ("--head", "all"), "--head all: expected a number of at least 1, or mean."),
     (["a", "x" * 70], ["b", "b"], (), "s:2: 7"),
 ])
 def test_invalid_arguments_of_align_are_refused(run, source, target, arguments, message):

@@ -234,7 +234,7 @@ def test_a_run_that_another_process_has_is_an_error(directory):
 
 
 def test_a_lock_that_cannot_be_opened_for_writing_is_an_error(directory):
-    Path("run/.lock").mkdir(parents=True)                                       # cannot be opened, as another user's
+    Path("run/.lock").mkdir(parents=True)                                       # cannot be opened for writing
     assert "run/.lock cannot be written: Is a directory" in errors()
 
 

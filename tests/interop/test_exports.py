@@ -24,7 +24,8 @@ from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.tokenizers.tokenizer import train_tokenizers
-from seq2seq.translation.translator import PairScore, Translator
+from seq2seq.translation.line_translator import PairScore
+from seq2seq.translation.translator import Translator
 from tests.marian_models import ENGLISH, GERMAN, make
 
 for package in ("transformers", "ctranslate2"):

@@ -157,7 +157,7 @@ def test_the_target_language_can_be_chosen_at_import(multilingual, capsys):
     assert "begin each line with one of >>eng<<, >>fra<<" in capsys.readouterr().err
     assert main([*arguments, str(multilingual / "french"), "--target-language", "fra"]) == 0
     assert main([*arguments, str(multilingual / "french")]) == 2
-    assert "french is a bundle already" in capsys.readouterr().err
+    assert "french is an existing bundle" in capsys.readouterr().err
     every, french = (Translator.load(multilingual / name, "cpu", "fp32") for name in ("all", "french"))
     assert french.languages.target == "fra"
     assert french.tokenizers.source.encode(["ein Hund"]) == every.tokenizers.source.encode([">>fra<< ein Hund"])

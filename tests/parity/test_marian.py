@@ -6,7 +6,9 @@ import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model.transformer import Transformer
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 transformers = pytest.importorskip("transformers")
@@ -135,8 +137,8 @@ def translated_by_us(model, sources, length_penalty):
     ids, offsets, _ = EncodedSide.from_lists(sources).gather(np.arange(len(sources)))
     found = search(
         model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), int(np.diff(offsets).max()),
-        beam_size=BEAM_SIZE, max_lengths=[MAX_LENGTH] * len(sources), normaliser=power_normaliser(length_penalty),
-        n_best=BEAM_SIZE, banned=[START_ID, UNKNOWN_ID],
+        [MAX_LENGTH] * len(sources), SearchOptions(BEAM_SIZE, power_length_penalty(length_penalty), n_best=BEAM_SIZE,
+                                                banned_ids=[START_ID, UNKNOWN_ID]),
     )
     return [[(TO_MARIAN[[*hypothesis.tokens, END_ID]].tolist(), hypothesis.score) for hypothesis in best]
             for best in found]

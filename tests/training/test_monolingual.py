@@ -366,9 +366,9 @@ def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("translate", "MODEL", "valid.en"), "this is a language model, which translates nothing"),
+    (("translate", "MODEL", "valid.en"), "this is a language model, which cannot translate"),
     (("score", "MODEL", "valid.en", "train.en"), "is a language model, which scores a single text; leave train.en out"),
-    (("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"), "which translates nothing"),
+    (("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"), "which cannot translate"),
     (("evaluate", "MODEL", "--text", "valid.en", "--reference", "train.en"), "leave the other files out"),
     (("evaluate", "MODEL", "--text", "nowhere.en"), "nowhere.en cannot be read"),
 ])
