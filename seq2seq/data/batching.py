@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """Target id of positions that only fill a fixed shape; loss and metrics ignore it."""
 
 # Multiples that the numbers of tokens and sentences of a batch are rounded up to on a CPU.
@@ -224,7 +224,7 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
     if fill is not None:
         source_tail, target_tail = _tail_lengths(len(source), len(target), len(indices), fill)
         source = _extend(source, END_ID, fill.source_tokens)
-        target = _extend(target, IGNORED, fill.target_tokens)
+        target = _extend(target, IGNORE_INDEX, fill.target_tokens)
         target_input = _extend(target_input, END_ID, fill.target_tokens)
         source_offsets = np.concatenate([source_offsets, source_offsets[-1] + np.cumsum(source_tail)])
         target_offsets = np.concatenate([target_offsets, target_offsets[-1] + np.cumsum(target_tail)])
