@@ -40,7 +40,7 @@ def size_model(recipe: Recipe, report: Report) -> None:
 
     from seq2seq.devices import choose_device, choose_dtype, configure_process, describe
     from seq2seq.model import build_model
-    from seq2seq.model.load_model import Undrawn
+    from seq2seq.model.load_model import SkipInitialization
 
     layers = max(recipe.model.encoder_layers, recipe.model.decoder_layers)
     if layers > MOST_LAYERS:
@@ -50,7 +50,7 @@ def size_model(recipe: Recipe, report: Report) -> None:
     if "auto" in sizes:                                                         # no text has shown yet what suits it
         return
     try:
-        with torch.device("meta"), Undrawn():                                   # shapes without memory
+        with torch.device("meta"), SkipInitialization():                                   # shapes without memory
             model = build_model(recipe.model, *sizes)
     except RuntimeError as error:                                               # the size of a matrix overflows
         report.errors.append(f"model: it is too large for any machine ({str(error).splitlines()[0]}). "

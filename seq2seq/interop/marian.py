@@ -18,7 +18,7 @@ from torch import Tensor
 from seq2seq.errors import FormatError
 from seq2seq.model import build_model
 from seq2seq.model.embedding import sinusoids
-from seq2seq.model.load_model import Undrawn
+from seq2seq.model.load_model import SkipInitialization
 from seq2seq.recipe import ModelSection
 from seq2seq.recipe.messages import explain
 from seq2seq.recipe.yaml_document import Document, Place
@@ -171,7 +171,7 @@ def weights_from(theirs: Mapping[str, Tensor], section: ModelSection, source_ids
                 raise FormatError(f"its positions {name} are not the sinusoids that Marian has.")
     if left:
         raise FormatError(f"it has weights that no Marian model has: {', '.join(sorted(left)[:5])}.")
-    with torch.device("meta"), Undrawn():                                       # shapes without memory
+    with torch.device("meta"), SkipInitialization():                                       # shapes without memory
         outline = dict(build_model(section, len(source_ids), len(target_ids)).named_parameters())
     for layer, parts in layers:
         rows, *columns = outline[layer.ours].shape

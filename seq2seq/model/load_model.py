@@ -20,7 +20,7 @@ FLOATING = ("F", "BF")
 """Prefixes of safetensors' floating-point dtypes: F64, F32, F16, F8_E4M3, BF16."""
 
 
-class Undrawn(TorchFunctionMode):
+class SkipInitialization(TorchFunctionMode):
     """Context that skips the random initialisation of weights, for models whose weights come from a file.
 
     On the meta device, torch's initialisation would import torch._dynamo and sympy, which takes a second.
@@ -60,7 +60,7 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
     bundle = load_bundle(resolve_model_path(path), require)
     assert recipe is not None and tokenizers is not None
-    with Undrawn():                                                             # `require` checked all weights
+    with SkipInitialization():                                                             # `require` checked all weights
         model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     model.load_state_dict(bundle.weights, strict=False)
     return model, recipe, tokenizers
@@ -77,7 +77,7 @@ def _described(bundle: Bundle) -> tuple[Recipe, Tokenizers]:
 def _outline(section: ModelSection, sizes: tuple[int, int], place: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's weights without allocating them. place: the recipe's path, for errors."""
     try:
-        with torch.device("meta"), Undrawn():
+        with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
     except (ValueError, RuntimeError, MemoryError) as error:                    # of the recipe's sizes
         raise CheckpointError(f"{place}: its model cannot be built: {str(error).splitlines()[0]} Restore the bundle "

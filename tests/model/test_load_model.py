@@ -16,7 +16,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model import build_model
-from seq2seq.model.load_model import Undrawn, read_model, stored_weights
+from seq2seq.model.load_model import SkipInitialization, read_model, stored_weights
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.storage import directories
 from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
@@ -256,7 +256,7 @@ MODELS: dict[str, dict[str, str]] = {
 def test_a_model_that_is_loaded_draws_no_random_number(options):
     section = ModelSection(d_model=12, num_heads=2, **options)
     before = torch.random.get_rng_state()
-    with Undrawn():
+    with SkipInitialization():
         loaded = build_model(section, 277, 277)
     assert torch.equal(torch.random.get_rng_state(), before)
     drawn = build_model(section, 277, 277)
@@ -271,9 +271,9 @@ def test_the_outline_of_any_model_is_drawn_without_the_compiler():
 import sys, torch
 from seq2seq.model import build_model
 from seq2seq.recipe import ModelSection
-from seq2seq.model.load_model import Undrawn
+from seq2seq.model.load_model import SkipInitialization
 for options in {list(MODELS.values())}:
-    with torch.device("meta"), Undrawn():
+    with torch.device("meta"), SkipInitialization():
         build_model(ModelSection(d_model=12, num_heads=2, **options), 11, 11)
 assert not {{"torch._dynamo", "sympy"}} & set(sys.modules)
 """
