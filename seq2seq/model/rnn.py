@@ -131,7 +131,7 @@ class Source(NamedTuple):
     bias: Tensor
 
 
-def who_goes_on(sentences: Sentences) -> tuple[list[int], Tensor | None]:
+def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
     """Plan a recurrent pass over targets of different length.
 
     Finished sentences are removed when at least a quarter of the remaining ones have ended, because removal costs time,
@@ -262,7 +262,7 @@ class RecurrentModel(nn.Module):
         source = self.attention.start(memory, sentences_of_source)
         embedded = self.embedded_in(self._embed(self.target_embedding, batch.target_input))
         by_position = unpack(embedded[:, None, None], sentences)[0, :, 0]       # (sentences, longest_target, features)
-        going_on, order = who_goes_on(sentences)
+        going_on, order = plan_active_rows(sentences)
         if order is not None:
             by_position, hidden = by_position.index_select(0, order), hidden.index_select(2, order)
             source = Source(*(part.index_select(0, order) for part in source))
