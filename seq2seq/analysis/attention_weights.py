@@ -74,7 +74,7 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
                  for weights in positions]
         cross.append(torch.cat(whole, 2))
     source, target = (
-        Sentences.from_offsets(offsets, longest).real[:, None, :, None]         # True = a query
+        Sentences.from_offsets(offsets, longest).token_mask[:, None, :, None]         # True = a query
         for offsets, longest in ((batch.source_offsets, batch.longest_source),
                                  (batch.target_offsets, batch.longest_target)))
     return AttentionMaps([weights * source for weights in encoder], [weights * target for weights in decoder],

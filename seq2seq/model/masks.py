@@ -15,7 +15,7 @@ def may_see(query_sentences: Sentences, key_sentences: Sentences, causal: bool, 
 
     Arguments: as in `attention`.
     """
-    seen = key_sentences.real[:, None, None, :]
+    seen = key_sentences.token_mask[:, None, None, :]
     if not causal and window is None:
         return seen
     device = seen.device

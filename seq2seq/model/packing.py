@@ -42,7 +42,7 @@ class Sentences:
     # attention computes them once per batch and shares them between all layers.
 
     @cached_property
-    def real(self) -> Tensor:
+    def token_mask(self) -> Tensor:
         """(sentences, longest) bool, True = a real token."""
         within = torch.arange(self.longest, device=self.offsets.device)
         return within < self.offsets.diff()[:, None]
@@ -56,7 +56,7 @@ class Sentences:
     def slots(self) -> Tensor:
         """(sentences, longest) int64, index of the token at each padded position; padding repeats token 0."""
         within = torch.arange(self.longest, device=self.offsets.device)
-        return ((self.offsets[:-1, None] + within) * self.real).long()
+        return ((self.offsets[:-1, None] + within) * self.token_mask).long()
 
     @cached_property
     def sentence(self) -> Tensor:
@@ -83,8 +83,8 @@ class Sentences:
         return self._remembered("packing", parts, heads, places)
 
     def real_as(self, dtype: torch.dtype) -> Tensor:
-        """`real` as numbers, (sentences, 1, longest, 1)."""
-        return self._remembered("real", dtype, None, lambda: self.real[:, None, :, None].to(dtype))
+        """`token_mask` as numbers, (sentences, 1, longest, 1)."""
+        return self._remembered("real", dtype, None, lambda: self.token_mask[:, None, :, None].to(dtype))
 
     def _numbers(self, count: int) -> Tensor:
         return torch.arange(count, device=self.offsets.device)

@@ -98,7 +98,7 @@ class SourceAttention(nn.Module):
         """Prepare the annotations, (source_tokens, units), for `forward`."""
         heads = (memory.shape[0], 1, self.num_heads, -1)
         keys, values = unpack(torch.cat([self.key(memory).view(heads), memory.view(heads)], 1), sentences)
-        return Source(keys, values, bias_of(sentences.real[:, None, None], memory.dtype))
+        return Source(keys, values, bias_of(sentences.token_mask[:, None, None], memory.dtype))
 
     def weights(self, query: Tensor, source: Source) -> Tensor:
         """Attention weights: (rows, units) -> (sentences, heads, rows of a sentence, longest_source)"""

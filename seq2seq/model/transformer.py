@@ -259,7 +259,7 @@ class Transformer(nn.Module):
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory = self.encode(source, sentences)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
-        seen = torch.zeros_like(sentences.real, dtype=memory.dtype).masked_fill_(~sentences.real, -math.inf)[:, None]
+        seen = torch.zeros_like(sentences.token_mask, dtype=memory.dtype).masked_fill_(~sentences.token_mask, -math.inf)[:, None]
         state = TransformerState.begin(caches, seen, self.num_heads, keep_attention)
         return replace(state, copied=self.copying.start(memory, source, sentences)) if self.copying else state
 

@@ -27,7 +27,7 @@ def test_every_layer_is_seen_in_its_place(maps):
 
 def test_rows_are_distributions_over_real_keys_and_zero_elsewhere(maps, make_batch):
     batch = make_batch()
-    source, target = (Sentences.from_offsets(offsets, longest).real for offsets, longest in
+    source, target = (Sentences.from_offsets(offsets, longest).token_mask for offsets, longest in
                       ((batch.source_offsets, 7), (batch.target_offsets, 11)))
     for layers, queries, keys in ((maps.encoder, source, source), (maps.decoder, target, target),
                                   (maps.cross, target, source)):

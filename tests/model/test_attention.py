@@ -222,7 +222,7 @@ def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():
     sentences = sentences_of((5, 2))
     keys, values = layer.start(torch.randn(7, D_MODEL, dtype=torch.float64), sentences)
     hidden = torch.randn(6, D_MODEL, dtype=torch.float64)                       # (sentences * 3, d_model)
-    bias = torch.zeros(2, 1, 5, dtype=torch.float64).masked_fill(~sentences.real[:, None], -math.inf)
+    bias = torch.zeros(2, 1, 5, dtype=torch.float64).masked_fill(~sentences.token_mask[:, None], -math.inf)
     bias = bias[:, None].repeat(1, HEADS, 1, 1)
     weights = layer.weights(hidden, keys, bias)                                 # (rows, heads, longest_source)
     assert weights.shape == (6, HEADS, 5)
@@ -338,7 +338,7 @@ def test_what_may_not_be_seen_has_no_weight(score, normalize, hard):
     cross = CrossAttention(D_MODEL, HEADS, score, normalize, hard).double()
     weights = cross.weights_of(hidden, memory, sentences, memory_sentences)
     assert weights.shape == (4, HEADS, 7, 11)
-    beyond = ~memory_sentences.real[:, None, None].expand_as(weights)
+    beyond = ~memory_sentences.token_mask[:, None, None].expand_as(weights)
     assert weights[beyond].eq(0).all() and weights.sum() > 0
     own = SelfAttention(D_MODEL, HEADS, score, normalize, window=2).double()
     weights = own.weights_of(hidden, sentences, causal=True)

@@ -34,7 +34,7 @@ def test_every_token_knows_its_position_in_its_sentence():
 
 
 def test_true_in_the_mask_means_a_real_token():
-    assert sentences_of((2, 3)).real.tolist() == [[True, True, False], [True, True, True]]
+    assert sentences_of((2, 3)).token_mask.tolist() == [[True, True, False], [True, True, True]]
 
 
 def test_unpacking_puts_every_token_at_its_sentence_and_position():
@@ -78,7 +78,7 @@ def test_gradients_of_pack_equal_those_of_plain_indexing(lengths):
     sentences = sentences_of(lengths)
     arriving = torch.randn(sum(lengths), FEATURES)
     (gradient,) = torch.autograd.grad(plain_pack(padded, sentences), padded, arriving)
-    (expected,) = torch.autograd.grad(padded[sentences.real], padded, arriving)
+    (expected,) = torch.autograd.grad(padded[sentences.token_mask], padded, arriving)
     assert torch.equal(gradient, expected)
 
 
