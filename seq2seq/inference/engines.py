@@ -1,4 +1,4 @@
-"""Choice of the engine that decodes with a model, by precision and hardware."""
+"""Select the engine that decodes with a model, by precision and hardware."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
     """Return an engine that decodes with a copy of `model`.
 
     Args:
-        precision: fp32, bf16, int8 (on a CPU), or auto: bf16 if the hardware has it, else fp32. If there is no C++
-            compiler, or the kernels do not support the model, int8 falls back to auto with a message; the engine's
-            `precision` is the one in use.
+        precision: "fp32", "bf16", "int8" (on a CPU), or "auto": bf16 if the hardware supports it, else fp32. If the
+            kernels do not support the model or cannot be compiled, int8 is replaced by auto with a message. The
+            engine's `precision` is the precision in use.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
-    chosen = choose_precision(precision, device)
-    if chosen == "int8":
-        refusal, chosen = Int8Engine.refusal(model), choose_precision("auto", device)
-        if refusal is not None:
-            _say_once(f"int8 is for Transformers with the usual attention; this model {refusal}: translating in "
-                      f"{chosen}")
+    selected = choose_precision(precision, device)
+    if selected == "int8":
+        obstacle, selected = Int8Engine.obstacle(model), choose_precision("auto", device)
+        if obstacle is not None:
+            _say_once(f"int8 is not available for this model, because it {obstacle}; translating in {selected} instead")
         elif (compiled := _kernels()) is not None:
             assert isinstance(model, Transformer)
             return Int8Engine(model, compiled)
-    return EagerEngine(model, chosen, device)
+    return EagerEngine(model, selected, device)
 
 
 @cache
 def _kernels() -> Path | None:
-    """Return the compiled kernels, compiling them on first use; None, with a message, if that fails."""
+    """Return the path of the compiled kernels, which are compiled on first use; None, with a message, on failure."""
     try:
         return library()
     except CompilationError as error:

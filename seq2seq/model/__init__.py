@@ -1,4 +1,4 @@
-"""Models. `build_model` is the only place where a recipe meets layers."""
+"""Models. Only `build_model` maps the keys of a recipe to the arguments of the models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Model = Transformer | RecurrentModel | PointerNetwork | LanguageModel
 
 
 def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:
-    """Build the model of a recipe's `model` section, with parameters initialised from torch's random state.
+    """Build the model that a recipe's `model` section describes; torch's random state initialises the parameters.
 
     Raises:
         ValueError: all embeddings are tied, but the vocabularies differ in size.

@@ -2,7 +2,7 @@
 
 The decoder of Vaswani et al. 2017 (arXiv:1706.03762) without cross-attention, as in Liu et al. 2018
 (arXiv:1801.10198, section 4.2.3): log p(text) = sum_t log p(y_t | y_0, …, y_{t-1}), with `</s>` as the last token.
-It has the same interface as the translation models, and ignores the source.
+It has the same interface as the translation models and ignores the source.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import FeedForward, Residual
 
 CausalStep = Callable[[Tensor, LayerCache, int, Tensor], Tensor]
-"""See `CausalLayer.stepping`."""
+"""See `CausalLayer.make_step_function`."""
 
 
 class CausalLayer(nn.Module):
@@ -41,14 +41,14 @@ class CausalLayer(nn.Module):
 
     def forward(self, hidden: Tensor, sentences: Sentences) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model)"""
-        attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=True)
-        return self._feed_forward(self.self_residual.leave(hidden, attended))
+        attended = self.self_attention(self.self_residual.sublayer_input(hidden), sentences, causal=True)
+        return self._feed_forward(self.self_residual.add(hidden, attended))
 
-    def stepping(self) -> CausalStep:
-        """Return the function that computes one position of every row. See `SelfAttention.stepping`."""
-        attend, transform = self.self_attention.stepping(), self.feed_forward.stepping()
+    def make_step_function(self) -> CausalStep:
+        """Return the function that computes one position of every row. See `SelfAttention.make_step_function`."""
+        attend, transform = self.self_attention.make_step_function(), self.feed_forward.make_step_function()
         (enter, close), (enter_feed_forward, close_feed_forward) = (
-            residual.stepping() for residual in (self.self_residual, self.feed_forward_residual))
+            residual.make_step_function() for residual in (self.self_residual, self.feed_forward_residual))
 
         def step(hidden: Tensor, cache: LayerCache, slot: int, bias: Tensor) -> Tensor:
             taken = bias.shape[3]
@@ -59,20 +59,17 @@ class CausalLayer(nn.Module):
         return step
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
-        transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
-        return self.feed_forward_residual.leave(hidden, transformed)
+        transformed = self.feed_forward(self.feed_forward_residual.sublayer_input(hidden))
+        return self.feed_forward_residual.add(hidden, transformed)
 
 
 class LanguageModel(nn.Module):
     """Decoder-only Transformer with embedding and output layer. `build_model` builds it from a recipe.
 
     Args:
-        tied_embeddings: input and output share one matrix.
-        scale_embedding: e = sqrt(d_model) E[index].
-        positions: "sinusoidal" or "learned", counted from 0.
-        max_positions: tokens of the longest sentence.
-        score, normalize: of attention, see `attention.Weighing`.
-        window: number of earlier positions that self-attention may attend to; None: all.
+        tied_embeddings: the input embedding and the output layer share one matrix.
+        window: maximum number of earlier positions that a position attends to; None: no limit.
+        Other arguments: as in `Transformer`.
     """
 
     def __init__(
@@ -87,7 +84,7 @@ class LanguageModel(nn.Module):
         self.embedding, _, self.output_weight = embeddings(
             "all" if tied_embeddings else "none", vocab_size, vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size)) if output_bias else None
-        self.vocabulary: nn.Module | None = None                                # set by inference/eager.py
+        self.output_projection: nn.Module | None = None                         # set by inference/eager.py
         if positions == "learned":
             self.positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
         else:
@@ -115,32 +112,33 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
-        """See `interface.Seq2Seq.start`. The source only gives the number of texts.
+        """See `interface.Stepwise.start`. Only the number of sentences of the source is used.
 
         Raises:
-            ValueError: `keep_attention`: there is no attention over a source.
+            ValueError: `keep_attention` is true, but there is no attention over a source.
         """
         if keep_attention:
-            raise ValueError("a language model attends to no source")
+            raise ValueError("a language model has no attention over a source")
         sentences, heads = len(source_offsets) - 1, self.num_heads
         empty = self.embedding.new_zeros(sentences, heads, 0, self.d_model // heads)
         caches = tuple(LayerCache(empty, empty, empty, empty) for _ in self.layers)
-        seen = self.embedding.new_zeros(sentences, 1, 0)
-        return TransformerState.begin(caches, seen, heads, keep_attention)
+        return TransformerState.initial(caches, self.embedding.new_zeros(sentences, 1, 0), heads, keep_attention)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[CausalStep] | None = None) -> tuple[Tensor, TransformerState]:
-        """See `interface.Seq2Seq.step`. steps: results of each layer's `stepping`, to avoid calling it again."""
+        """See `interface.Stepwise.step`. steps: the step function of each layer; None: they are made in this call."""
         self._check_length(state.position + 1)
-        before = state.with_room()
-        after = before.extended()
+        before = state.with_reserved_slots()
+        after = before.with_next_position()
         hidden = self.embedding[last_tokens] * self.scale + self.positions[before.position]
         bias = after.target_bias(self.num_heads, self.window)
-        steps = steps or [cast(CausalLayer, layer).stepping() for layer in self.layers]
+        steps = steps or [cast(CausalLayer, layer).make_step_function() for layer in self.layers]
         for step, cache in zip(steps, after.caches, strict=True):
             hidden = step(hidden, cache, before.slots, bias)
-        return self.vocabulary(self.norm(hidden)) if self.vocabulary else self._logits(hidden).dense(), after
+        if self.output_projection:
+            return self.output_projection(self.norm(hidden)), after
+        return self._logits(hidden).dense(), after
 
     def _logits(self, hidden: Tensor) -> Logits:
         return Logits(self.norm(hidden), self.output_weight, self.output_bias)

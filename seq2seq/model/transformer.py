@@ -17,7 +17,7 @@ from seq2seq.model.attention import LAYER_GAIN, CrossAttention, SelfAttention, l
 from seq2seq.model.copy_mechanism import CopyHead
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
-from seq2seq.model.interface import Choices, Logits, Mixture
+from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.packing import Sentences
 
@@ -38,8 +38,8 @@ class FeedForward(nn.Module):
         projected: Tensor = self.outer(self.activation(self.inner(hidden)))
         return projected
 
-    def stepping(self) -> Callable[[Tensor], Tensor]:
-        """Return `forward` as a plain function, whose modules and parameters are looked up only once."""
+    def make_step_function(self) -> Callable[[Tensor], Tensor]:
+        """Return `forward` as a function that looks up the modules only once."""
         inner, activation, outer = self.inner.forward, self.activation, self.outer.forward
         return lambda hidden: outer(activation(inner(hidden)))
 
@@ -47,8 +47,8 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """Residual connection, dropout and layer norm around a sublayer f.
 
-    post-norm: norm(x + dropout(f(x))), the paper's (section 3.1); pre-norm: x + dropout(f(norm(x))).
-    Used as `residual.leave(x, f(residual.enter(x)))`.
+    post-norm: norm(x + dropout(f(x))), as in the paper (section 3.1); pre-norm: x + dropout(f(norm(x))).
+    Used as `residual.add(x, f(residual.sublayer_input(x)))`.
     """
 
     def __init__(self, d_model: int, dropout: float, pre_norm: bool) -> None:
@@ -57,17 +57,17 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
         self.pre_norm = pre_norm
 
-    def enter(self, hidden: Tensor) -> Tensor:
+    def sublayer_input(self, hidden: Tensor) -> Tensor:
         """Return the input of the sublayer, (rows, d_model)."""
         return self.norm(hidden) if self.pre_norm else hidden
 
-    def leave(self, hidden: Tensor, output: Tensor) -> Tensor:
+    def add(self, hidden: Tensor, output: Tensor) -> Tensor:
         """Add the sublayer's output to the residual stream, (rows, d_model)."""
         summed = hidden + self.dropout(output)
         return summed if self.pre_norm else self.norm(summed)
 
-    def stepping(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-        """Return `enter` and `leave` for decoding: without dropout; `leave` overwrites the sublayer's output."""
+    def make_step_function(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+        """Return `sublayer_input` and `add` as functions without dropout; `add` overwrites the sublayer's output."""
         norm = partial(torch.layer_norm, normalized_shape=self.norm.normalized_shape, weight=self.norm.weight,
                        bias=self.norm.bias, eps=self.norm.eps)
         if self.pre_norm:
@@ -76,7 +76,7 @@ class Residual(nn.Module):
 
 
 DecoderStep = Callable[[Tensor, LayerCache, int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""See `DecoderLayer.stepping`."""
+"""See `DecoderLayer.make_step_function`."""
 
 
 class EncoderLayer(nn.Module):
@@ -93,10 +93,10 @@ class EncoderLayer(nn.Module):
 
     def forward(self, hidden: Tensor, sentences: Sentences) -> Tensor:
         """(source_tokens, d_model) -> (source_tokens, d_model)"""
-        attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=False)
-        hidden = self.self_residual.leave(hidden, attended)
-        transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
-        return self.feed_forward_residual.leave(hidden, transformed)
+        attended = self.self_attention(self.self_residual.sublayer_input(hidden), sentences, causal=False)
+        hidden = self.self_residual.add(hidden, attended)
+        transformed = self.feed_forward(self.feed_forward_residual.sublayer_input(hidden))
+        return self.feed_forward_residual.add(hidden, transformed)
 
 
 class DecoderLayer(nn.Module):
@@ -114,56 +114,57 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
-                memory_sentences: Sentences) -> tuple[Tensor, Choices | None]:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the positions sampled by
+                memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample of
         hard attention."""
-        attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=True)
-        hidden = self.self_residual.leave(hidden, attended)
-        attended, choices = self.cross_attention(self.cross_residual.enter(hidden), memory, sentences,
-                                                 memory_sentences)
-        return self._feed_forward(self.cross_residual.leave(hidden, attended)), choices
+        attended = self.self_attention(self.self_residual.sublayer_input(hidden), sentences, causal=True)
+        hidden = self.self_residual.add(hidden, attended)
+        attended, sample = self.cross_attention(self.cross_residual.sublayer_input(hidden), memory, sentences,
+                                                memory_sentences)
+        return self._feed_forward(self.cross_residual.add(hidden, attended)), sample
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> LayerCache:
-        """Return the cache before the first step, with the projected memory and no target slot.
-
-        memory: (source_tokens, d_model).
-        """
+        """Return the cache before the first step, without target slots. memory: (source_tokens, d_model)."""
         keys, values = self.cross_attention.start(memory, memory_sentences)
         empty = keys[:, :, :0]
         return LayerCache(empty, empty, keys, values)
 
-    def stepping(self) -> DecoderStep:
+    def make_step_function(self) -> DecoderStep:
         """Return the function that computes one position of every row.
 
-        Modules are looked up here, once: in every step, the lookup would take a fifth of the time of one sentence.
+        Modules are looked up once, in this call: with one sentence, looking them up in every step would take a fifth of
+        the time.
 
         step(hidden, cache, slot, target_bias, source_bias):
             hidden: (rows, d_model)
-            slot: first slot of the cache for this position, one slot for each row of a sentence.
-            target_bias: (sentences, heads, rows of a sentence, slots), of the slots up to the last written one.
-            source_bias: (sentences, heads, 1, longest_source). Both: 0 where a row may attend, -inf elsewhere.
+            slot: first of the slots for this position, one for each row of a sentence.
+            target_bias: (sentences, heads, beam, slots to read), see `TransformerState.target_bias`.
+            source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
         Returns:
-            The layer's output, (rows, d_model), and the input of its cross-attention, of the same shape.
+            The layer's output, (rows, d_model), and the input of its cross-attention, (rows, d_model).
         """
-        attend_to_target, attend_to_source = self.self_attention.stepping(), self.cross_attention.stepping()
-        transform = self.feed_forward.stepping()
-        (enter, close), (enter_source, close_source), (enter_feed_forward, close_feed_forward) = (
-            residual.stepping() for residual in (self.self_residual, self.cross_residual, self.feed_forward_residual))
+        attend_to_target = self.self_attention.make_step_function()
+        attend_to_source = self.cross_attention.make_step_function()
+        transform = self.feed_forward.make_step_function()
+        (target_input, add_target), (source_input, add_source), (feed_forward_input, add_feed_forward) = (
+            residual.make_step_function()
+            for residual in (self.self_residual, self.cross_residual, self.feed_forward_residual))
 
         def step(hidden: Tensor, cache: LayerCache, slot: int, target_bias: Tensor,
                  source_bias: Tensor) -> tuple[Tensor, Tensor]:
-            taken = target_bias.shape[3]
-            hidden = close(hidden, attend_to_target(enter(hidden), cache.keys[:, :, :taken],
-                                                    cache.values[:, :, :taken], slot, target_bias))
-            asking = enter_source(hidden)
-            hidden = close_source(hidden, attend_to_source(asking, cache.memory_keys, cache.memory_values, source_bias))
-            return close_feed_forward(hidden, transform(enter_feed_forward(hidden))), asking
+            slots = target_bias.shape[3]
+            hidden = add_target(hidden, attend_to_target(target_input(hidden), cache.keys[:, :, :slots],
+                                                         cache.values[:, :, :slots], slot, target_bias))
+            query_input = source_input(hidden)
+            attended = attend_to_source(query_input, cache.memory_keys, cache.memory_values, source_bias)
+            hidden = add_source(hidden, attended)
+            return add_feed_forward(hidden, transform(feed_forward_input(hidden))), query_input
 
         return step
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
-        transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
-        return self.feed_forward_residual.leave(hidden, transformed)
+        transformed = self.feed_forward(self.feed_forward_residual.sublayer_input(hidden))
+        return self.feed_forward_residual.add(hidden, transformed)
 
 
 class Transformer(nn.Module):
@@ -171,14 +172,15 @@ class Transformer(nn.Module):
 
     Args:
         source_vocab_size, target_vocab_size: must be equal if all embeddings are tied.
-        tied_embeddings: "all" (source, target and output share one matrix), "decoder" (target and output), "none".
-        scale_embedding: e = sqrt(d_model) E[index] (section 3.4).
-        positions: "sinusoidal" or "learned", counted from 0.
-        max_positions: tokens of the longest sentence.
-        score, normalize: of every attention, see `attention.Weighing`.
-        window: largest distance between positions in self-attention; None: no limit.
-        hard: hard cross-attention in the last layer, see `attention.CrossAttention`.
-        copy: copy mechanism, see `copying.CopyHead`.
+        tied_embeddings: "all" (source embedding, target embedding and output layer share one matrix), "decoder" (target
+            embedding and output layer share one matrix), "none".
+        scale_embedding: multiply embeddings by sqrt(d_model) (section 3.4).
+        positions: positional encoding, "sinusoidal" or "learned".
+        max_positions: maximum length of a sentence in tokens, `</s>` included.
+        score, normalize: attention weights of every layer, see `attention.Weighing`.
+        window: maximum distance between query and key in self-attention; None: no limit.
+        hard: use hard cross-attention in the last layer, see `attention.CrossAttention`.
+        copy: use the copy mechanism, see `copy_mechanism.CopyHead`.
     Raises:
         ValueError: all embeddings are tied, but the vocabularies differ in size.
     """
@@ -197,7 +199,7 @@ class Transformer(nn.Module):
         self.target_embedding, self.source_embedding, self.output_weight = embeddings(
             tied_embeddings, source_vocab_size, target_vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
-        self.vocabulary: nn.Module | None = None                                # set by inference/eager.py
+        self.output_projection: nn.Module | None = None                         # set by inference/eager.py
         if positions == "learned":
             self.source_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
             self.target_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
@@ -214,12 +216,12 @@ class Transformer(nn.Module):
         self.decoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.copying = CopyHead(d_model) if copy else None
 
-    def _embed(self, embedding: Tensor, positions: Tensor, tokens: Tensor, at: Tensor) -> Tensor:
-        embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(positions, at)
+    def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
+        embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(encodings, positions)
         return self.dropout(embedded)
 
     def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
-        """(source_tokens,) -> (source_tokens, d_model)
+        """Encode the source: (source_tokens,) -> (source_tokens, d_model)
 
         Raises:
             ValueError: a sentence is longer than `max_positions`.
@@ -231,7 +233,7 @@ class Transformer(nn.Module):
         output: Tensor = self.encoder_norm(hidden)
         return output
 
-    def forward(self, batch: Batch) -> Logits | Mixture:
+    def forward(self, batch: Batch) -> Logits | CopyMixture:
         """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
 
         Raises:
@@ -243,10 +245,10 @@ class Transformer(nn.Module):
         memory = self.encode(batch.source, source_sentences)
         hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input,
                              target_sentences.positions)
-        choices = None                                                          # of the last layer, with hard attention
-        for layer in self.decoder:
-            hidden, choices = layer(hidden, memory, target_sentences, source_sentences)
-        logits = replace(self._logits(hidden), choices=choices)
+        attention_sample = None
+        for layer in self.decoder:                                              # only the last one may return a sample
+            hidden, attention_sample = layer(hidden, memory, target_sentences, source_sentences)
+        logits = replace(self._logits(hidden), attention_sample=attention_sample)
         if self.copying is None:
             return logits
         return self.copying(logits, memory, batch.source, target_sentences, source_sentences)
@@ -254,35 +256,38 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
-        """See `interface.Seq2Seq.start`."""
+        """See `interface.Stepwise.start`."""
         self._check_length(longest_source)
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory = self.encode(source, sentences)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
-        seen = torch.zeros_like(sentences.token_mask, dtype=memory.dtype).masked_fill_(~sentences.token_mask, -math.inf)[:, None]
-        state = TransformerState.begin(caches, seen, self.num_heads, keep_attention)
-        return replace(state, copied=self.copying.start(memory, source, sentences)) if self.copying else state
+        bias = torch.zeros_like(sentences.token_mask, dtype=memory.dtype).masked_fill_(~sentences.token_mask, -math.inf)
+        state = TransformerState.initial(caches, bias[:, None], self.num_heads, keep_attention)
+        return replace(state, copy_source=self.copying.start(memory, source, sentences)) if self.copying else state
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[DecoderStep] | None = None) -> tuple[Tensor, TransformerState]:
-        """See `interface.Seq2Seq.step`. steps: results of each layer's `stepping`, to avoid calling it again."""
+        """See `interface.Stepwise.step`. steps: the step function of each layer; None: they are made in this call."""
         self._check_length(state.position + 1)
-        before = state.with_room()
-        after = before.extended()
+        before = state.with_reserved_slots()
+        after = before.with_next_position()
         embedded = self.target_embedding.index_select(0, last_tokens)
         hidden = embedded.mul_(self.scale).add_(self.target_positions[before.position])
         target_bias = after.target_bias(self.num_heads, self.window)
-        steps = steps or [cast(DecoderLayer, layer).stepping() for layer in self.decoder]
+        steps = steps or [cast(DecoderLayer, layer).make_step_function() for layer in self.decoder]
         for step, cache in zip(steps, after.caches, strict=True):
-            hidden, asking = step(hidden, cache, before.slots, target_bias, after.source_bias)
+            hidden, query_input = step(hidden, cache, before.slots, target_bias, after.source_bias)
         attention = None
         if state.keep_attention:
             last = cast(DecoderLayer, self.decoder[-1]).cross_attention
-            attention = last.weights(asking, after.caches[-1].memory_keys, after.source_bias).mean(1)
-        logits = self.vocabulary(self.decoder_norm(hidden)) if self.vocabulary else self._logits(hidden).dense()
-        if self.copying is not None and state.copied is not None:
-            logits = self.copying.step(self.decoder_norm(hidden), logits, state.copied)
+            attention = last.weights(query_input, after.caches[-1].memory_keys, after.source_bias).mean(1)
+        if self.output_projection:
+            logits = self.output_projection(self.decoder_norm(hidden))
+        else:
+            logits = self._logits(hidden).dense()
+        if self.copying is not None and state.copy_source is not None:
+            logits = self.copying.step(self.decoder_norm(hidden), logits, state.copy_source)
         return logits, replace(after, attention=attention)
 
     def _logits(self, hidden: Tensor) -> Logits:

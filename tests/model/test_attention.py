@@ -12,7 +12,7 @@ from seq2seq.model.attention import (
     _padded_attention,
     _PlainAttention,
     attention,
-    may_see,
+    attention_mask,
     runs_packed,
     scaled_dot_product,
     select_position,
@@ -229,7 +229,8 @@ def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():
     torch.testing.assert_close(weights.sum(-1), torch.ones(6, HEADS, dtype=torch.float64))
     assert weights[3:, :, 2:].eq(0).all() and weights[:3].min() > 0
     attended = torch.einsum("shl,shld->shd", weights, values.repeat_interleave(3, 0))
-    torch.testing.assert_close(layer.output(attended.flatten(1)), layer.stepping()(hidden, keys, values, bias))
+    step = layer.make_step_function()
+    torch.testing.assert_close(layer.output(attended.flatten(1)), step(hidden, keys, values, bias))
 
 
 @torch.no_grad()
@@ -242,7 +243,7 @@ def test_self_attention_step_by_step_equals_all_at_once():
     bias = torch.full((1, HEADS, 1, 9), -math.inf, dtype=torch.float64)
     for position in range(7):
         bias[..., position] = 0
-        output = layer.stepping()(hidden[position : position + 1].detach(), keys, values, position, bias)
+        output = layer.make_step_function()(hidden[position : position + 1].detach(), keys, values, position, bias)
         torch.testing.assert_close(output[0], at_once[position], rtol=0, atol=1e-12)
 
 
@@ -316,7 +317,7 @@ def test_additive_scores_in_parts_equal_those_at_once(monkeypatch):
     inputs = [query, keys, *weighing.parameters()]
     at_once = weighing(query, keys, bias)
     expected = torch.autograd.grad(at_once, inputs, arriving)
-    monkeypatch.setattr("seq2seq.model.attention.ADDITIVE_ELEMENTS", 2 * HEADS * 3 * 3 * HEAD_SIZE)
+    monkeypatch.setattr("seq2seq.model.attention.MAX_ADDITIVE_ELEMENTS", 2 * HEADS * 3 * 3 * HEAD_SIZE)
     in_parts = weighing(query, keys, bias)
     torch.testing.assert_close(in_parts, at_once, rtol=0, atol=1e-12)
     for gradient, other in zip(torch.autograd.grad(in_parts, inputs, arriving), expected, strict=True):
@@ -324,7 +325,7 @@ def test_additive_scores_in_parts_equal_those_at_once(monkeypatch):
 
 
 def test_a_window_shows_as_many_neighbours_on_each_side():
-    seen = may_see(sentences_of((5,)), sentences_of((5,)), causal=False, window=2)[0, 0]
+    seen = attention_mask(sentences_of((5,)), sentences_of((5,)), causal=False, window=2)[0, 0]
     assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
 
 
@@ -353,7 +354,7 @@ def test_what_may_not_be_seen_has_no_weight(score, normalize, hard):
 def test_half_of_the_positions_are_drawn_from_the_weights_with_the_log_probability_of_the_draw():
     torch.manual_seed(1)
     weights = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).expand(20_011, 4)
-    chosen, log_probability = select_position(weights, draw=True)
+    chosen, log_probability = select_position(weights, sample=True)
     left = (chosen == weights).all(1)
     # Within four standard deviations of a fair coin.
     assert abs(left.sum() - 20_011 / 2) < 4 * math.sqrt(20_011) / 2
@@ -366,7 +367,7 @@ def test_half_of_the_positions_are_drawn_from_the_weights_with_the_log_probabili
 
 
 def test_without_a_draw_the_most_probable_position_is_taken():
-    chosen, log_probability = select_position(torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]), draw=False)
+    chosen, log_probability = select_position(torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]), sample=False)
     assert chosen.tolist() == [[0, 1, 0], [1, 0, 0]] and log_probability is None
 
 
@@ -375,10 +376,10 @@ def test_hard_attention_sees_one_position_in_each_head():
     layer = CrossAttention(D_MODEL, HEADS, hard=True).double().eval()
     layer.output = torch.nn.Identity()
     hidden, memory = torch.randn(2, D_MODEL, dtype=torch.float64), torch.randn(5, D_MODEL, dtype=torch.float64)
-    output, choices = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)))
+    output, sample = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)))
     values = layer.key_value(memory)[:, D_MODEL:].view(5, HEADS, HEAD_SIZE)
     best = layer.weights_of(hidden, memory, sentences_of((2,)), sentences_of((5,)))[0].argmax(-1)   # (heads, queries)
     for query in range(2):
         for head in range(HEADS):
             torch.testing.assert_close(output.view(2, HEADS, HEAD_SIZE)[query, head], values[best[head, query], head])
-    assert choices is None and layer.train()(hidden, memory, sentences_of((2,)), sentences_of((5,)))[1] is not None
+    assert sample is None and layer.train()(hidden, memory, sentences_of((2,)), sentences_of((5,)))[1] is not None

@@ -67,11 +67,11 @@ def change(bundle, name, old, new):
 
 
 @pytest.mark.parametrize("old, new, told", [
-    ("d_model: 12", "d_model: 14", r"model.safetensors: \S+ is \(.*\) of F32; .* wants"),
-    ("d_model: 12", "d_model: 60000", "wants"),
+    ("d_model: 12", "d_model: 14", r"model.safetensors: \S+ is \(.*\) of F32; .* needs"),
+    ("d_model: 12", "d_model: 60000", "needs"),
     ("d_model: 12", "d_model: 1200000000000", "d_model: expected a number of at most 65,536"),
     ("max_positions: 31", "max_positions: 8000000", "max_positions: expected a number of at most 65,536"),
-    ("feed_forward: 7", "feed_forward: 999999", "wants"),
+    ("feed_forward: 7", "feed_forward: 999999", "needs"),
     ("num_heads: 2", "num_heads: 300", "num_heads: expected a number of at most 256"),
     ("beam_size: 2", "beam_size: 2, batch_tokens: 10000000000", "batch_tokens: expected a number of at most 1,000,000"),
     ("beam_size: 2", "beam_size: 2, max_length: 1" + "0" * 400, "max_length: expected a number of at most 1,000,000"),
@@ -93,7 +93,7 @@ def test_a_recipe_that_is_not_the_models_is_refused_at_once(bundle, old, new, to
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(bundle, monkeypatch):
     monkeypatch.setattr(directories, "load_file", None)
     change(bundle, "recipe.yaml", "feed_forward: 7", "feed_forward: 11")
-    with pytest.raises(CheckpointError, match="wants"):
+    with pytest.raises(CheckpointError, match="needs"):
         read_model(bundle)
 
 
@@ -106,7 +106,7 @@ def test_a_pointer_with_other_positions_than_its_tokenizer_is_refused(tmp_path):
     bundle = save_bundle(tmp_path / "bundle", weights, text, tokenizers.files(), {})
     assert read_model(bundle)[0].max_positions == 31
     change(bundle, "recipe.yaml", "max_positions: 31", "max_positions: 32")
-    with pytest.raises(CheckpointError, match="points at 32 positions, its tokenizer has 31"):
+    with pytest.raises(CheckpointError, match="points at 32 positions, but the tokenizer has 31"):
         read_model(bundle)
 
 
