@@ -20,9 +20,9 @@ from seq2seq.inference.kernel_interface import INPUT_ZERO_POINT
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import State
-from seq2seq.model.language_model import CausalLayer, LanguageModel
+from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
-from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
+from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
 from seq2seq.search.topk import topk
 
 # Maximum number of rows for which the time of a product is that of reading its weights from memory.
@@ -43,7 +43,7 @@ class EagerEngine:
             decoder = cast(list[DecoderLayer], self.model.decoder)
             self._step = partial(self.model.step, steps=[layer.make_step_function() for layer in decoder])
         elif isinstance(self.model, LanguageModel):
-            layers = cast(list[CausalLayer], self.model.layers)
+            layers = cast(list[EncoderLayer], self.model.layers)
             self._step = partial(self.model.step, steps=[layer.make_step_function() for layer in layers])
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> State:

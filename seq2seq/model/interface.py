@@ -6,7 +6,7 @@ decoding state is immutable: `step` and `select` return a new state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,8 +47,10 @@ class Logits:
     bias: Tensor | None
     attention_sample: HardAttentionSample | None = None
 
-    def dense(self) -> Tensor:
-        """Evaluate the product: (tokens, vocab_size)"""
+    def dense(self, projection: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Evaluate the product, (tokens, vocab_size). projection: a faster layer with the same weight and bias."""
+        if projection is not None:
+            return projection(self.hidden)
         logits = self.hidden @ self.weight.T
         return logits if self.bias is None else logits + self.bias
 
@@ -61,7 +63,6 @@ class PointerOutput:
     """
 
     values: Tensor
-    attention_sample: HardAttentionSample | None = None
 
     def dense(self) -> Tensor:
         """Return `values`."""
@@ -190,12 +191,8 @@ Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
 the hypothesis' index in its group, and the id of the next token. Missing continuations have a total of -inf."""
 
 
-class TopK(Protocol):
-    """Function that finds the best continuations: `search.topk.topk`, or a faster one with the same results."""
-
-    def __call__(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
-                 normalised: bool) -> Continuations:
-        """See `search.topk.topk`."""
+TopK = Callable[[Tensor, np.ndarray, Tensor, np.ndarray | None, int, bool], Continuations]
+"""Type of `search.topk.topk`, and of faster functions with the same results."""
 
 
 class Engine(Stepwise, Protocol):

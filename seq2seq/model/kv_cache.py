@@ -90,7 +90,20 @@ class TransformerState:
                        source_bias=self.source_bias.index_select(0, sentences),
                        copy_source=self.copy_source and self.copy_source.select(sentences))
 
-    def with_reserved_slots(self) -> TransformerState:
+    def with_next_position(self) -> TransformerState:
+        """Return the state of the next position: each row may also attend to its slot of this position.
+
+        The slots begin at `self.slots`, one for each row. No other state will write to them.
+        """
+        state = self._with_reserved_slots()
+        beam = state.visible.shape[1]
+        visible = state.visible.clone()
+        visible[:, :, self.slots : self.slots + beam].diagonal(dim1=1, dim2=2).zero_()
+        state.written.slots = self.slots + beam
+        return replace(state, visible=visible, slots=self.slots + beam, position=self.position + 1,
+                       begins=(*self.begins, self.slots))
+
+    def _with_reserved_slots(self) -> TransformerState:
         """Return the state with caches that have a free slot for each row and to which no other state will write."""
         sentences, beam, capacity = self.visible.shape
         if self.slots + beam <= capacity and self.written.slots == self.slots:
@@ -107,14 +120,6 @@ class TransformerState:
         caches = tuple(replace(cache, keys=enlarge(cache.keys), values=enlarge(cache.values)) for cache in self.caches)
         return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
 
-    def with_next_position(self) -> TransformerState:
-        """Return the state in which each row may also attend to the slot of its next position."""
-        beam = self.visible.shape[1]
-        visible = self.visible.clone()
-        visible[:, :, self.slots : self.slots + beam].diagonal(dim1=1, dim2=2).zero_()
-        self.written.slots = self.slots + beam
-        return replace(self, visible=visible, slots=self.slots + beam, position=self.position + 1,
-                       begins=(*self.begins, self.slots))
 
     def target_bias(self, num_heads: int, window: int | None) -> Tensor:
         """Return the bias of self-attention, (sentences, heads, beam, slots to read): 0 for slots that a row's last

@@ -57,7 +57,9 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
             raise CheckpointError(f"{bundle.directory / RECIPE}: the model points at {recipe.model.max_positions:,} "
                                   f"positions, but the tokenizer has {sizes[1] - END_ID:,}. Copy the bundle again from "
                                   "its original location.")
-        _require_same_shapes(bundle.directory, shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE))
+        if differences := _differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
+            raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {differences}. Copy both "
+                                  "files again from the same run.")
 
     bundle = load_bundle(resolve_model_path(path), require)
     assert recipe is not None and tokenizers is not None
@@ -95,42 +97,24 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
         RecipeError: the bundle's weights have other names or shapes than the new model's; they are not read.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
-        expected = _model_shapes(section, sizes, Path("model"))
-        stored = {name: shape for name, (shape, _) in shapes.items()}
-        differences = [f"{name} is {_shape(stored.get(name))} there, {_shape(expected.get(name))} here"
-                       for name in sorted(stored.keys() | expected.keys()) if stored.get(name) != expected.get(name)]
-        if differences:
+        if differences := _differences(shapes, _model_shapes(section, sizes, Path("model"))):
             raise RecipeError(f"training.start_from: the model in {path} differs from the model of this recipe: "
-                              f"{'; '.join(differences[:3])}{'; …' if len(differences) > 3 else ''}. Remove the keys "
-                              "of `model` and `tokenizer` from the recipe; missing keys are taken from that model.")
+                              f"{differences}. Remove the keys of `model` and `tokenizer` from the recipe; missing "
+                              "keys are taken from that model.")
 
     return load_bundle(resolve_model_path(path), require).weights
 
 
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else "x".join(map(str, shape))
+def _differences(stored: Shapes, expected: Mapping[str, tuple[int, ...]]) -> str:
+    """Describe the first three weights that differ in name, shape or type; "" if there are none."""
+    found = {name: str(shape) if dtype.startswith(FLOATING_POINT_PREFIXES) else f"{shape} of {dtype}"
+             for name, (shape, dtype) in stored.items()}
+    wanted = {name: str(shape) for name, shape in expected.items()}
+    names = [name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name)]
+    return "; ".join(f"{name} is {found.get(name, 'missing')} there, but {wanted.get(name, 'missing')} in the recipe's "
+                     "model" for name in names[:3]) + ("; …" if len(names) > 3 else "")
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters that a bundle stores, by name; tied parameters occur once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def _require_same_shapes(directory: Path, stored: Shapes, expected: Mapping[str, tuple[int, ...]]) -> None:
-    path = directory / MODEL
-    missing, surplus = expected.keys() - stored.keys(), stored.keys() - expected.keys()
-    remedy = f"Copy it and {RECIPE} again, both from the same run."
-    if missing:
-        raise CheckpointError(f"{path} lacks the weights {_first(missing)} of the model in its {RECIPE}. {remedy}")
-    if surplus:
-        raise CheckpointError(f"{path} has the weights {_first(surplus)}, which the model in its {RECIPE} lacks. "
-                              f"{remedy}")
-    for name, (shape, dtype) in stored.items():
-        if shape != expected[name] or not dtype.startswith(FLOATING_POINT_PREFIXES):
-            raise CheckpointError(f"{path}: {name} is {shape} of {dtype}; the model in its {RECIPE} needs "
-                                  f"{expected[name]}. {remedy}")
-
-
-def _first(names: set[str]) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")

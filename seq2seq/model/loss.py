@@ -55,7 +55,7 @@ def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: 
     else:
         target_log_probabilities = log_probabilities(output, target)
         loss = LossSum(-target_log_probabilities.sum(), target_log_probabilities.detach(), tokens)
-    sample = output.attention_sample
+    sample = None if isinstance(output, PointerOutput) else output.attention_sample
     if sample is None:
         return loss
     return replace(loss, total=loss.total + score_function_loss(sample, loss.log_probabilities, target))
@@ -81,16 +81,18 @@ def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, 
     return (terms * counted).sum()
 
 
-def log_probabilities(output: PointerOutput | CopyMixture, target: Tensor) -> Tensor:
+def log_probabilities(output: Output, target: Tensor) -> Tensor:
     """Return log p of each target, (tokens,), differentiable; 0 for targets of IGNORE_INDEX."""
     counted = target != IGNORE_INDEX
     # Ignored targets are replaced by `</s>`, which is possible in every row: log p = -inf would have a NaN gradient.
     targets = target.where(counted, END_ID)
     if isinstance(output, PointerOutput):
         return output.values.gather(1, targets[:, None]).squeeze(1).where(counted, 0.0)
-    logits = output.logits
+    logits = output if isinstance(output, Logits) else output.logits
     bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
     generated: Tensor = _ChunkedLogProbability.apply(logits.hidden, logits.weight, bias, targets)
+    if isinstance(output, Logits):
+        return generated.where(counted, 0.0)
     copied = output.copy_probability(targets).to(generated.dtype)
     # Clamped, because tokens that do not occur in the source have a copy probability of 0.
     copied = copied.clamp(min=torch.finfo(copied.dtype).tiny).log()
@@ -116,19 +118,7 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
 @torch.no_grad()
 def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
     """Return -log p of each target in nats, (tokens,) fp32, without gradient; 0 for targets of IGNORE_INDEX."""
-    if not isinstance(output, Logits):
-        return -log_probabilities(output, target).float()
-    return _chunked_negative_log_likelihood(output, target)
-
-
-def _chunked_negative_log_likelihood(output: Logits, target: Tensor) -> Tensor:
-    result = torch.empty(len(target), dtype=torch.float32, device=target.device)
-    for rows in _chunks(len(target), output.weight):
-        logits = Logits(output.hidden[rows], output.weight, output.bias).dense().float()
-        counted = target[rows] != IGNORE_INDEX
-        target_logits = logits.gather(1, target[rows].clamp(min=0)[:, None]).squeeze(1)
-        result[rows] = (logits.logsumexp(1) - target_logits) * counted
-    return result
+    return 0.0 - log_probabilities(output, target).float()                      # never -0.0
 
 
 class _ChunkedLogProbability(torch.autograd.Function):

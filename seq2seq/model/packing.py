@@ -7,12 +7,14 @@ Except in attention and in recurrent layers, a batch is packed: its sentences ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from seq2seq.data.batching import Batch
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Sentences:
     offsets: Tensor
     positions: Tensor
     longest: int
+    _cache: dict[tuple[Any, ...], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
     def from_offsets(offsets: Tensor, longest: int) -> Sentences:
@@ -44,19 +47,12 @@ class Sentences:
     @cached_property
     def token_mask(self) -> Tensor:
         """(sentences, longest) bool, True = a token, False = padding."""
-        positions = torch.arange(self.longest, device=self.offsets.device)
-        return positions < self.offsets.diff()[:, None]
-
-    @cached_property
-    def rows(self) -> Tensor:
-        """(tokens,) int64, index of each token in the padded layout, (sentences * longest,)."""
-        return self.sentence * self.longest + self.positions
+        return self._arange(self.longest) < self.offsets.diff()[:, None]
 
     @cached_property
     def padded_tokens(self) -> Tensor:
         """(sentences, longest) int64, index of the token at each position of the padded layout; 0 in padding."""
-        positions = torch.arange(self.longest, device=self.offsets.device)
-        return ((self.offsets[:-1, None] + positions) * self.token_mask).long()
+        return ((self.offsets[:-1, None] + self._arange(self.longest)) * self.token_mask).long()
 
     @cached_property
     def sentence(self) -> Tensor:
@@ -69,64 +65,84 @@ class Sentences:
         Entry i of the padded layout, (parts, sentences, heads, longest), comes from this entry of (tokens, parts,
         heads).
         """
-        return self._cached("unpack_indices", parts, heads, lambda: (
+        return self._cached(("unpack", parts, heads), lambda: (
             self.padded_tokens[None, :, None] * (parts * heads) + self._arange(parts * heads).view(parts, 1, heads, 1)
         ).flatten())
 
     def pack_indices(self, parts: int, heads: int) -> Tensor:
         """Return the gather indices of `pack`, (tokens * parts * heads,) int64: the inverse of `unpack_indices`."""
         def indices() -> Tensor:
-            sentences, positions = self.rows[:, None] // self.longest, self.rows[:, None] % self.longest
             part, head = self._arange(parts * heads) // heads, self._arange(parts * heads) % heads
-            return (((part * len(self) + sentences) * heads + head) * self.longest + positions).flatten()
+            rows = (part * len(self) + self.sentence[:, None]) * heads + head   # (tokens, parts * heads)
+            return (rows * self.longest + self.positions[:, None]).flatten()
 
-        return self._cached("pack_indices", parts, heads, indices)
+        return self._cached(("pack", parts, heads), indices)
 
     def token_mask_as(self, dtype: torch.dtype) -> Tensor:
         """Return `token_mask` as numbers, (sentences, 1, longest, 1)."""
-        return self._cached("token_mask", dtype, None, lambda: self.token_mask[:, None, :, None].to(dtype))
+        return self._cached(("token_mask", dtype), lambda: self.token_mask[:, None, :, None].to(dtype))
 
     def _arange(self, count: int) -> Tensor:
         return torch.arange(count, device=self.offsets.device)
 
-    def _cached(self, name: str, first: Any, second: Any, compute: Callable[[], Tensor]) -> Tensor:
-        if (name, first, second) not in self._cache:
-            self._cache[name, first, second] = compute()
-        return self._cache[name, first, second]
+    def _cached(self, key: tuple[Any, ...], compute: Callable[[], Tensor]) -> Tensor:
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
 
-    @cached_property
-    def _cache(self) -> dict[tuple[str, Any, Any], Tensor]:
-        return {}
+
+def source_and_target(batch: Batch, max_positions: int) -> tuple[Sentences, Sentences]:
+    """Return the source and the target sentences of a batch.
+
+    Raises:
+        ValueError: a sentence is longer than `max_positions`.
+    """
+    check_length(max(batch.longest_source, batch.longest_target), max_positions)
+    return (Sentences(batch.source_offsets, batch.source_positions, batch.longest_source),
+            Sentences(batch.target_offsets, batch.target_positions, batch.longest_target))
+
+
+def check_length(length: int, max_positions: int) -> None:
+    """Raise ValueError if a sentence of `length` tokens is longer than `max_positions`."""
+    if length > max_positions:
+        raise ValueError(f"a sentence of {length} tokens; this model has {max_positions} positions")
+
+
+# Packing and unpacking, and their backward passes, are gathers. PyTorch's backward pass of indexing is a scatter, which
+# is slow on CPUs and adds in an order that may differ between runs.
+
+
+def _gather_padded(flat: Tensor, sentences: Sentences) -> Tensor:
+    _, parts, heads, size = flat.shape
+    padded = flat.reshape(-1, size).index_select(0, sentences.unpack_indices(parts, heads))
+    return padded.view(parts, len(sentences), heads, sentences.longest, size)
+
+
+def _gather_tokens(padded: Tensor, sentences: Sentences) -> Tensor:
+    parts, _, heads, _, size = padded.shape
+    return padded.reshape(-1, size).index_select(0, sentences.pack_indices(parts, heads)).view(-1, parts, heads, size)
 
 
 class _Unpack(torch.autograd.Function):
-    # Forward and backward pass are both gathers. PyTorch's backward pass of indexing is a scatter, which is slow on
-    # CPUs and adds in an order that may differ between runs.
     @staticmethod
     def forward(ctx: Any, flat: Tensor, sentences: Sentences) -> Tensor:
-        tokens, parts, heads, size = flat.shape
-        ctx.sentences, ctx.shape = sentences, flat.shape
-        padded = flat.reshape(-1, size).index_select(0, sentences.unpack_indices(parts, heads))
-        return padded.view(parts, len(sentences), heads, sentences.longest, size)
+        ctx.sentences = sentences
+        return _gather_padded(flat, sentences)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        tokens, parts, heads, size = ctx.shape
-        flat = gradient.reshape(-1, size).index_select(0, ctx.sentences.pack_indices(parts, heads))
-        return flat.view(ctx.shape), None
+        return _gather_tokens(gradient, ctx.sentences), None
 
 
 class _Pack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, padded: Tensor, sentences: Sentences) -> Tensor:
-        _, heads, _, size = padded.shape
-        ctx.sentences, ctx.shape = sentences, padded.shape
-        return padded.reshape(-1, size).index_select(0, sentences.pack_indices(1, heads)).view(-1, heads, size)
+        ctx.sentences = sentences
+        return _gather_tokens(padded[None], sentences)[:, 0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        heads, size = ctx.shape[1], ctx.shape[3]
-        padded = gradient.reshape(-1, size).index_select(0, ctx.sentences.unpack_indices(1, heads)).view(ctx.shape)
+        padded = _gather_padded(gradient[:, None], ctx.sentences)[0]
         # In padding, the gather copies the gradient of token 0. It must be 0 instead, because the gradient of padded
         # queries flows into keys and values.
         return padded.mul_(ctx.sentences.token_mask_as(padded.dtype)), None
@@ -146,3 +162,13 @@ def pack(padded: Tensor, sentences: Sentences) -> Tensor:
     """Remove the padding: (sentences, heads, longest, features) -> (tokens, heads, features)"""
     flat: Tensor = _Pack.apply(padded, sentences)
     return flat
+
+
+def unpack_rows(flat: Tensor, sentences: Sentences) -> Tensor:
+    """Pad packed sentences: (tokens, features) -> (sentences, longest, features)"""
+    return unpack(flat[:, None, None], sentences).squeeze(2).squeeze(0)
+
+
+def pack_rows(padded: Tensor, sentences: Sentences) -> Tensor:
+    """Remove the padding: (sentences, longest, features) -> (tokens, features)"""
+    return pack(padded[:, None], sentences).squeeze(1)

@@ -19,7 +19,7 @@ from seq2seq.model.attention import additive, linear
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup
 from seq2seq.model.interface import PointerOutput
-from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and_target, unpack_rows
 from seq2seq.model.rnn import Encoder
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
@@ -40,15 +40,6 @@ def recurrent(layer: nn.RNNBase, inputs: Tensor, states: States | None = None) -
     outputs, last = layer(inputs, initial)
     return outputs, last if isinstance(layer, nn.LSTM) else (last,)
 
-
-def padded(flat: Tensor, sentences: Sentences) -> Tensor:
-    """(tokens, features) -> (sentences, longest, features)"""
-    return unpack(flat[:, None, None], sentences)[0, :, 0]
-
-
-def packed(rows: Tensor, sentences: Sentences) -> Tensor:
-    """(sentences, longest, features) -> (tokens, features)"""
-    return pack(rows[:, None], sentences).squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -115,9 +106,7 @@ class PointerNetwork(nn.Module):
         Raises:
             ValueError: a sentence is longer than `max_positions`.
         """
-        self._check_length(max(batch.longest_source, batch.longest_target))
-        source = Sentences(batch.source_offsets, batch.source_positions, batch.longest_source)
-        target = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
+        source, target = source_and_target(batch, self.max_positions)
         memory = self.encode(batch.source, source)
         # The decoder's input is the encoder state that the previous target token points at; row 0, `start_state`, is
         # the input of the first step.
@@ -125,10 +114,11 @@ class PointerNetwork(nn.Module):
         rows = (begins + batch.target_input - FIRST_POSITION_ID).clamp(0, len(memory) - 1) + 1
         inputs = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
                                            rows.where(batch.target_input != START_ID, 0)))
-        hidden, _ = recurrent(self.decoder, padded(self.dropout(inputs), target), self._first_states(memory, source))
-        queries = padded(self.query(packed(hidden, target)), target)
-        scores = self.scores(queries, padded(self.key(memory), source))
-        return PointerOutput(packed(target_log_probabilities(scores, source.offsets.diff()), target))
+        inputs = unpack_rows(self.dropout(inputs), target)
+        hidden, _ = recurrent(self.decoder, inputs, self._first_states(memory, source))
+        queries = unpack_rows(self.query(pack_rows(hidden, target)), target)
+        scores = self.scores(queries, unpack_rows(self.key(memory), source))
+        return PointerOutput(pack_rows(target_log_probabilities(scores, source.offsets.diff()), target))
 
     def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
         """Compute the encoder states: (source_tokens,) -> (source_tokens, d_model)"""
@@ -144,16 +134,16 @@ class PointerNetwork(nn.Module):
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> PointerState:
         """See `interface.Stepwise.start`."""
-        self._check_length(longest_source)
+        check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory = self.encode(source, sentences)
-        return PointerState(padded(memory, sentences), padded(self.key(memory), sentences), source_offsets.diff(),
-                            self._first_states(memory, sentences), 0, keep_attention)
+        return PointerState(unpack_rows(memory, sentences), unpack_rows(self.key(memory), sentences),
+                            source_offsets.diff(), self._first_states(memory, sentences), 0, keep_attention)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
         """See `interface.Stepwise.step`."""
-        self._check_length(state.position + 1)
+        check_length(state.position + 1, self.max_positions)
         sentences = len(state.lengths)
         rows = torch.arange(len(last_tokens), device=last_tokens.device) // (len(last_tokens) // sentences)
         positions = (last_tokens - FIRST_POSITION_ID).clamp(0, state.memory.shape[1] - 1)
@@ -172,15 +162,9 @@ class PointerNetwork(nn.Module):
     def _first_states(self, memory: Tensor, sentences: Sentences) -> States:
         """Return the decoder's first states, each (layers, sentences, d_model), computed from the last state of the
         encoder's backward direction."""
-        begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)       # dummy sentences may be empty
-        backward = memory[:, memory.shape[1] // 2 :].index_select(0, begins)
-        first = self.first(backward).tanh().view(len(sentences), self.decoder.num_layers, -1)
-        first = first.transpose(0, 1).contiguous()
+        first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
+        first = first.view(len(sentences), self.decoder.num_layers, -1).transpose(0, 1).contiguous()
         return (first, torch.zeros_like(first)) if isinstance(self.decoder, nn.LSTM) else (first,)
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_positions:
-            raise ValueError(f"a sentence of {length} tokens; this model has {self.max_positions} positions")
 
 
 def mask_padding(scores: Tensor, lengths: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings
 from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
 from seq2seq.model.masks import mask_to_bias
-from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and_target, unpack, unpack_rows
 
 
 class Encoder(nn.Module):
@@ -43,10 +43,15 @@ class Encoder(nn.Module):
     def forward(self, embedded: Tensor, sentences: Sentences) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs)"""
         lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # dummy sentences may be empty
-        padded = unpack(embedded[:, None, None], sentences)[0, :, 0]            # (sentences, longest, inputs)
-        packed = pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(unpack_rows(embedded, sentences), lengths, batch_first=True, enforce_sorted=False)
         outputs, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True, total_length=sentences.longest)
-        return pack(outputs[:, None], sentences).squeeze(1)
+        return pack_rows(outputs, sentences)
+
+    @staticmethod
+    def last_backward_outputs(outputs: Tensor, sentences: Sentences) -> Tensor:
+        """Return the last outputs of the backward direction: (tokens, outputs) -> (sentences, outputs / 2)"""
+        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # dummy sentences may be empty
+        return outputs[:, outputs.shape[1] // 2 :].index_select(0, begins)
 
 
 class Cell(nn.Module):
@@ -100,20 +105,16 @@ class SourceAttention(nn.Module):
         keys, values = unpack(torch.cat([self.key(memory).view(heads), memory.view(heads)], 1), sentences)
         return SourceMemory(keys, values, mask_to_bias(sentences.token_mask[:, None, None], memory.dtype))
 
-    def weights(self, query: Tensor, source: SourceMemory) -> Tensor:
-        """Compute the attention weights: (rows, units) -> (sentences, heads, beam, longest_source)"""
-        sentences, heads, _, head_size = source.keys.shape
-        queries = self.weighing.prepare(self.query(query).view(sentences, -1, heads, head_size)).transpose(1, 2)
-        weights: Tensor = self.weighing(queries, source.keys, source.bias)
-        return weights
-
     def forward(self, query: Tensor, source: SourceMemory) -> tuple[Tensor, Tensor, HardAttentionSample | None]:
-        """(rows, units) -> context (rows, units), weights, and the attention sample.
+        """(rows, units) -> context (rows, units), attention weights (sentences, heads, beam, longest_source), and the
+        attention sample.
 
         The sample is None except in training with hard attention.
         """
-        weights, sample = self.weights(query, source), None
-        used_weights = weights
+        sentences, heads, _, head_size = source.keys.shape
+        queries = self.weighing.prepare(self.query(query).view(sentences, -1, heads, head_size)).transpose(1, 2)
+        weights = self.weighing(queries, source.keys, source.bias)
+        used_weights, sample = weights, None
         if self.hard:
             used_weights, log_probability = select_position(weights, self.training)
             if log_probability is not None:
@@ -158,10 +159,9 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
 
 def _token_rows(sentences: Sentences, active_rows: list[int], order: Tensor | None) -> Tensor:
     """Return the row of each token, (tokens,) int64, in the concatenation of the rows computed at all positions."""
-    device = sentences.offsets.device
-    begins = torch.tensor([0, *active_rows[:-1]], device=device).cumsum(0)
-    rank = torch.arange(len(sentences), device=device) if order is None else order.argsort()
-    return begins[sentences.positions] + rank[sentences.sentence]
+    begins = torch.tensor([0, *active_rows[:-1]], device=sentences.offsets.device).cumsum(0)
+    index = sentences.sentence if order is None else order.argsort()[sentences.sentence]
+    return begins[sentences.positions] + index
 
 
 @dataclass(frozen=True)
@@ -229,9 +229,10 @@ class RecurrentModel(nn.Module):
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
         self.attention = SourceAttention(d_model, num_heads, score, normalize, hard)
-        self.cells = nn.ModuleList(Cell(cell, d_model) for _ in range(decoder_layers))
-        gates, vectors = (3, 1) if cell == "gru" else (4, 2)
-        self.first = linear(d_model // 2, decoder_layers * vectors * d_model, fused=decoder_layers * vectors)
+        cells = [Cell(cell, d_model) for _ in range(decoder_layers)]
+        self.cells = nn.ModuleList(cells)
+        gates, states = cells[0].gates, decoder_layers * cells[0].vectors
+        self.first = linear(d_model // 2, states * d_model, fused=states)
         # The first cell and the output layer have three inputs: the embedding, the context and, with input feeding, the
         # last output. Each has its own projection.
         self.embedded_in = linear(d_model, (gates + 1) * d_model)
@@ -244,16 +245,11 @@ class RecurrentModel(nn.Module):
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
         """(source_tokens,) -> annotations (source_tokens, d_model), and the decoder's first states, (layers, vectors,
         sentences, d_model).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
         """
-        self._check_length(sentences.longest)
         memory = self.encoder(self._embed(self.source_embedding, source), sentences)
         # tanh(W_s h_1), where h_1 is the last state of the backward direction (section A.2.2).
-        begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)       # dummy sentences may be empty
-        backward = memory[:, self.d_model // 2 :].index_select(0, begins)
-        first = self.first(backward).tanh().view(len(sentences), len(self.cells), -1, self.d_model)
+        first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
+        first = first.view(len(sentences), len(self.cells), -1, self.d_model)
         return memory, first.permute(1, 2, 0, 3).contiguous()
 
     def forward(self, batch: Batch) -> Logits | CopyMixture:
@@ -262,42 +258,37 @@ class RecurrentModel(nn.Module):
         Raises:
             ValueError: a sentence is longer than `max_positions`.
         """
-        self._check_length(batch.longest_target)
-        source_sentences = Sentences(batch.source_offsets, batch.source_positions, batch.longest_source)
-        sentences = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
-        memory, hidden = self.encode(batch.source, source_sentences)
-        source = self.attention.start(memory, source_sentences)
+        source, target = source_and_target(batch, self.max_positions)
+        memory, hidden = self.encode(batch.source, source)
+        source_memory = self.attention.start(memory, source)
         embedded = self.embedded_in(self._embed(self.target_embedding, batch.target_input))
-        padded = unpack(embedded[:, None, None], sentences)[0, :, 0]            # (sentences, longest_target, features)
-        active_rows, order = plan_active_rows(sentences)
+        padded = unpack_rows(embedded, target)                                  # (sentences, longest_target, features)
+        active_rows, order = plan_active_rows(target)
         if order is not None:
             padded, hidden = padded.index_select(0, order), hidden.index_select(2, order)
-            source = SourceMemory(*(part.index_select(0, order) for part in source))
-        output = memory.new_zeros(len(sentences), self.d_model)
+            source_memory = SourceMemory(*(part.index_select(0, order) for part in source_memory))
+        output = memory.new_zeros(len(target), self.d_model)
         outputs, samples = [], []
         for position, rows in zip(padded.unbind(1), active_rows, strict=True):
             if rows < len(output):
                 hidden, output = hidden[:, :, :rows], output[:rows]
-                source = SourceMemory(*(part[:rows] for part in source))
-            hidden, output, _, sample = self._advance(position[:rows], hidden, output, source)
+                source_memory = SourceMemory(*(part[:rows] for part in source_memory))
+            hidden, output, _, sample = self._advance(position[:rows], hidden, output, source_memory)
             outputs.append(output)
-            samples.append(sample)
-        token_rows = _token_rows(sentences, active_rows, order)
-        attention_sample = None
-        if samples[0] is not None:
-            columns = torch.cat([torch.stack([sample.log_probability, sample.baseline], 1)
-                                 for sample in samples if sample])
-            attention_sample = HardAttentionSample(*columns.index_select(0, token_rows).unbind(1))
-        logits = replace(self._logits(torch.cat(outputs).index_select(0, token_rows)),
-                         attention_sample=attention_sample)
-        if self.copying is None:
-            return logits
-        return self.copying(logits, memory, batch.source, sentences, source_sentences)
+            if sample is not None:
+                samples.append(torch.stack([sample.log_probability, sample.baseline], 1))
+        token_rows = _token_rows(target, active_rows, order)
+        attention_sample = HardAttentionSample(*torch.cat(samples).index_select(0, token_rows).unbind(1)) \
+            if samples else None
+        hidden = self.dropout(torch.cat(outputs).index_select(0, token_rows))
+        logits = Logits(hidden, self.output_weight, self.output_bias, attention_sample)
+        return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> RecurrentState:
         """See `interface.Stepwise.start`."""
+        check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory, hidden = self.encode(source, sentences)
         return RecurrentState(hidden, memory.new_zeros(len(sentences), self.d_model),
@@ -312,10 +303,7 @@ class RecurrentModel(nn.Module):
         attention = None
         if state.keep_attention:
             attention = merge_beam_and_heads(weights).unflatten(1, (weights.shape[1], -1)).mean(1)
-        if self.output_projection:
-            logits = self.output_projection(self.dropout(output))
-        else:
-            logits = self._logits(output).dense()
+        logits = Logits(self.dropout(output), self.output_weight, self.output_bias).dense(self.output_projection)
         if self.copying is not None and state.copy_source is not None:
             logits = self.copying.step(output, logits, state.copy_source)
         return logits, replace(state, hidden=hidden, output=output, attention=attention)
@@ -348,10 +336,3 @@ class RecurrentModel(nn.Module):
     def _embed(self, embedding: Tensor, tokens: Tensor) -> Tensor:
         embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale
         return self.dropout(embedded)
-
-    def _logits(self, output: Tensor) -> Logits:
-        return Logits(self.dropout(output), self.output_weight, self.output_bias)
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_positions:
-            raise ValueError(f"a sentence of {length} tokens; this model has {self.max_positions} positions")

@@ -19,7 +19,7 @@ from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.packing import Sentences
+from seq2seq.model.packing import Sentences, check_length, source_and_target
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
@@ -48,7 +48,6 @@ class Residual(nn.Module):
     """Residual connection, dropout and layer norm around a sublayer f.
 
     post-norm: norm(x + dropout(f(x))), as in the paper (section 3.1); pre-norm: x + dropout(f(norm(x))).
-    Used as `residual.add(x, f(residual.sublayer_input(x)))`.
     """
 
     def __init__(self, d_model: int, dropout: float, pre_norm: bool) -> None:
@@ -56,6 +55,10 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=1e-5)
         self.dropout = Dropout(dropout)
         self.pre_norm = pre_norm
+
+    def forward(self, hidden: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """(rows, d_model) -> (rows, d_model)"""
+        return self.add(hidden, sublayer(self.sublayer_input(hidden)))
 
     def sublayer_input(self, hidden: Tensor) -> Tensor:
         """Return the input of the sublayer, (rows, d_model)."""
@@ -75,28 +78,56 @@ class Residual(nn.Module):
         return lambda hidden: hidden, lambda hidden, output: norm(output.add_(hidden))
 
 
+CausalStep = Callable[[Tensor, LayerCache, int, Tensor], Tensor]
+"""See `EncoderLayer.make_step_function`."""
 DecoderStep = Callable[[Tensor, LayerCache, int, Tensor, Tensor], tuple[Tensor, Tensor]]
 """See `DecoderLayer.make_step_function`."""
 
 
 class EncoderLayer(nn.Module):
-    """Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z))."""
+    """Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z)).
+
+    causal: mask the keys after each position, as in the layers of a language model.
+    """
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
-                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax",
-                 window: int | None = None) -> None:
+                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
+                 causal: bool = False) -> None:
         super().__init__()
+        self.causal = causal
         self.self_attention = SelfAttention(d_model, num_heads, score, normalize, window)
         self.feed_forward = FeedForward(d_model, feed_forward, activation)
         self.self_residual = Residual(d_model, dropout, pre_norm)
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
 
     def forward(self, hidden: Tensor, sentences: Sentences) -> Tensor:
-        """(source_tokens, d_model) -> (source_tokens, d_model)"""
-        attended = self.self_attention(self.self_residual.sublayer_input(hidden), sentences, causal=False)
-        hidden = self.self_residual.add(hidden, attended)
-        transformed = self.feed_forward(self.feed_forward_residual.sublayer_input(hidden))
-        return self.feed_forward_residual.add(hidden, transformed)
+        """(tokens, d_model) -> (tokens, d_model)"""
+        hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=self.causal))
+        output: Tensor = self.feed_forward_residual(hidden, self.feed_forward)
+        return output
+
+    def make_step_function(self) -> CausalStep:
+        """Return the function that computes one position of every row of a causal layer.
+
+        Modules are looked up once, in this call: with one sentence, looking them up in every step would take a fifth of
+        the time.
+
+        step(hidden, cache, slot, bias):
+            hidden: (rows, d_model)
+            slot: first of the slots for this position, one for each row of a sentence.
+            bias: (sentences, heads, beam, slots to read), see `TransformerState.target_bias`.
+        """
+        attend, transform = self.self_attention.make_step_function(), self.feed_forward.make_step_function()
+        (self_input, add_attended), (feed_forward_input, add_transformed) = (
+            residual.make_step_function() for residual in (self.self_residual, self.feed_forward_residual))
+
+        def step(hidden: Tensor, cache: LayerCache, slot: int, bias: Tensor) -> Tensor:
+            slots = bias.shape[3]
+            hidden = add_attended(hidden, attend(self_input(hidden), cache.keys[:, :, :slots],
+                                                 cache.values[:, :, :slots], slot, bias))
+            return add_transformed(hidden, transform(feed_forward_input(hidden)))
+
+        return step
 
 
 class DecoderLayer(nn.Module):
@@ -117,11 +148,10 @@ class DecoderLayer(nn.Module):
                 memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
         """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample of
         hard attention."""
-        attended = self.self_attention(self.self_residual.sublayer_input(hidden), sentences, causal=True)
-        hidden = self.self_residual.add(hidden, attended)
+        hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=True))
         attended, sample = self.cross_attention(self.cross_residual.sublayer_input(hidden), memory, sentences,
                                                 memory_sentences)
-        return self._feed_forward(self.cross_residual.add(hidden, attended)), sample
+        return self.feed_forward_residual(self.cross_residual.add(hidden, attended), self.feed_forward), sample
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> LayerCache:
         """Return the cache before the first step, without target slots. memory: (source_tokens, d_model)."""
@@ -132,13 +162,7 @@ class DecoderLayer(nn.Module):
     def make_step_function(self) -> DecoderStep:
         """Return the function that computes one position of every row.
 
-        Modules are looked up once, in this call: with one sentence, looking them up in every step would take a fifth of
-        the time.
-
-        step(hidden, cache, slot, target_bias, source_bias):
-            hidden: (rows, d_model)
-            slot: first of the slots for this position, one for each row of a sentence.
-            target_bias: (sentences, heads, beam, slots to read), see `TransformerState.target_bias`.
+        step(hidden, cache, slot, target_bias, source_bias): see `EncoderLayer.make_step_function`.
             source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
         Returns:
             The layer's output, (rows, d_model), and the input of its cross-attention, (rows, d_model).
@@ -161,10 +185,6 @@ class DecoderLayer(nn.Module):
             return add_feed_forward(hidden, transform(feed_forward_input(hidden))), query_input
 
         return step
-
-    def _feed_forward(self, hidden: Tensor) -> Tensor:
-        transformed = self.feed_forward(self.feed_forward_residual.sublayer_input(hidden))
-        return self.feed_forward_residual.add(hidden, transformed)
 
 
 class Transformer(nn.Module):
@@ -221,12 +241,7 @@ class Transformer(nn.Module):
         return self.dropout(embedded)
 
     def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
-        """Encode the source: (source_tokens,) -> (source_tokens, d_model)
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
-        self._check_length(sentences.longest)
+        """Encode the source: (source_tokens,) -> (source_tokens, d_model)"""
         hidden = self._embed(self.source_embedding, self.source_positions, source, sentences.positions)
         for layer in self.encoder:
             hidden = layer(hidden, sentences)
@@ -239,25 +254,20 @@ class Transformer(nn.Module):
         Raises:
             ValueError: a sentence is longer than `max_positions`.
         """
-        self._check_length(batch.longest_target)
-        source_sentences = Sentences(batch.source_offsets, batch.source_positions, batch.longest_source)
-        target_sentences = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
-        memory = self.encode(batch.source, source_sentences)
-        hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input,
-                             target_sentences.positions)
-        attention_sample = None
+        source, target = source_and_target(batch, self.max_positions)
+        memory = self.encode(batch.source, source)
+        hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input, target.positions)
+        sample = None
         for layer in self.decoder:                                              # only the last one may return a sample
-            hidden, attention_sample = layer(hidden, memory, target_sentences, source_sentences)
-        logits = replace(self._logits(hidden), attention_sample=attention_sample)
-        if self.copying is None:
-            return logits
-        return self.copying(logits, memory, batch.source, target_sentences, source_sentences)
+            hidden, sample = layer(hidden, memory, target, source)
+        logits = Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias, sample)
+        return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
         """See `interface.Stepwise.start`."""
-        self._check_length(longest_source)
+        check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory = self.encode(source, sentences)
         caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
@@ -269,31 +279,21 @@ class Transformer(nn.Module):
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[DecoderStep] | None = None) -> tuple[Tensor, TransformerState]:
         """See `interface.Stepwise.step`. steps: the step function of each layer; None: they are made in this call."""
-        self._check_length(state.position + 1)
-        before = state.with_reserved_slots()
-        after = before.with_next_position()
+        check_length(state.position + 1, self.max_positions)
+        after = state.with_next_position()
         embedded = self.target_embedding.index_select(0, last_tokens)
-        hidden = embedded.mul_(self.scale).add_(self.target_positions[before.position])
+        hidden = embedded.mul_(self.scale).add_(self.target_positions[state.position])
         target_bias = after.target_bias(self.num_heads, self.window)
         steps = steps or [cast(DecoderLayer, layer).make_step_function() for layer in self.decoder]
         for step, cache in zip(steps, after.caches, strict=True):
-            hidden, query_input = step(hidden, cache, before.slots, target_bias, after.source_bias)
+            hidden, query_input = step(hidden, cache, state.slots, target_bias, after.source_bias)
         attention = None
         if state.keep_attention:
             last = cast(DecoderLayer, self.decoder[-1]).cross_attention
             attention = last.weights(query_input, after.caches[-1].memory_keys, after.source_bias).mean(1)
-        if self.output_projection:
-            logits = self.output_projection(self.decoder_norm(hidden))
-        else:
-            logits = self._logits(hidden).dense()
+        hidden = self.decoder_norm(hidden)
+        logits = Logits(hidden, self.output_weight, self.output_bias).dense(self.output_projection)
         if self.copying is not None and state.copy_source is not None:
-            logits = self.copying.step(self.decoder_norm(hidden), logits, state.copy_source)
+            logits = self.copying.step(hidden, logits, state.copy_source)
         return logits, replace(after, attention=attention)
-
-    def _logits(self, hidden: Tensor) -> Logits:
-        return Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias)
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_positions:
-            raise ValueError(f"a sentence of {length} tokens; this model has {self.max_positions} positions")
 
