@@ -63,19 +63,16 @@ class Weighing(nn.Module):
             query = torch.einsum("...hd,hde->...he", query, cast(Tensor, self.weight))
         return query * math.sqrt(query.shape[-1]) if self.score in ("dot", "bilinear") else query
 
-    def project(self, layer: nn.Module, hidden: Tensor) -> Tensor:
-        """Apply a projection to `hidden`, (rows, d_model), and prepare the queries, the first d_model outputs."""
-        return self.make_projection(layer)(hidden)
-
     def make_projection(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """Return `project` as a function of `hidden` that looks up the layer's parameters only once."""
+        """Return a function that applies `layer` to (rows, d_model) and prepares the queries, its first d_model
+        outputs. The function looks up the layer's parameters only once."""
         if self.score in ("scaled_dot", "additive"):
             return cast(Callable[[Tensor], Tensor], layer.forward)
         weight, bias = self.prepared_parameters(cast(nn.Linear, layer))
         return lambda hidden: F.linear(hidden, weight, bias)
 
     def prepared_parameters(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Return the weight and the bias with which a linear layer computes `project(layer, hidden)`."""
+        """Return the weight and the bias with which a linear layer computes `make_projection(layer)`."""
         if self.score in ("scaled_dot", "additive"):
             return layer.weight, layer.bias
         # `prepare` is linear, so it is applied to the columns of the query projection instead of to each query.
@@ -130,10 +127,8 @@ def additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
                       for chunk in chunks])
 
 
-def attention(
-    projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
-    window: int | None = None, weighing: Weighing | None = None,
-) -> Tensor:
+def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, weighing: Weighing,
+              causal: bool = False, window: int | None = None) -> Tensor:
     """Compute attention over packed sentences; the queries of a sentence attend to its own keys.
 
     Args:
@@ -143,25 +138,36 @@ def attention(
         query_sentences, key_sentences: both have the same number of sentences.
         causal: the query at position i attends only to keys at positions up to i.
         window: the query at position i attends only to keys at positions i - window to i + window; None: no limit.
-        weighing: attention weights; None: softmax of the scaled dot product.
     Returns:
         (query_tokens, heads, head_size)
     """
-    if (weighing is None or weighing.is_scaled_dot_product) and runs_packed(projected[0][:, 0]):
-        query, key, value = (part for stack in projected for part in stack.unbind(1))
-        return _packed_attention(query, key, value, query_sentences, key_sentences, causal, window)
-    return _padded_attention(projected, query_sentences, key_sentences, causal, window, weighing)
+    if weighing.is_scaled_dot_product and runs_packed(projected[0][:, 0]):
+        return _packed_attention(projected, query_sentences, key_sentences, causal, window)
+    return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window)
 
 
-def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
-                      window: int | None = None, weighing: Weighing | None = None) -> Tensor:
-    padded = tuple(unpack(stack, sentences) for stack, sentences in
-                   zip(projected, (query_sentences, key_sentences), strict=False))
+def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
+                      weighing: Weighing, causal: bool, window: int | None) -> Tensor:
+    padded = _unpack_projections(projected, query_sentences, key_sentences)
     mask = attention_mask(query_sentences, key_sentences, causal, window)
-    if weighing is None or weighing.is_scaled_dot_product:
+    if weighing.is_scaled_dot_product:
         return pack(scaled_dot_product(padded, mask), query_sentences)
     query, keys, values = (part for stack in padded for part in stack)
     return pack(weighing(query, keys, mask_to_bias(mask, query.dtype)) @ values, query_sentences)
+
+
+def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
+                      weighing: Weighing, causal: bool = False, window: int | None = None) -> Tensor:
+    """Return the attention weights of `attention` for the same arguments, (sentences, heads, queries, keys)."""
+    query, keys, *_ = (part for stack in _unpack_projections(projected, query_sentences, key_sentences)
+                       for part in stack)
+    mask = attention_mask(query_sentences, key_sentences, causal, window)
+    return cast(Tensor, weighing(query, keys, mask_to_bias(mask, query.dtype)))
+
+
+def _unpack_projections(projected: tuple[Tensor, ...], query_sentences: Sentences,
+                        key_sentences: Sentences) -> tuple[Tensor, ...]:
+    return tuple(map(unpack, projected, (query_sentences, key_sentences)))
 
 
 def runs_packed(query: Tensor) -> bool:
@@ -179,10 +185,11 @@ def runs_packed(query: Tensor) -> bool:
     )
 
 
-def _packed_attention(query: Tensor, key: Tensor, value: Tensor, query_sentences: Sentences, key_sentences: Sentences,
-                      causal: bool, window: int | None) -> Tensor:
+def _packed_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
+                      window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
+    query, key, value = (part for stack in projected for part in stack.unbind(1))
     keys_before = -1 if window is None else window                              # -1: no limit
     attended = varlen_attn(
         query, key, value, query_sentences.offsets, key_sentences.offsets,
@@ -296,16 +303,16 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model)"""
-        attended = attention(self._project(hidden), sentences, sentences, causal, self.window, self.weighing)
-        output: Tensor = self.output(attended.flatten(1))
-        return output
-
-    def _project(self, hidden: Tensor) -> tuple[Tensor]:
-        return (self.weighing.project(self.query_key_value, hidden).view(hidden.shape[0], 3, self.num_heads, -1),)
+        attended = attention(self._project(hidden), sentences, sentences, self.weighing, causal, self.window)
+        return cast(Tensor, self.output(attended.flatten(1)))
 
     def weights_of(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """Return the attention weights of `forward` for the same arguments, (sentences, heads, longest, longest)."""
-        return _weights(self._project(hidden), sentences, sentences, causal, self.window, self.weighing)
+        return attention_weights(self._project(hidden), sentences, sentences, self.weighing, causal, self.window)
+
+    def _project(self, hidden: Tensor) -> tuple[Tensor]:
+        projected = self.weighing.make_projection(self.query_key_value)(hidden)
+        return (projected.view(hidden.shape[0], 3, self.num_heads, -1),)
 
     def make_step_function(self) -> Callable[[Tensor, Tensor, Tensor, int, Tensor], Tensor]:
         """Return the function that computes one position of every row, (rows, d_model) -> (rows, d_model).
@@ -358,31 +365,26 @@ class CrossAttention(nn.Module):
 
         The sample is None except in training with hard attention.
         """
-        projected, attention_sample = self._project(hidden, memory), None
+        projected, sample = self._project(hidden, memory), None
         if self.hard:
-            attended, attention_sample = self._attend_hard(hidden, projected, sentences, memory_sentences)
+            weights = attention_weights(projected, sentences, memory_sentences, self.weighing)
+            hard_weights, log_probability = select_position(weights, self.training)
+            attended = pack(hard_weights @ unpack(projected[1], memory_sentences)[1], sentences)
+            if log_probability is not None:
+                sample = HardAttentionSample(pack(log_probability[..., None], sentences).flatten(1).sum(1),
+                                             self.baseline(hidden.detach()).squeeze(1))
         else:
-            attended = attention(projected, sentences, memory_sentences, causal=False, weighing=self.weighing)
-        return self.output(attended.flatten(1)), attention_sample
-
-    def _attend_hard(self, hidden: Tensor, projected: tuple[Tensor, Tensor], sentences: Sentences,
-                     memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
-        weights = _weights(projected, sentences, memory_sentences, False, None, self.weighing)
-        hard_weights, log_probability = select_position(weights, self.training)
-        attended = pack(hard_weights @ unpack(projected[1], memory_sentences)[1], sentences)
-        if log_probability is None:
-            return attended, None
-        token_log_probability = pack(log_probability[..., None], sentences).flatten(1).sum(1)
-        return attended, HardAttentionSample(token_log_probability, self.baseline(hidden.detach()).squeeze(1))
+            attended = attention(projected, sentences, memory_sentences, self.weighing)
+        return self.output(attended.flatten(1)), sample
 
     def weights_of(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
         """Return the attention weights of `forward` for the same arguments, (sentences, heads, longest_target,
         longest_source). With hard attention, they are the distribution from which positions are sampled."""
-        return _weights(self._project(hidden, memory), sentences, memory_sentences, False, None, self.weighing)
+        return attention_weights(self._project(hidden, memory), sentences, memory_sentences, self.weighing)
 
     def _project(self, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        query = self.weighing.project(self.query, hidden).view(hidden.shape[0], 1, self.num_heads, -1)
-        return query, self._project_memory(memory)
+        query = self.weighing.make_projection(self.query)(hidden)
+        return query.view(hidden.shape[0], 1, self.num_heads, -1), self._project_memory(memory)
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> tuple[Tensor, Tensor]:
         """Compute the keys and values of a search: (source_tokens, d_model) -> two tensors of (sentences, heads,
@@ -391,8 +393,7 @@ class CrossAttention(nn.Module):
         return keys, values
 
     def _project_memory(self, memory: Tensor) -> Tensor:
-        projected: Tensor = self.key_value(memory).view(memory.shape[0], 2, self.num_heads, -1)
-        return projected
+        return cast(Tensor, self.key_value(memory).view(memory.shape[0], 2, self.num_heads, -1))
 
     def make_step_function(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         """Return the function that computes one position of every row, (rows, d_model) -> (rows, d_model).
@@ -423,17 +424,9 @@ class CrossAttention(nn.Module):
         Arguments: as in `make_step_function`.
         """
         sentences, heads, _, head_size = keys.shape
-        query = self.weighing.project(self.query, hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
+        query = self.weighing.make_projection(self.query)(hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
         return merge_beam_and_heads(self.weighing(query, keys, bias)).unflatten(1, (heads, -1))
 
-
-def _weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
-             window: int | None, weighing: Weighing) -> Tensor:
-    """Return the attention weights of `attention` for the same arguments, (sentences, heads, queries, keys)."""
-    query, keys, *_ = (part for stack, sentences in zip(projected, (query_sentences, key_sentences), strict=False)
-                       for part in unpack(stack, sentences))
-    mask = attention_mask(query_sentences, key_sentences, causal, window)
-    return cast(Tensor, weighing(query, keys, mask_to_bias(mask, query.dtype)))
 
 
 def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -16,8 +17,7 @@ GROWTH_STEPS = 16
 SLOT_MULTIPLE = 16
 
 
-@dataclass(frozen=True)
-class LayerCache:
+class LayerCache(NamedTuple):
     """KV cache of a decoder layer.
 
     keys, values: (sentences, heads, slots, head_size), keys and values of self-attention for every target position of
@@ -32,11 +32,11 @@ class LayerCache:
     memory_values: Tensor
 
 
+@dataclass
 class _Written:
     """Counter of written slots, shared by all states that share the same caches."""
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
+    slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,16 @@ class TransformerState:
     copy_source: encoded source of the copy mechanism, if the model has one.
     """
 
-    position: int
-    slots: int
-    begins: tuple[int, ...]
-    visible: Tensor
     caches: tuple[LayerCache, ...]
+    visible: Tensor
     source_bias: Tensor
-    written: _Written
-    keep_attention: bool
+    keep_attention: bool = False
     attention: Tensor | None = None
     copy_source: CopySource | None = None
-
-    @staticmethod
-    def initial(caches: tuple[LayerCache, ...], source_bias: Tensor, num_heads: int,
-                keep_attention: bool) -> TransformerState:
-        """Return the state before the first step. source_bias: (sentences, 1, longest_source), as in the state."""
-        return TransformerState(0, 0, (), source_bias[:, :, :0], caches,
-                                source_bias[:, None].repeat(1, num_heads, 1, 1), _Written(0), keep_attention)
+    position: int = 0
+    slots: int = 0
+    begins: tuple[int, ...] = ()
+    written: _Written = field(default_factory=_Written)
 
     def select(self, rows: Tensor) -> TransformerState:
         """See `interface.State.select`."""
@@ -81,11 +74,7 @@ class TransformerState:
         if len(rows) == old_sentences:
             return replace(self, visible=visible, attention=attention)
         sentences = rows[:, 0] // beam
-        caches = tuple(
-            LayerCache(*(part.index_select(0, sentences)
-                         for part in (cache.keys, cache.values, cache.memory_keys, cache.memory_values)))
-            for cache in self.caches
-        )
+        caches = tuple(LayerCache(*(part.index_select(0, sentences) for part in cache)) for cache in self.caches)
         return replace(self, visible=visible, attention=attention, caches=caches, written=_Written(self.slots),
                        source_bias=self.source_bias.index_select(0, sentences),
                        copy_source=self.copy_source and self.copy_source.select(sentences))
@@ -117,7 +106,7 @@ class TransformerState:
 
         visible = self.visible.new_full((sentences, beam, size), -math.inf)
         visible[:, :, : self.slots] = self.visible[:, :, : self.slots]
-        caches = tuple(replace(cache, keys=enlarge(cache.keys), values=enlarge(cache.values)) for cache in self.caches)
+        caches = tuple(cache._replace(keys=enlarge(cache.keys), values=enlarge(cache.values)) for cache in self.caches)
         return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
 
 

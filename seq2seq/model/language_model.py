@@ -82,7 +82,8 @@ class LanguageModel(nn.Module):
         sentences, heads = len(source_offsets) - 1, self.num_heads
         empty = self.embedding.new_zeros(sentences, heads, 0, self.d_model // heads)
         caches = tuple(LayerCache(empty, empty, empty, empty) for _ in self.layers)
-        return TransformerState.initial(caches, self.embedding.new_zeros(sentences, 1, 0), heads, keep_attention)
+        return TransformerState(caches, visible=empty.view(sentences, 1, 0),
+                                source_bias=empty.view(sentences, heads, 1, 0))
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
@@ -95,7 +96,4 @@ class LanguageModel(nn.Module):
         steps = steps or [cast(EncoderLayer, layer).make_step_function() for layer in self.layers]
         for step, cache in zip(steps, after.caches, strict=True):
             hidden = step(hidden, cache, state.slots, bias)
-        hidden = self.norm(hidden)
-        if self.output_projection:
-            return self.output_projection(hidden), after
-        return Logits(hidden, self.output_weight, self.output_bias).dense(), after
+        return Logits(self.norm(hidden), self.output_weight, self.output_bias).dense(self.output_projection), after

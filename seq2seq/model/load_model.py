@@ -51,7 +51,11 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
     def require(bundle: Bundle, shapes: Shapes) -> None:
         nonlocal recipe, tokenizers
-        recipe, tokenizers = _parse_recipe_and_tokenizers(bundle)
+        try:
+            recipe = parse_recipe(bundle.recipe_text, bundle.directory / RECIPE, alone=True)
+            tokenizers = Tokenizers.from_files(bundle.tokenizer_files, str(bundle.directory))
+        except (RecipeError, TokenizerError) as error:
+            raise CheckpointError(str(error)) from error
         sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
         if recipe.model.type == "pointer" and sizes[1] != END_ID + recipe.model.max_positions:
             raise CheckpointError(f"{bundle.directory / RECIPE}: the model points at {recipe.model.max_positions:,} "
@@ -68,13 +72,6 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
     model.load_state_dict(bundle.weights, strict=False)
     return model, recipe, tokenizers
 
-
-def _parse_recipe_and_tokenizers(bundle: Bundle) -> tuple[Recipe, Tokenizers]:
-    try:
-        return (parse_recipe(bundle.recipe_text, bundle.directory / RECIPE, alone=True),
-                Tokenizers.from_files(bundle.tokenizer_files, str(bundle.directory)))
-    except (RecipeError, TokenizerError) as error:
-        raise CheckpointError(str(error)) from error
 
 
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:

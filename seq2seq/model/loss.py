@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.data.batching import IGNORE_INDEX
-from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits, Output, PointerOutput
+from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
 
 # Maximum number of rows of a chunk of logits, on a CPU and on a GPU, and of bytes. The logits of all tokens would need

@@ -177,7 +177,6 @@ class RecurrentState:
     hidden: Tensor
     output: Tensor
     source: SourceMemory
-    longest_source: int
     keep_attention: bool
     attention: Tensor | None = None
     copy_source: CopySource | None = None
@@ -292,7 +291,7 @@ class RecurrentModel(nn.Module):
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory, hidden = self.encode(source, sentences)
         return RecurrentState(hidden, memory.new_zeros(len(sentences), self.d_model),
-                              self.attention.start(memory, sentences), longest_source, keep_attention,
+                              self.attention.start(memory, sentences), keep_attention,
                               copy_source=self.copying.start(memory, source, sentences) if self.copying else None)
 
     @torch.no_grad()

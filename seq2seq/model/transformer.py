@@ -153,11 +153,6 @@ class DecoderLayer(nn.Module):
                                                 memory_sentences)
         return self.feed_forward_residual(self.cross_residual.add(hidden, attended), self.feed_forward), sample
 
-    def start(self, memory: Tensor, memory_sentences: Sentences) -> LayerCache:
-        """Return the cache before the first step, without target slots. memory: (source_tokens, d_model)."""
-        keys, values = self.cross_attention.start(memory, memory_sentences)
-        empty = keys[:, :, :0]
-        return LayerCache(empty, empty, keys, values)
 
     def make_step_function(self) -> DecoderStep:
         """Return the function that computes one position of every row.
@@ -270,10 +265,13 @@ class Transformer(nn.Module):
         check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory = self.encode(source, sentences)
-        caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
-        bias = torch.zeros_like(sentences.token_mask, dtype=memory.dtype).masked_fill_(~sentences.token_mask, -math.inf)
-        state = TransformerState.initial(caches, bias[:, None], self.num_heads, keep_attention)
-        return replace(state, copy_source=self.copying.start(memory, source, sentences)) if self.copying else state
+        projected = [cast(DecoderLayer, layer).cross_attention.start(memory, sentences) for layer in self.decoder]
+        caches = tuple(LayerCache(keys[:, :, :0], values[:, :, :0], keys, values) for keys, values in projected)
+        padding = ~sentences.token_mask[:, None]                                # (sentences, 1, longest_source)
+        bias = torch.zeros_like(padding, dtype=memory.dtype).masked_fill_(padding, -math.inf)
+        copy_source = None if self.copying is None else self.copying.start(memory, source, sentences)
+        return TransformerState(caches, bias[:, :, :0], bias[:, None].repeat(1, self.num_heads, 1, 1), keep_attention,
+                                copy_source=copy_source)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,

@@ -22,6 +22,7 @@ from seq2seq.model.transformer import FeedForward
 
 HEADS, HEAD_SIZE = 3, 5
 D_MODEL = HEADS * HEAD_SIZE
+SCALED_DOT = Weighing(HEADS, HEAD_SIZE)
 QUERY_LENGTHS, KEY_LENGTHS = (2, 7, 1, 3), (5, 3, 2, 11)
 
 
@@ -35,7 +36,7 @@ def random_heads(lengths, seed, **options):
 
 
 def attend_to(query, key, value, *sentences, causal):
-    return attention((query[:, None], torch.stack([key, value], 1)), *sentences, causal)
+    return attention((query[:, None], torch.stack([key, value], 1)), *sentences, SCALED_DOT, causal)
 
 
 def stacked(query, key, value):
@@ -78,7 +79,7 @@ def test_every_sentence_attends_to_its_own_keys_only(causal, training):
 def test_self_attention_in_one_stack_equals_query_beside_key_and_value():
     projected = torch.randn(13, 3, HEADS, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
     sentences, arriving = sentences_of(QUERY_LENGTHS), torch.randn(13, HEADS, HEAD_SIZE, dtype=torch.float64)
-    ours = attention((projected,), sentences, sentences, causal=True)
+    ours = attention((projected,), sentences, sentences, SCALED_DOT, causal=True)
     theirs = attend_to(*projected.unbind(1), sentences, sentences, causal=True)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     for gradient, expected in zip(torch.autograd.grad(ours, projected, arriving),
@@ -181,7 +182,7 @@ def test_packed_and_padded_bodies_agree(causal):
         inputs.append(heads.cuda().bfloat16().requires_grad_())
     assert runs_packed(inputs[0])
     packed = attend_to(*inputs, *sides, causal=causal)
-    padded = _padded_attention((inputs[0][:, None], torch.stack(inputs[1:], 1)), *sides, causal)
+    padded = _padded_attention((inputs[0][:, None], torch.stack(inputs[1:], 1)), *sides, SCALED_DOT, causal, None)
     arriving = torch.randn_like(packed)
     torch.testing.assert_close(packed, padded, rtol=0, atol=0.03)
     for ours, theirs in zip(torch.autograd.grad(packed, inputs, arriving),
@@ -280,7 +281,7 @@ def test_every_member_follows_its_equation(score, normalize, window):
     query, key, value = (random_heads(QUERY_LENGTHS, seed) for seed in range(3))
     sentences = sentences_of(QUERY_LENGTHS)
     attended = attention((weighing.prepare(query)[:, None], torch.stack([key, value], 1)), sentences, sentences,
-                         causal=True, window=window, weighing=weighing)
+                         weighing, causal=True, window=window)
     begin = 0
     for length in QUERY_LENGTHS:
         rows = slice(begin, begin := begin + length)
@@ -303,7 +304,7 @@ def test_the_gradient_of_every_member_is_the_derivative(score, normalize):
     sides = sentences_of((2, 3)), sentences_of((3, 4))
 
     def attended(query, memory, *_):
-        return attention((weighing.prepare(query), memory), *sides, causal=False, weighing=weighing)
+        return attention((weighing.prepare(query), memory), *sides, weighing)
 
     assert torch.autograd.gradcheck(attended, (query, memory, *weighing.parameters()))
 
