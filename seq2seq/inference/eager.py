@@ -39,12 +39,10 @@ class EagerEngine:
         self.model, self.precision = for_inference(model, precision, device), precision
         self.max_positions = model.max_positions
         self._step: Callable[[Tensor, Any], tuple[Tensor, Any]] = self.model.step
-        if isinstance(self.model, Transformer):
-            decoder = cast(list[DecoderLayer], self.model.decoder)
-            self._step = partial(self.model.step, steps=[layer.make_step_function() for layer in decoder])
-        elif isinstance(self.model, LanguageModel):
-            layers = cast(list[EncoderLayer], self.model.layers)
-            self._step = partial(self.model.step, steps=[layer.make_step_function() for layer in layers])
+        if isinstance(self.model, Transformer | LanguageModel):
+            layers = self.model.decoder if isinstance(self.model, Transformer) else self.model.layers
+            steps = [cast(DecoderLayer | EncoderLayer, layer).make_step_function() for layer in layers]
+            self._step = partial(self.model.step, steps=steps)
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> State:
         """See `interface.Stepwise.start`."""
@@ -63,15 +61,25 @@ def for_inference(model: Network, precision: str, device: torch.device | None = 
     frozen_copy = copy.deepcopy(model).to(device)
     frozen_copy.eval().requires_grad_(False)
     for module in frozen_copy.modules():
-        if isinstance(module, SelfAttention):
-            module.weighing.fold_into(module.query_key_value)
-        elif isinstance(module, CrossAttention):
-            module.weighing.fold_into(module.query)
+        if isinstance(module, SelfAttention | CrossAttention):
+            fold_query_preparation(module)
     if precision == "bf16":
         frozen_copy.bfloat16()
         if not next(frozen_copy.parameters()).is_cuda:
             _replace_linear_layers(frozen_copy)
     return frozen_copy
+
+
+@torch.no_grad()
+def fold_query_preparation(attention: SelfAttention | CrossAttention) -> None:
+    """Fold `Weighing.prepare` into the query projection: a dot or bilinear score becomes a scaled dot product."""
+    weighing = attention.weighing
+    if weighing.score in ("dot", "bilinear"):
+        layer = attention.query if isinstance(attention, CrossAttention) else attention.query_key_value
+        weight, bias = weighing.prepared_parameters(layer)
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+        weighing.score, weighing.weight = "scaled_dot", None
 
 
 def _replace_linear_layers(model: nn.Module) -> None:

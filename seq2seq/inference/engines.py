@@ -1,9 +1,10 @@
-"""Select the engine that decodes with a model, by precision and hardware."""
+"""Interface of engines, and the selection of the engine for a model by precision and hardware."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -13,8 +14,30 @@ from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.int8 import Int8Engine
 from seq2seq.inference.kernel_library import CompilationError, library
 from seq2seq.model import Model
-from seq2seq.model.interface import Engine
+from seq2seq.model.interface import Seq2Seq, Stepwise
 from seq2seq.model.transformer import Transformer
+from seq2seq.search.interface import TopK, WholeSearch
+
+
+class Engine(Stepwise, Protocol):
+    """Fast implementation of a trained model.
+
+    precision: "fp32", "bf16" or "int8".
+    """
+
+    precision: str
+
+    @property
+    def topk(self) -> TopK:
+        """Function that finds the best continuations of hypotheses from the logits of a step."""
+
+    @property
+    def whole_search(self) -> WholeSearch | None:
+        """The engine's own implementation of search without hooks; None if there is none."""
+
+    @property
+    def model(self) -> Seq2Seq:
+        """Model in PyTorch, which scores all positions of a given target in one call."""
 
 
 def load_engine(model: Model, precision: str, device: torch.device) -> Engine:

@@ -33,9 +33,10 @@ from seq2seq.inference.kernel_interface import (
     Norm,
     Stack,
 )
-from seq2seq.model.interface import Continuations, Seq2Seq, State
+from seq2seq.model.interface import Seq2Seq, State
 from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
+from seq2seq.search.interface import Continuations
 from seq2seq.search.topk import topk as reference_topk
 
 # Number of future steps for which a new KV cache has free rows.
@@ -151,7 +152,7 @@ class Int8Engine:
 
     @property
     def model(self) -> Seq2Seq:
-        """See `interface.Engine.model`."""
+        """See `engines.Engine.model`."""
         return self.eager.model
 
     @torch.no_grad()
@@ -197,7 +198,7 @@ class Int8Engine:
     def whole_search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
                      max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
                      ) -> list[list[tuple[list[int], float]]]:
-        """See `interface.WholeSearch`. Releases Python's global interpreter lock."""
+        """See `search.interface.WholeSearch`. Releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
         # The beam may end several hypotheses in the step that reaches `enough`.
         sentences, max_finished, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch import device as torch_device
 
 from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
+from seq2seq.inference.engines import Engine
 from seq2seq.interop.parity import (
     REPORT,
     SEARCHED,
@@ -26,7 +27,6 @@ from seq2seq.interop.parity import (
 )
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.interface import Engine
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
 from seq2seq.recipe.yaml_document import read_yaml, write_yaml

@@ -82,15 +82,6 @@ class Weighing(nn.Module):
         columns = torch.cat([prepared, other_rows])
         return columns[:, :-1], columns[:, -1]
 
-    @torch.no_grad()
-    def fold_into(self, layer: nn.Linear) -> None:
-        """Fold `prepare` into a projection: a dot or bilinear score becomes a scaled dot product."""
-        if self.score in ("dot", "bilinear"):
-            weight, bias = self.prepared_parameters(layer)
-            layer.weight.copy_(weight)
-            layer.bias.copy_(bias)
-            self.score, self.weight = "scaled_dot", None
-
     def forward(self, query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
         """Return the attention weights, (sentences, heads, queries, keys).
 
@@ -101,10 +92,10 @@ class Weighing(nn.Module):
         """
         if self.score == "additive":
             scores = additive(query, keys, cast(Tensor, self.weight)) + bias
-            return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
-        bias = bias.expand(*query.shape[:3], -1).flatten(0, 1)
-        scores = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2),
-                               alpha=1 / math.sqrt(query.shape[-1])).view(*query.shape[:3], -1)
+        else:
+            bias = bias.expand(*query.shape[:3], -1).flatten(0, 1)
+            scores = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2),
+                                   alpha=1 / math.sqrt(query.shape[-1])).view(*query.shape[:3], -1)
         return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
 
 
@@ -213,8 +204,7 @@ def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tenso
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     # At sentence lengths, PyTorch's fused CPU kernel is slower than plain products, its backward pass in bf16 up to 15
     # times (PyTorch 2.13, 2 cores with AMX).
-    attended: Tensor = _PlainAttention.apply(mask, *stacks)
-    return attended
+    return cast(Tensor, _PlainAttention.apply(mask, *stacks))
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: Weighing) -> Tensor:

@@ -6,11 +6,10 @@ decoding state is immutable: `step` and `select` return a new state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -83,6 +82,7 @@ class CopyMixture:
     gate_logit: Tensor
     weights: Tensor
     pieces: Tensor
+
 
     @property
     def attention_sample(self) -> HardAttentionSample | None:
@@ -168,49 +168,8 @@ class Seq2Seq(Stepwise, Protocol):
     """Model that also scores all target positions in one call, for training."""
 
     def __call__(self, batch: Batch) -> Output:
-        """Score every position of `batch.target_output` given the preceding target tokens (teacher forcing)."""
+        """Score every position of `batch.target_output` given the preceding target tokens (teacher forcing).
 
-
-class WholeSearch(Protocol):
-    """Beam search implemented by an engine, with the same results as `search.beam.search` without hooks."""
-
-    def __call__(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
-                 max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
-                 ) -> list[list[tuple[list[int], float]]]:
-        """Return the finished hypotheses of each sentence, in the order in which they ended, as pairs of token ids
-        without `</s>` and log p.
-
-        Args: as in `search.beam.search`, and
-            enough: number of finished hypotheses that ends the search of a sentence.
-            forbidden: banned token ids; never includes `</s>`.
+        Raises:
+            ValueError: a sentence is longer than `max_positions`.
         """
-
-
-Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Arrays totals, beams and ids, each (groups, candidates), best candidate first: log p of hypothesis and continuation,
-the hypothesis' index in its group, and the id of the next token. Missing continuations have a total of -inf."""
-
-
-TopK = Callable[[Tensor, np.ndarray, Tensor, np.ndarray | None, int, bool], Continuations]
-"""Type of `search.topk.topk`, and of faster functions with the same results."""
-
-
-class Engine(Stepwise, Protocol):
-    """Fast implementation of a trained model (see `inference.engines`).
-
-    precision: "fp32", "bf16" or "int8".
-    """
-
-    precision: str
-
-    @property
-    def topk(self) -> TopK:
-        """Function that finds the best continuations of hypotheses from the logits of a step."""
-
-    @property
-    def whole_search(self) -> WholeSearch | None:
-        """The engine's own implementation of search without hooks; None if there is none."""
-
-    @property
-    def model(self) -> Seq2Seq:
-        """Model in PyTorch, which scores all positions of a given target in one call."""

@@ -20,7 +20,7 @@ from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.packing import Sentences, check_length
-from seq2seq.model.transformer import CausalStep, EncoderLayer
+from seq2seq.model.transformer import EncoderLayer, StepFunction
 
 
 class LanguageModel(nn.Module):
@@ -56,11 +56,7 @@ class LanguageModel(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
 
     def forward(self, batch: Batch) -> Logits:
-        """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
+        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
         check_length(batch.longest_target, self.max_positions)
         sentences = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
         hidden = self.dropout(Lookup.apply(self.embedding, batch.target_input) * self.scale
@@ -87,7 +83,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
-             steps: Sequence[CausalStep] | None = None) -> tuple[Tensor, TransformerState]:
+             steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
         """See `interface.Stepwise.step`. steps: the step function of each layer; None: they are made in this call."""
         check_length(state.position + 1, self.max_positions)
         after = state.with_next_position()

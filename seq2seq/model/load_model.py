@@ -33,10 +33,9 @@ class SkipInitialization(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
                            kwargs: Mapping[str, Any] | None = None) -> Any:
-        keywords = dict(kwargs or {})
         if func in self.INITIALISERS:
-            return args[0] if args else keywords["tensor"]
-        return func(*args, **keywords)
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:

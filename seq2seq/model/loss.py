@@ -61,6 +61,7 @@ def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: 
     return replace(loss, total=loss.total + score_function_loss(sample, loss.log_probabilities, target))
 
 
+
 def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, target: Tensor) -> Tensor:
     """Return the score-function (REINFORCE) loss of hard attention.
 

@@ -28,10 +28,10 @@ def attention_mask(query_sentences: Sentences, key_sentences: Sentences, causal:
     return allowed if window is None else (allowed & (distance <= window)) | (distance == 0)
 
 
-def mask_to_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mask as a bias that is added to attention scores: 0 where `mask` is True, else a large negative
-    number.
+def mask_to_bias(mask: Tensor, dtype: torch.dtype, masked: float | None = None) -> Tensor:
+    """Return the mask as a bias that is added to attention scores: 0 where `mask` is True, `masked` elsewhere.
 
-    The number is finite, because a dummy sentence that fills a batch may have no key at all.
+    masked: None: a large negative number, which unlike -inf allows dummy sentences without any key.
     """
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min / 2)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(
+        ~mask, torch.finfo(dtype).min / 2 if masked is None else masked)

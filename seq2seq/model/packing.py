@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -154,14 +154,12 @@ def unpack(flat: Tensor, sentences: Sentences) -> Tensor:
     Parts are, for example, query, key and value. Padding contains copies of the batch's first token, so that it is
     finite; the caller must mask it. Gradients of padding are ignored.
     """
-    padded: Tensor = _Unpack.apply(flat, sentences)
-    return padded
+    return cast(Tensor, _Unpack.apply(flat, sentences))
 
 
 def pack(padded: Tensor, sentences: Sentences) -> Tensor:
     """Remove the padding: (sentences, heads, longest, features) -> (tokens, heads, features)"""
-    flat: Tensor = _Pack.apply(padded, sentences)
-    return flat
+    return cast(Tensor, _Pack.apply(padded, sentences))
 
 
 def unpack_rows(flat: Tensor, sentences: Sentences) -> Tensor:

@@ -79,8 +79,7 @@ class PointerNetwork(nn.Module):
     Args:
         d_model: width of the embeddings, of the encoder states (both directions together) and of the decoder; even.
         cell: "gru" or "lstm".
-        max_positions: maximum length of a sentence in tokens, `</s>` included.
-        scale_embedding: as in `Transformer`.
+        max_positions, scale_embedding: as in `Transformer`.
     """
 
     def __init__(self, *, source_vocab_size: int, d_model: int, encoder_layers: int = 1, decoder_layers: int = 1,
@@ -101,11 +100,7 @@ class PointerNetwork(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, batch: Batch) -> PointerOutput:
-        """Return log p of every source position for every target position, (target_tokens, END_ID + longest_source).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
+        """Return log p of all source positions, (target_tokens, END_ID + longest_source). See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
         memory = self.encode(batch.source, source)
         # The decoder's input is the encoder state that the previous target token points at; row 0, `start_state`, is
@@ -117,7 +112,8 @@ class PointerNetwork(nn.Module):
         inputs = unpack_rows(self.dropout(inputs), target)
         hidden, _ = recurrent(self.decoder, inputs, self._first_states(memory, source))
         queries = unpack_rows(self.query(pack_rows(hidden, target)), target)
-        scores = self.scores(queries, unpack_rows(self.key(memory), source))
+        keys = unpack_rows(self.key(memory), source)
+        scores = additive(queries[:, None], keys[:, None], self.score).squeeze(1)  # (sentences, queries, keys)
         return PointerOutput(pack_rows(target_log_probabilities(scores, source.offsets.diff()), target))
 
     def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
@@ -125,10 +121,6 @@ class PointerNetwork(nn.Module):
         embedded = cast(Tensor, Lookup.apply(self.source_embedding, source)) * self.scale
         return self.dropout(self.encoder(self.dropout(embedded), sentences))
 
-    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Compute v^T tanh(W x_n + U h_m), (sentences, queries, longest_source), from the queries U h_m, (sentences,
-        queries, d_model), and the keys W x_n, (sentences, longest_source, d_model)."""
-        return additive(queries[:, None], keys[:, None], self.score).squeeze(1)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
@@ -151,7 +143,7 @@ class PointerNetwork(nn.Module):
         inputs = torch.where((last_tokens == START_ID)[:, None], self.start_state, inputs)
         hidden, states = recurrent(self.decoder, inputs[:, None], state.states)
         queries = self.query(hidden[:, 0]).view(sentences, -1, hidden.shape[2])
-        scores = self.scores(queries, state.keys)
+        scores = additive(queries[:, None], state.keys[:, None], self.score).squeeze(1)
         attention = None
         if state.keep_attention:
             attention = mask_padding(scores, state.lengths).softmax(-1).flatten(0, 1)

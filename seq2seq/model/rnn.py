@@ -205,10 +205,7 @@ class RecurrentModel(nn.Module):
         hard: attend to a single position, which is sampled in training.
         input_feeding: feed the input of the output layer to the next step (Luong et al. 2015, section 3.3).
         dropout: probability, applied to embeddings, between layers and before the output layer.
-        max_positions: maximum length of a sentence in tokens, `</s>` included.
-        tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
-    Raises:
-        ValueError: all embeddings are tied, but the vocabularies differ in size.
+        max_positions, tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
     """
 
     def __init__(
@@ -252,11 +249,7 @@ class RecurrentModel(nn.Module):
         return memory, first.permute(1, 2, 0, 3).contiguous()
 
     def forward(self, batch: Batch) -> Logits | CopyMixture:
-        """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
+        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
         memory, hidden = self.encode(batch.source, source)
         source_memory = self.attention.start(memory, source)

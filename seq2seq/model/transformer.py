@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
 from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
+from seq2seq.model.masks import mask_to_bias
 from seq2seq.model.packing import Sentences, check_length, source_and_target
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -35,8 +36,7 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(rows, d_model) -> (rows, d_model)"""
-        projected: Tensor = self.outer(self.activation(self.inner(hidden)))
-        return projected
+        return cast(Tensor, self.outer(self.activation(self.inner(hidden))))
 
     def make_step_function(self) -> Callable[[Tensor], Tensor]:
         """Return `forward` as a function that looks up the modules only once."""
@@ -58,30 +58,27 @@ class Residual(nn.Module):
 
     def forward(self, hidden: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(rows, d_model) -> (rows, d_model)"""
-        return self.add(hidden, sublayer(self.sublayer_input(hidden)))
+        summed = hidden + self.dropout(sublayer(self.sublayer_input(hidden)))
+        return summed if self.pre_norm else self.norm(summed)
 
     def sublayer_input(self, hidden: Tensor) -> Tensor:
         """Return the input of the sublayer, (rows, d_model)."""
         return self.norm(hidden) if self.pre_norm else hidden
 
-    def add(self, hidden: Tensor, output: Tensor) -> Tensor:
-        """Add the sublayer's output to the residual stream, (rows, d_model)."""
-        summed = hidden + self.dropout(output)
-        return summed if self.pre_norm else self.norm(summed)
+    def make_step_function(self, sublayer: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return `forward` without dropout, around a step function, whose output is overwritten.
 
-    def make_step_function(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-        """Return `sublayer_input` and `add` as functions without dropout; `add` overwrites the sublayer's output."""
+        step(hidden, ...): further arguments are those of the sublayer.
+        """
         norm = partial(torch.layer_norm, normalized_shape=self.norm.normalized_shape, weight=self.norm.weight,
                        bias=self.norm.bias, eps=self.norm.eps)
         if self.pre_norm:
-            return norm, lambda hidden, output: output.add_(hidden)
-        return lambda hidden: hidden, lambda hidden, output: norm(output.add_(hidden))
+            return lambda hidden, *arguments: sublayer(norm(hidden), *arguments).add_(hidden)
+        return lambda hidden, *arguments: norm(sublayer(hidden, *arguments).add_(hidden))
 
 
-CausalStep = Callable[[Tensor, LayerCache, int, Tensor], Tensor]
-"""See `EncoderLayer.make_step_function`."""
-DecoderStep = Callable[[Tensor, LayerCache, int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""See `DecoderLayer.make_step_function`."""
+StepFunction = Callable[..., Any]
+"""See `EncoderLayer.make_step_function` and `DecoderLayer.make_step_function`."""
 
 
 class EncoderLayer(nn.Module):
@@ -103,10 +100,9 @@ class EncoderLayer(nn.Module):
     def forward(self, hidden: Tensor, sentences: Sentences) -> Tensor:
         """(tokens, d_model) -> (tokens, d_model)"""
         hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=self.causal))
-        output: Tensor = self.feed_forward_residual(hidden, self.feed_forward)
-        return output
+        return cast(Tensor, self.feed_forward_residual(hidden, self.feed_forward))
 
-    def make_step_function(self) -> CausalStep:
+    def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row of a causal layer.
 
         Modules are looked up once, in this call: with one sentence, looking them up in every step would take a fifth of
@@ -117,15 +113,12 @@ class EncoderLayer(nn.Module):
             slot: first of the slots for this position, one for each row of a sentence.
             bias: (sentences, heads, beam, slots to read), see `TransformerState.target_bias`.
         """
-        attend, transform = self.self_attention.make_step_function(), self.feed_forward.make_step_function()
-        (self_input, add_attended), (feed_forward_input, add_transformed) = (
-            residual.make_step_function() for residual in (self.self_residual, self.feed_forward_residual))
+        attend = self.self_residual.make_step_function(self.self_attention.make_step_function())
+        transform = self.feed_forward_residual.make_step_function(self.feed_forward.make_step_function())
 
         def step(hidden: Tensor, cache: LayerCache, slot: int, bias: Tensor) -> Tensor:
             slots = bias.shape[3]
-            hidden = add_attended(hidden, attend(self_input(hidden), cache.keys[:, :, :slots],
-                                                 cache.values[:, :, :slots], slot, bias))
-            return add_transformed(hidden, transform(feed_forward_input(hidden)))
+            return transform(attend(hidden, cache.keys[:, :, :slots], cache.values[:, :, :slots], slot, bias))
 
         return step
 
@@ -148,36 +141,35 @@ class DecoderLayer(nn.Module):
                 memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
         """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample of
         hard attention."""
+        sample: HardAttentionSample | None = None
+
+        def attend_to_source(inputs: Tensor) -> Tensor:
+            nonlocal sample
+            attended, sample = self.cross_attention(inputs, memory, sentences, memory_sentences)
+            return attended
+
         hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=True))
-        attended, sample = self.cross_attention(self.cross_residual.sublayer_input(hidden), memory, sentences,
-                                                memory_sentences)
-        return self.feed_forward_residual(self.cross_residual.add(hidden, attended), self.feed_forward), sample
+        hidden = self.cross_residual(hidden, attend_to_source)
+        return self.feed_forward_residual(hidden, self.feed_forward), sample
 
-
-    def make_step_function(self) -> DecoderStep:
+    def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row.
 
         step(hidden, cache, slot, target_bias, source_bias): see `EncoderLayer.make_step_function`.
             source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
         Returns:
-            The layer's output, (rows, d_model), and the input of its cross-attention, (rows, d_model).
+            The layer's output, (rows, d_model), and its residual stream before cross-attention, (rows, d_model).
         """
-        attend_to_target = self.self_attention.make_step_function()
-        attend_to_source = self.cross_attention.make_step_function()
-        transform = self.feed_forward.make_step_function()
-        (target_input, add_target), (source_input, add_source), (feed_forward_input, add_feed_forward) = (
-            residual.make_step_function()
-            for residual in (self.self_residual, self.cross_residual, self.feed_forward_residual))
+        attend_to_target = self.self_residual.make_step_function(self.self_attention.make_step_function())
+        attend_to_source = self.cross_residual.make_step_function(self.cross_attention.make_step_function())
+        transform = self.feed_forward_residual.make_step_function(self.feed_forward.make_step_function())
 
         def step(hidden: Tensor, cache: LayerCache, slot: int, target_bias: Tensor,
                  source_bias: Tensor) -> tuple[Tensor, Tensor]:
             slots = target_bias.shape[3]
-            hidden = add_target(hidden, attend_to_target(target_input(hidden), cache.keys[:, :, :slots],
-                                                         cache.values[:, :, :slots], slot, target_bias))
-            query_input = source_input(hidden)
-            attended = attend_to_source(query_input, cache.memory_keys, cache.memory_values, source_bias)
-            hidden = add_source(hidden, attended)
-            return add_feed_forward(hidden, transform(feed_forward_input(hidden))), query_input
+            attended = attend_to_target(hidden, cache.keys[:, :, :slots], cache.values[:, :, :slots], slot, target_bias)
+            hidden = attend_to_source(attended, cache.memory_keys, cache.memory_values, source_bias)
+            return transform(hidden), attended
 
         return step
 
@@ -196,8 +188,6 @@ class Transformer(nn.Module):
         window: maximum distance between query and key in self-attention; None: no limit.
         hard: use hard cross-attention in the last layer, see `attention.CrossAttention`.
         copy: use the copy mechanism, see `copy_mechanism.CopyHead`.
-    Raises:
-        ValueError: all embeddings are tied, but the vocabularies differ in size.
     """
 
     def __init__(
@@ -240,15 +230,10 @@ class Transformer(nn.Module):
         hidden = self._embed(self.source_embedding, self.source_positions, source, sentences.positions)
         for layer in self.encoder:
             hidden = layer(hidden, sentences)
-        output: Tensor = self.encoder_norm(hidden)
-        return output
+        return cast(Tensor, self.encoder_norm(hidden))
 
     def forward(self, batch: Batch) -> Logits | CopyMixture:
-        """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
+        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
         memory = self.encode(batch.source, source)
         hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input, target.positions)
@@ -267,15 +252,14 @@ class Transformer(nn.Module):
         memory = self.encode(source, sentences)
         projected = [cast(DecoderLayer, layer).cross_attention.start(memory, sentences) for layer in self.decoder]
         caches = tuple(LayerCache(keys[:, :, :0], values[:, :, :0], keys, values) for keys, values in projected)
-        padding = ~sentences.token_mask[:, None]                                # (sentences, 1, longest_source)
-        bias = torch.zeros_like(padding, dtype=memory.dtype).masked_fill_(padding, -math.inf)
+        bias = mask_to_bias(sentences.token_mask[:, None], memory.dtype, -math.inf)
         copy_source = None if self.copying is None else self.copying.start(memory, source, sentences)
         return TransformerState(caches, bias[:, :, :0], bias[:, None].repeat(1, self.num_heads, 1, 1), keep_attention,
                                 copy_source=copy_source)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
-             steps: Sequence[DecoderStep] | None = None) -> tuple[Tensor, TransformerState]:
+             steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
         """See `interface.Stepwise.step`. steps: the step function of each layer; None: they are made in this call."""
         check_length(state.position + 1, self.max_positions)
         after = state.with_next_position()
@@ -284,11 +268,12 @@ class Transformer(nn.Module):
         target_bias = after.target_bias(self.num_heads, self.window)
         steps = steps or [cast(DecoderLayer, layer).make_step_function() for layer in self.decoder]
         for step, cache in zip(steps, after.caches, strict=True):
-            hidden, query_input = step(hidden, cache, state.slots, target_bias, after.source_bias)
+            hidden, before_source = step(hidden, cache, state.slots, target_bias, after.source_bias)
         attention = None
         if state.keep_attention:
-            last = cast(DecoderLayer, self.decoder[-1]).cross_attention
-            attention = last.weights(query_input, after.caches[-1].memory_keys, after.source_bias).mean(1)
+            last = cast(DecoderLayer, self.decoder[-1])
+            attention = last.cross_attention.weights(last.cross_residual.sublayer_input(before_source),
+                                                     after.caches[-1].memory_keys, after.source_bias).mean(1)
         hidden = self.decoder_norm(hidden)
         logits = Logits(hidden, self.output_weight, self.output_bias).dense(self.output_projection)
         if self.copying is not None and state.copy_source is not None:

@@ -23,9 +23,9 @@ from seq2seq.errors import (
     require_several,
     require_text,
 )
-from seq2seq.inference.engines import load_engine
+from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.model import Model
-from seq2seq.model.interface import Engine, Seq2Seq
+from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.load_model import read_model
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, decoding_with

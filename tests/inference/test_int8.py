@@ -13,7 +13,7 @@ from torch import nn
 
 from seq2seq.errors import RequestError
 from seq2seq.inference import engines, int8
-from seq2seq.inference.eager import Int8Linear, packed_operators_work
+from seq2seq.inference.eager import Int8Linear, fold_query_preparation, packed_operators_work
 from seq2seq.inference.engines import load_engine
 from seq2seq.inference.int8 import ENCODER_BLOCK_TOKENS, GROWTH_STEPS, Int8Engine, Int8State
 from seq2seq.inference.kernel_library import CompilationError, library
@@ -71,7 +71,7 @@ def rounded(model):
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, SelfAttention | CrossAttention):
-            module.weighing.fold_into(module.query_key_value if isinstance(module, SelfAttention) else module.query)
+            fold_query_preparation(module)
     for module in list(copied.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
