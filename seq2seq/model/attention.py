@@ -139,7 +139,7 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
 
 def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
                       weighing: Weighing, causal: bool, window: int | None) -> Tensor:
-    padded = _unpack_projections(projected, query_sentences, key_sentences)
+    padded = tuple(map(unpack, projected, (query_sentences, key_sentences)))
     mask = attention_mask(query_sentences, key_sentences, causal, window)
     if weighing.is_scaled_dot_product:
         return pack(scaled_dot_product(padded, mask), query_sentences)
@@ -150,15 +150,10 @@ def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences,
 def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
                       weighing: Weighing, causal: bool = False, window: int | None = None) -> Tensor:
     """Return the attention weights of `attention` for the same arguments, (sentences, heads, queries, keys)."""
-    query, keys, *_ = (part for stack in _unpack_projections(projected, query_sentences, key_sentences)
-                       for part in stack)
+    query, keys, *_ = (part for stack in map(unpack, projected, (query_sentences, key_sentences)) for part in stack)
     mask = attention_mask(query_sentences, key_sentences, causal, window)
     return cast(Tensor, weighing(query, keys, mask_to_bias(mask, query.dtype)))
 
-
-def _unpack_projections(projected: tuple[Tensor, ...], query_sentences: Sentences,
-                        key_sentences: Sentences) -> tuple[Tensor, ...]:
-    return tuple(map(unpack, projected, (query_sentences, key_sentences)))
 
 
 def runs_packed(query: Tensor) -> bool:
@@ -351,10 +346,8 @@ class CrossAttention(nn.Module):
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
                 memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample.
-
-        The sample is None except in training with hard attention.
-        """
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample,
+        which is None except in training with hard attention."""
         projected, sample = self._project(hidden, memory), None
         if self.hard:
             weights = attention_weights(projected, sentences, memory_sentences, self.weighing)
@@ -409,14 +402,10 @@ class CrossAttention(nn.Module):
         return step
 
     def weights(self, hidden: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        """Return the attention weights of a step, (rows, heads, longest_source).
-
-        Arguments: as in `make_step_function`.
-        """
+        """Return the weights of a step, (rows, heads, longest_source). Arguments: as in `make_step_function`."""
         sentences, heads, _, head_size = keys.shape
         query = self.weighing.make_projection(self.query)(hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
         return merge_beam_and_heads(self.weighing(query, keys, bias)).unflatten(1, (heads, -1))
-
 
 
 def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | None]:

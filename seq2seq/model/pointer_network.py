@@ -27,19 +27,8 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 # `</s>` has the id END_ID.
 FIRST_POSITION_ID = END_ID + 1
 
-States = tuple[Tensor, ...]
-"""State of a recurrent network: (h,) of a GRU, (h, c) of an LSTM, each (layers, sentences, features)."""
-
-
-def recurrent(layer: nn.RNNBase, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-    """Run a recurrent network: (sentences, length, features) -> (sentences, length, hidden), and its last states.
-
-    The last states of sentences shorter than `length` are those after their padding.
-    """
-    initial = None if states is None else states if isinstance(layer, nn.LSTM) else states[0]
-    outputs, last = layer(inputs, initial)
-    return outputs, last if isinstance(layer, nn.LSTM) else (last,)
-
+States = Tensor | tuple[Tensor, ...]
+"""State of a recurrent network as in torch.nn: h of a GRU, (h, c) of an LSTM, each (layers, sentences, features)."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +52,12 @@ class PointerState:
     def select(self, rows: Tensor) -> PointerState:
         """See `interface.State.select`."""
         flat = rows.flatten()
-        sentences = rows[:, 0] // (self.states[0].shape[1] // len(self.lengths))
+        states = self.states if isinstance(self.states, tuple) else (self.states,)
+        sentences = rows[:, 0] // (states[0].shape[1] // len(self.lengths))
         memory, keys, lengths = ((part if len(rows) == len(part) else part.index_select(0, sentences))
                                  for part in (self.memory, self.keys, self.lengths))
-        return replace(self, memory=memory, keys=keys, lengths=lengths,
-                       states=tuple(state.index_select(1, flat) for state in self.states),
+        first, *others = (state.index_select(1, flat) for state in states)
+        return replace(self, memory=memory, keys=keys, lengths=lengths, states=(first, *others) if others else first,
                        attention=None if self.attention is None else self.attention.index_select(0, flat))
 
 
@@ -110,7 +100,7 @@ class PointerNetwork(nn.Module):
         inputs = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
                                            rows.where(batch.target_input != START_ID, 0)))
         inputs = unpack_rows(self.dropout(inputs), target)
-        hidden, _ = recurrent(self.decoder, inputs, self._first_states(memory, source))
+        hidden, _ = self.decoder(inputs, self._first_states(memory, source))
         queries = unpack_rows(self.query(pack_rows(hidden, target)), target)
         keys = unpack_rows(self.key(memory), source)
         scores = additive(queries[:, None], keys[:, None], self.score).squeeze(1)  # (sentences, queries, keys)
@@ -141,7 +131,7 @@ class PointerNetwork(nn.Module):
         positions = (last_tokens - FIRST_POSITION_ID).clamp(0, state.memory.shape[1] - 1)
         inputs = state.memory[rows, positions]                                  # (rows, d_model)
         inputs = torch.where((last_tokens == START_ID)[:, None], self.start_state, inputs)
-        hidden, states = recurrent(self.decoder, inputs[:, None], state.states)
+        hidden, states = self.decoder(inputs[:, None], state.states)
         queries = self.query(hidden[:, 0]).view(sentences, -1, hidden.shape[2])
         scores = additive(queries[:, None], state.keys[:, None], self.score).squeeze(1)
         attention = None
@@ -156,7 +146,7 @@ class PointerNetwork(nn.Module):
         encoder's backward direction."""
         first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
         first = first.view(len(sentences), self.decoder.num_layers, -1).transpose(0, 1).contiguous()
-        return (first, torch.zeros_like(first)) if isinstance(self.decoder, nn.LSTM) else (first,)
+        return (first, torch.zeros_like(first)) if isinstance(self.decoder, nn.LSTM) else first
 
 
 def mask_padding(scores: Tensor, lengths: Tensor) -> Tensor:

@@ -107,10 +107,7 @@ class SourceAttention(nn.Module):
 
     def forward(self, query: Tensor, source: SourceMemory) -> tuple[Tensor, Tensor, HardAttentionSample | None]:
         """(rows, units) -> context (rows, units), attention weights (sentences, heads, beam, longest_source), and the
-        attention sample.
-
-        The sample is None except in training with hard attention.
-        """
+        attention sample, which is None except in training with hard attention."""
         sentences, heads, _, head_size = source.keys.shape
         queries = self.weighing.prepare(self.query(query).view(sentences, -1, heads, head_size)).transpose(1, 2)
         weights = self.weighing(queries, source.keys, source.bias)
@@ -156,12 +153,6 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
         active_rows.append(max(1, rows) if rows <= 0.75 * active_rows[-1] else active_rows[-1])
     return active_rows, order
 
-
-def _token_rows(sentences: Sentences, active_rows: list[int], order: Tensor | None) -> Tensor:
-    """Return the row of each token, (tokens,) int64, in the concatenation of the rows computed at all positions."""
-    begins = torch.tensor([0, *active_rows[:-1]], device=sentences.offsets.device).cumsum(0)
-    index = sentences.sentence if order is None else order.argsort()[sentences.sentence]
-    return begins[sentences.positions] + index
 
 
 @dataclass(frozen=True)
@@ -216,7 +207,7 @@ class RecurrentModel(nn.Module):
         output_bias: bool = False, copy: bool = False,
     ) -> None:
         super().__init__()
-        self.d_model, self.max_positions, self.input_feeding = d_model, max_positions, input_feeding
+        self.d_model, self.max_positions = d_model, max_positions
         self.scale = math.sqrt(d_model) if scale_embedding else 1.0
         self.target_embedding, self.source_embedding, self.output_weight = embeddings(
             tied_embeddings, source_vocab_size, target_vocab_size, d_model)
@@ -240,8 +231,7 @@ class RecurrentModel(nn.Module):
 
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
         """(source_tokens,) -> annotations (source_tokens, d_model), and the decoder's first states, (layers, vectors,
-        sentences, d_model).
-        """
+        sentences, d_model)."""
         memory = self.encoder(self._embed(self.source_embedding, source), sentences)
         # tanh(W_s h_1), where h_1 is the last state of the backward direction (section A.2.2).
         first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
@@ -269,11 +259,14 @@ class RecurrentModel(nn.Module):
             outputs.append(output)
             if sample is not None:
                 samples.append(torch.stack([sample.log_probability, sample.baseline], 1))
-        token_rows = _token_rows(target, active_rows, order)
-        attention_sample = HardAttentionSample(*torch.cat(samples).index_select(0, token_rows).unbind(1)) \
-            if samples else None
+        # Row of each token, (target_tokens,), in the concatenation of the rows computed at all positions.
+        begins = torch.tensor([0, *active_rows[:-1]], device=memory.device).cumsum(0)
+        token_rows = begins[target.positions] + (target.sentence if order is None else order.argsort()[target.sentence])
         hidden = self.dropout(torch.cat(outputs).index_select(0, token_rows))
-        logits = Logits(hidden, self.output_weight, self.output_bias, attention_sample)
+        logits = Logits(hidden, self.output_weight, self.output_bias)
+        if samples:
+            columns = torch.cat(samples).index_select(0, token_rows).unbind(1)
+            logits = replace(logits, attention_sample=HardAttentionSample(*columns))
         return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)
 
     @torch.no_grad()

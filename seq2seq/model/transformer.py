@@ -58,12 +58,16 @@ class Residual(nn.Module):
 
     def forward(self, hidden: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(rows, d_model) -> (rows, d_model)"""
-        summed = hidden + self.dropout(sublayer(self.sublayer_input(hidden)))
-        return summed if self.pre_norm else self.norm(summed)
+        return self.add(hidden, sublayer(self.sublayer_input(hidden)))
 
     def sublayer_input(self, hidden: Tensor) -> Tensor:
         """Return the input of the sublayer, (rows, d_model)."""
         return self.norm(hidden) if self.pre_norm else hidden
+
+    def add(self, hidden: Tensor, output: Tensor) -> Tensor:
+        """Add the output of the sublayer to the residual stream, (rows, d_model)."""
+        summed = hidden + self.dropout(output)
+        return summed if self.pre_norm else self.norm(summed)
 
     def make_step_function(self, sublayer: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return `forward` without dropout, around a step function, whose output is overwritten.
@@ -141,16 +145,10 @@ class DecoderLayer(nn.Module):
                 memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
         """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample of
         hard attention."""
-        sample: HardAttentionSample | None = None
-
-        def attend_to_source(inputs: Tensor) -> Tensor:
-            nonlocal sample
-            attended, sample = self.cross_attention(inputs, memory, sentences, memory_sentences)
-            return attended
-
         hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=True))
-        hidden = self.cross_residual(hidden, attend_to_source)
-        return self.feed_forward_residual(hidden, self.feed_forward), sample
+        attended, sample = self.cross_attention(self.cross_residual.sublayer_input(hidden), memory, sentences,
+                                                memory_sentences)
+        return self.feed_forward_residual(self.cross_residual.add(hidden, attended), self.feed_forward), sample
 
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row.
