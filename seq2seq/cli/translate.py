@@ -102,7 +102,7 @@ def translate(
         show_default="1", rich_help_panel=FORMAT)] = None,
     word_confidence: Annotated[bool, typer.Option(
         "--word-confidence", help="Add the model's confidence in each word to the JSONL: the geometric mean of the "
-        "probabilities of its pieces.", rich_help_panel=FORMAT)] = False,
+        "probabilities of its pieces (subwords).", rich_help_panel=FORMAT)] = False,
     beam_size: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
@@ -116,7 +116,7 @@ def translate(
         rich_help_panel=SEARCH)] = None,
     settings: DecodingSettings = None,
     prefix: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="File with the text that each translation must begin with, line by line; may be empty.",
+        metavar="FILE", help="File with a prefix for the translation of each line; an empty prefix is ignored.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     require: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with the words or phrases that each translation must contain, line by line, "

@@ -257,8 +257,9 @@ def map_in_blocks(items: Iterable[Item], function: Callable[[Iterator[Item]], It
 
 
 def zip_with_lines(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tuple[Item, str]]:
-    """Yield each item, which belongs to a line of the input `name`, with the same line of `other`; without `other`, with
-    an empty line.
+    """Yield each item, which belongs to a line of the input `name`, with the same line of `other`.
+
+    If `other` is None, the line is empty.
 
     Raises:
         CorpusError: one input has more lines than the other; raised at the end of the shorter one.
