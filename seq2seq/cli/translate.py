@@ -239,7 +239,8 @@ class _Warnings:
 
 @contextmanager
 def _stopping(journal: Journal) -> Iterator[StopRequest]:
-    """Yield the request to stop, which a signal makes. An output that cannot be resumed is stopped at once."""
+    """Yield the request to stop, which SIGINT and SIGTERM set. If the output cannot be resumed, they stop the command at
+    once."""
     if journal.output.part is None:
         yield StopRequest()
         return
@@ -255,8 +256,8 @@ def _how_to_resume(journal: Journal) -> str:
     return f"{journal.lines:,} lines are finished. To resume:\n  {shlex.join(command)}"
 
 
-def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path],
-              decoding: DecodingSection) -> dict[str, Any]:
+def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
+            ) -> dict[str, Any]:
     """Return everything but the text that the translations depend on, by name."""
     from seq2seq import __version__
 
