@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from seq2seq.check import pair_checks, report
-from seq2seq.check.corpus_statistics import Sample, survey
+from seq2seq.check.corpus_statistics import Sample, scan_corpus
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_lines
 from seq2seq.errors import UserError
@@ -68,13 +68,14 @@ def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, 
     corpus = report.CorpusReport("train", "v3.en-de")
     numbered = [(number, *pair) for number, pair in enumerate(pairs)]
     sample = Sample(seed=1)
-    with mock.patch.object(report, "EXAMPLES", len(pairs)), mock.patch.object(pair_checks, "RECOGNISED", len(pairs)):
-        survey(sample.watch(numbered), corpus, sides=2)
-        judge = pair_checks.Judge(sample.stretches, Languages(source="en", target="de"))
-        judgement = judge.judge(numbered, len(pairs))
+    with (mock.patch.object(report, "EXAMPLES", len(pairs)),
+          mock.patch.object(pair_checks, "MAX_LANGUAGE_ID_PAIRS", len(pairs))):
+        scan_corpus(sample.draw_from(numbered), corpus, sides=2)
+        checker = pair_checks.CorpusChecker(sample.blocks, Languages(source="en", target="de"))
+        checked = checker.check(numbered, len(pairs))
     kinds = {kind: [finding] for kind, finding in corpus.findings.items()} | {
-        "hardly_a_translation": [judgement.suspects], "like the other side": [*judgement.wrong_side.values()],
-        "in another language (lingua)": [*judgement.wrong_language.values()]}
+        "hardly_a_translation": [checked.suspects], "like the other side": [*checked.wrong_side.values()],
+        "in another language (lingua)": [*checked.wrong_language.values()]}
     return {kind: _found({line for finding in findings for line in finding.lines}, labels)
             for kind, findings in kinds.items()}
 

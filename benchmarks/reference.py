@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from seq2seq.data.batching import IGNORED, Batch, EncodedCorpus, gather, split_by_length
+from seq2seq.data.batching import IGNORE_INDEX, Batch, EncodedCorpus, gather, split_by_length
 from seq2seq.errors import UserError
 from seq2seq.model.embedding import sinusoids
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection, Recipe, TrainingSection
 from seq2seq.tokenizers.tokenizer import START_ID
-from seq2seq.training.optimizers import learning_rate
+from seq2seq.training.learning_rate import learning_rate
 
 
 def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor, Tensor]:
@@ -180,8 +180,8 @@ def plain_loss(model: nn.Module, batch: Batch, label_smoothing: float, reduction
     """Smoothed cross-entropy over the target tokens of a batch: their mean or their sum."""
     source, mask = padded(batch.source, batch.source_offsets)
     inputs, _ = padded(batch.target_input, batch.target_offsets)
-    labels, _ = padded(batch.target_output, batch.target_offsets, IGNORED)
-    return F.cross_entropy(model(source, mask, inputs).flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+    labels, _ = padded(batch.target_output, batch.target_offsets, IGNORE_INDEX)
+    return F.cross_entropy(model(source, mask, inputs).flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX,
                            label_smoothing=label_smoothing, reduction=reduction)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.marian import marian
 from benchmarks.measuring import Contestant, Run, compete
 from benchmarks.reference import PlainTransformer, padded, plain_loss
-from seq2seq.data.batching import IGNORED, Batch, EncodedCorpus, gather, plan_epoch
+from seq2seq.data.batching import IGNORE_INDEX, Batch, EncodedCorpus, gather, plan_epoch
 from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.devices import configure_process, has_fast_bf16
 from seq2seq.recipe import Recipe
@@ -144,8 +144,8 @@ def marian_loss(model: Any, batch: Batch, label_smoothing: float) -> Tensor:
     """The mean over target tokens, padded to the longest sentence."""
     source, mask = padded(batch.source, batch.source_offsets)
     inputs, _ = padded(batch.target_input, batch.target_offsets)
-    labels, _ = padded(batch.target_output, batch.target_offsets, IGNORED)
+    labels, _ = padded(batch.target_output, batch.target_offsets, IGNORE_INDEX)
     # Padding stands after the sentences, where the causal mask hides it: the decoder needs no mask of its own.
     logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=inputs, use_cache=False).logits
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX,
                            label_smoothing=label_smoothing)

@@ -130,15 +130,21 @@ def _table(file: str) -> str:
 
 
 def _at_other_end(path: str, kind: str) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDWR if kind == "written fifo" else os.O_RDWR | os.O_NONBLOCK)
-        if kind == "written fifo":
-            os.write(descriptor, b"one dog\n")
-        time.sleep(0.2)
-        os.close(descriptor)
-        # From now on there is an end of file, as a writer leaves it.
-    except OSError:
-        pass
+    """Be the other end of a FIFO until it is deleted, so that no command waits, however late it opens the FIFO."""
+    with suppress(OSError):
+        reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        while os.fstat(reading).st_nlink:
+            writing = os.open(f"/proc/self/fd/{reading}", os.O_WRONLY | os.O_NONBLOCK)   # not what may replace it
+            if kind == "written fifo":
+                with suppress(BlockingIOError):                                 # full of a command's output
+                    os.write(writing, b"one dog\n")
+            time.sleep(0.1)
+            os.close(writing)                                                   # a command that reads finds the end
+            with suppress(BlockingIOError):
+                while os.read(reading, 65536):
+                    pass
+            time.sleep(0.02)
+        os.close(reading)
 
 
 def _bind(path: Path) -> None:
@@ -242,13 +248,13 @@ def _sign(bundle: Path) -> None:
     """Checksums that fit, as far as the metadata can still be read."""
     import hashlib
 
-    from seq2seq.storage.checksums import sealed
+    from seq2seq.storage.checksums import with_checksum
 
     try:
         metadata = json.loads((bundle / "metadata.json").read_text())
         for name in metadata["sha256"]:
             metadata["sha256"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
-        (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
+        (bundle / "metadata.json").write_text(json.dumps(with_checksum(metadata)))
     except (ValueError, KeyError, TypeError, OSError):
         pass
 

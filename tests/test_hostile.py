@@ -48,7 +48,7 @@ def outcomes(sound, place, kind, seed, count):
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/urandom"])
 def test_a_device_that_never_ends_is_no_recipe(name):
-    with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes; a recipe is some lines of YAML"):
+    with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes, so that it cannot be a recipe"):
         load_recipe(name)
 
 
@@ -63,7 +63,7 @@ def test_a_recipe_can_come_through_a_pipe_and_from_windows(tmp_path):
 
 def test_a_pipe_in_place_of_a_tokenizer_is_named_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "tokenizer.model")
-    with pytest.raises(TokenizerError, match="tokenizer.model: the tokenizer cannot be read: it is no regular file"):
+    with pytest.raises(TokenizerError, match="tokenizer.model: the tokenizer cannot be read: it is not a regular file"):
         Tokenizers.load(tmp_path)
 
 

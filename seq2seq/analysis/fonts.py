@@ -99,7 +99,7 @@ def _add_new_fonts() -> bool:
     if added := len({str(font.fname) for font in manager.ttflist} - known):
         cache = Path(matplotlib.get_cachedir(), f"fontlist-v{manager.__version__}.json")
         font_manager.json_dump(manager, cache)
-        console.say(f"matplotlib's list of fonts was out of date; new in it: {added:,}")
+        console.print_message(f"matplotlib's list of fonts was out of date; new in it: {added:,}")
     return bool(added)
 
 

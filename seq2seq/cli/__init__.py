@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        print(console.printable(str(error)), file=sys.stderr)
+        print(console.escape_control_characters(str(error)), file=sys.stderr)
         return 2
     except Stopped as error:
         print(error, file=sys.stderr)
@@ -91,11 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except Exception as error:
         if isinstance(error, OSError) and error.errno in OUTSIDE_OUR_POWER:
-            print(console.printable(f"{error.filename or 'A file'}: {error.strerror}. Make room or check the "
-                                    "permissions, and run the same command again."), file=sys.stderr)
+            print(console.escape_control_characters(f"{error.filename or 'A file'}: {error.strerror}. Make room or "
+                                                    "check the permissions, and run the same command again."),
+                  file=sys.stderr)
             return 2
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            print(console.printable(f"{error.filename}: {error.strerror}. Choose a shorter name."), file=sys.stderr)
+            print(console.escape_control_characters(f"{error.filename}: {error.strerror}. Choose a shorter name."),
+                  file=sys.stderr)
             return 2
         if _lacks_memory(error):
             print(f"Memory does not suffice ({type(error).__name__}). What was saved is intact. Use a smaller model or "

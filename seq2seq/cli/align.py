@@ -90,8 +90,8 @@ def align(
         translator = load_translator(model, device, precision, threads)
         chosen = {key: value for key, value in given.items() if value is not None}
         aligner = replace(measured_aligner(model), **chosen)
-        console.say(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "
-                    f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
+        console.print_message(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "
+                              f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
         with bar("aligning", sources, written) as advance:
             for block in blocks_of_pairs(sources, targets, ALIGNED_TOGETHER):
                 pairs = [(one.text.strip(), other.text.strip()) for one, other in block]

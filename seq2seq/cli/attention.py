@@ -89,7 +89,7 @@ def attention(
             file.file.write(picture(pair, languages, name, choice))
         else:
             file.write(page(pair, languages, name, not (given or alone), choice))
-    console.say(f"{texts[1]}\nits attention is in {output}")
+    console.print_message(f"{texts[1]}\nits attention is in {output}")
 
 
 def _one_sentence(text: str, option: str) -> str:

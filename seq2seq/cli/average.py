@@ -32,5 +32,6 @@ def average(
 
     steps = average_checkpoints(models, output, last)
     fewer = f" (of the {last} asked for; training.keep_checkpoints keeps more)" if last and last > len(steps) else ""
-    console.say(f"averaged {len(steps)} checkpoints{fewer}, of the steps {', '.join(f'{step:,}' for step in steps)}; "
-                f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")
+    console.print_message(f"averaged {len(steps)} checkpoints{fewer}, of the steps "
+                          f"{', '.join(f'{step:,}' for step in steps)}; "
+                          f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

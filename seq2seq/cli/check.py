@@ -41,9 +41,9 @@ def check(
 ) -> None:
     """Say what is wrong with a recipe and its data, and what training will cost. Leaves nothing on disk."""
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
-    from seq2seq.check import inspect, show_report
+    from seq2seq.check import check_recipe, show_report
 
-    report = inspect(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
+    report = check_recipe(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
     if format is TextOrJson.json:
         print_json(report.to_dict())
     else:

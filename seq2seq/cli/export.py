@@ -71,10 +71,10 @@ def export(
         from seq2seq.interop import ctranslate2
 
         parity = ctranslate2.export_model(model, output, quantization.value, source, lines)
-    console.say(parity.summary())
+    console.print_message(parity.summary())
     for one in parity.differences:
-        console.say(f"  line {one.line}, gap {one.size:.4f}: {one.ours} | {one.theirs}")
+        console.print_message(f"  line {one.line}, gap {one.size:.4f}: {one.ours} | {one.theirs}")
     if format is Format.ctranslate2:
-        console.say(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
+        console.print_message(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
     else:
-        console.say(f"{output} loads with transformers' MarianMTModel and MarianTokenizer")
+        console.print_message(f"{output} loads with transformers' MarianMTModel and MarianTokenizer")

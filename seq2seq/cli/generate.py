@@ -77,12 +77,12 @@ def generate(
         raise UserError("both --prompt and a file of prompts were given. Remove one of them.")
     with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
         translator = load_translator(model, device, precision, threads)
-        from seq2seq.recipe.decoding_section import DRAWN
+        from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
         from seq2seq.translation import generation
 
-        overrides = overrides.with_defaults(**DRAWN, **(GREEDY if greedy else {}))
+        overrides = overrides.with_defaults(**SINGLE_SAMPLE, **(GREEDY if greedy else {}))
         overrides.section(translator)                                           # names the option that is wrong
-        console.say(f"generating in {translator.precision} on {translator.device}")
+        console.print_message(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
                 block_prompts = 1 if lines.live else generation.BLOCK_PROMPTS

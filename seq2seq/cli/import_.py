@@ -48,9 +48,9 @@ def import_(
     require_code("--source-language", source_language)
     require_code("--target-language", target_language)
     imported = import_model(model, output, source_language, target_language)
-    console.say(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
+    console.print_message(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
     if imported.languages and imported.token is None:
         shown = ", ".join(imported.languages[:8]) + (", …" if len(imported.languages) > 8 else "")
-        console.say(f"it translates into {len(imported.languages)} languages: begin each line with one of {shown}, or "
-                    "import it with --target-language")
-    console.say(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")
+        console.print_message(f"it translates into {len(imported.languages)} languages: begin each line with one of "
+                              f"{shown}, or import it with --target-language")
+    console.print_message(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

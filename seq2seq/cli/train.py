@@ -45,6 +45,6 @@ def train(
         return
     typer.echo(scores_as_text(scores), nl=bool(scores))
     name = shlex.quote(str(run))
-    console.say(f"the model is in {run}; " + (f"write with: seq2seq generate {name} --samples 5"
-                                              if loaded.languages.monolingual else
-                                              f"translate with: seq2seq translate {name} FILE"))
+    console.print_message(f"the model is in {run}; " + (f"write with: seq2seq generate {name} --samples 5"
+                                                        if loaded.languages.monolingual else
+                                                        f"translate with: seq2seq translate {name} FILE"))

@@ -34,7 +34,7 @@ from seq2seq.cli.options import (
     Workers,
     examples,
 )
-from seq2seq.compressed_files import LONGEST_LINE
+from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.errors import UserError
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import (
@@ -87,7 +87,7 @@ def translate(
         show_default="standard input")] = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Refuse an input with a longer line: it has no line ends, or it is a compressed file "
-        "that would fill the memory.")] = LONGEST_LINE,
+        "that would fill the memory.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
         help="Output file. Its name ends in .part until it is complete.")] =
@@ -187,9 +187,9 @@ def translate(
             **_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers})
         if lines.live:
-            console.say("Type a line and press Enter; Ctrl-D ends.")
+            console.print_message("Type a line and press Enter; Ctrl-D ends.")
         stop = stack.enter_context(_stopping(journal))
-        requests = journal.skip_finished(stop.while_waiting(_requests(lines, prefixes, phrases)), lines.name)
+        requests = journal.skip_finished(stop.interruptible(_requests(lines, prefixes, phrases)), lines.name)
         stop.message = _how_to_resume(journal)
         warnings = _Warnings(lines.name)
         with bar("translating", lines, journal.output, journal.lines) as advance:
@@ -208,7 +208,7 @@ def translate(
                     warnings.check(line, translations[0])
                 journal.commit()
                 stop.message = _how_to_resume(journal)
-                stop.obey()
+                stop.raise_if_requested()
         warnings.finish()
 
 
@@ -234,13 +234,13 @@ class _Warnings:
         self.long.finish()
         self.faulty.finish()
         if self.retried:
-            console.say(f"translations improved by a retry: {self.retried:,}")
+            console.print_message(f"translations improved by a retry: {self.retried:,}")
 
 
 @contextmanager
 def _stopping(journal: Journal) -> Iterator[StopRequest]:
-    """Yield the request to stop, which SIGINT and SIGTERM set. If the output cannot be resumed, they stop the command at
-    once."""
+    """Yield the request to stop, which SIGINT and SIGTERM set. If the output cannot be resumed, they stop the command
+    at once."""
     if journal.output.part is None:
         yield StopRequest()
         return
@@ -286,20 +286,20 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
         if given := [f"--{name}" for name, value in models.items() if value]:
             raise UserError(f"--engine ctranslate2 runs a single model. Remove {' and '.join(given)}, or --engine.")
         exported = CTranslate2Translator.open(model, device, precision.value, threads, workers)
-        console.say(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
+        console.print_message(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
         yield exported
         return
     if workers == 1:
         from seq2seq.translation.translator import Translator
 
         translator = Translator.load(model, device, precision.value, threads, **models)
-        console.say(f"translating in {translator.precision} on {translator.device}")
+        console.print_message(f"translating in {translator.precision} on {translator.device}")
         yield translator
         return
     from seq2seq.translation.worker_processes import TranslatorPool
 
     with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
-        console.say(f"translating in {pool.precision}, {workers} workers")
+        console.print_message(f"translating in {pool.precision}, {workers} workers")
         yield pool
 
 

@@ -266,7 +266,7 @@ class CTranslate2Translator(LineTranslator):
     @cached_property
     def suppressed(self) -> list[list[str]]:
         """Sequences that must not occur in a translation."""
-        return [[piece] for piece in self.tokenizers.target.pieces(self.tokenizers.target.control_ids)]
+        return [[piece] for piece in self.tokenizers.target.pieces(self.tokenizers.target.never_generated_ids)]
 
     @cached_property
     def ids(self) -> dict[str, int]:

@@ -104,7 +104,7 @@ def write_model(exportable: Exportable, directory: Path) -> None:
         num_beams=decoding.beam_size, max_length=longest, min_length=decoding.min_length + 1,
         no_repeat_ngram_size=decoding.no_repeat_ngram, eos_token_id=END_ID, forced_eos_token_id=END_ID,
         pad_token_id=START_ID, decoder_start_token_id=START_ID,
-        bad_words_ids=[[index] for index in tokenizers.target.control_ids],
+        bad_words_ids=[[index] for index in tokenizers.target.never_generated_ids],
         **({"early_stopping": True, "length_penalty": decoding.length_penalty} if decoding.beam_size > 1 else {}))
     model.save_pretrained(directory)
 

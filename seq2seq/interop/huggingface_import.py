@@ -23,7 +23,7 @@ from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
-from seq2seq.tokenizers.marian_vocabulary import LANGUAGE, MarianVocabulary
+from seq2seq.tokenizers.marian_vocabulary import LANGUAGE_TOKEN, MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
@@ -123,7 +123,7 @@ def local_folder(name: str) -> Path:
     except ImportError as error:
         raise FormatError("downloading from the Hugging Face hub needs huggingface_hub: "
                           "pip install huggingface_hub") from error
-    console.say(f"there is no directory {name}: downloading it from the Hugging Face hub")
+    console.print_message(f"there is no directory {name}: downloading it from the Hugging Face hub")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=DOWNLOADED))
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
@@ -248,7 +248,7 @@ def _symbol(about: Mapping[str, Any], key: str, usual: str) -> str:
 
 def _token_of(language: str | None, source: Mapping[str, int]) -> str | None:
     """The token of a language in a vocabulary that has any."""
-    tokens = [name for name in source if LANGUAGE.fullmatch(name)]
+    tokens = [name for name in source if LANGUAGE_TOKEN.fullmatch(name)]
     if language is None or not tokens:
         return None
     token = f">>{language}<<"

@@ -21,7 +21,7 @@ from seq2seq.model.embedding import sinusoids
 from seq2seq.model.load_model import Undrawn
 from seq2seq.recipe import ModelSection
 from seq2seq.recipe.messages import explain
-from seq2seq.recipe.yaml_document import Document, Place
+from seq2seq.recipe.yaml_document import Document, SourceLocation
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 SHARED, SOURCE, TARGET, OUTPUT, BIAS = (
@@ -115,7 +115,7 @@ def section_from(config: Mapping[str, Any], output_bias: bool) -> ModelSection:
     try:
         return ModelSection.model_validate(section)
     except ValidationError as error:
-        mistakes = explain(error, Document(section, {(): Place("its config.json makes no model here")}))
+        mistakes = explain(error, Document(section, {(): SourceLocation("its config.json makes no model here")}))
         raise FormatError("; ".join(map(str, mistakes))) from error
 
 

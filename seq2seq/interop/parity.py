@@ -23,7 +23,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
-from seq2seq.storage.directories import make_directories, recover, replacing
+from seq2seq.storage.directories import make_directories, recover, replace_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.line_translator import PairScore, Translation
 from seq2seq.translation.translator import Translator
@@ -147,7 +147,7 @@ def decoding_elsewhere(decoding: DecodingSection, searched: Set[str]) -> tuple[D
 def searching_alike(path: Path, exportable: Exportable) -> Translator:
     """Our translator of the model, with the `decoding` that is exported; the person is told where that is another."""
     if exportable.note:
-        console.say(exportable.note)
+        console.print_message(exportable.note)
     return replace(Translator.load(path, "cpu", "fp32"), decoding=exportable.recipe.decoding)
 
 
@@ -255,7 +255,7 @@ def write_gated(output: Path, what: str, write: Callable[[Path], None], load: Ca
         make_directories(output.parent)
     except OSError as error:
         raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
-    with replacing(output, None) as place:
+    with replace_directory(output, None) as place:
         write(place)
         parity = compare(ours, load(place), lines)
         require(parity, tolerance, what)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.data.batching import IGNORED
+from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.model.interface import Choices, Logits, LogProbabilities, Mixture, Output
 from seq2seq.tokenizers.tokenizer import END_ID
 
@@ -69,7 +69,7 @@ def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Ten
     Args:
         log_probabilities: (tokens,), of the targets given the sampled positions. target: (tokens,), -100 is ignored.
     """
-    counted = target != IGNORED
+    counted = target != IGNORE_INDEX
     # The baseline predicts the difference from the mean of the other tokens; Adam would need a thousand steps to learn
     # that mean.
     others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
@@ -80,7 +80,7 @@ def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Ten
 
 def log_probabilities(output: LogProbabilities | Mixture, target: Tensor) -> Tensor:
     """Return log p of each target, (tokens,), differentiable; 0 for targets of -100."""
-    counted = target != IGNORED
+    counted = target != IGNORE_INDEX
     # Ignored targets become </s>, which every row has as a choice; a choice with log p = -inf would have a NaN
     # gradient.
     targets = target.where(counted, END_ID)
@@ -124,7 +124,7 @@ def _product_likelihood(logits: Logits, target: Tensor) -> Tensor:
     out = torch.empty(len(target), dtype=torch.float32, device=target.device)
     for rows in _chunks(len(target), logits.weight):
         scores = Logits(logits.hidden[rows], logits.weight, logits.bias).dense().float()
-        counted = target[rows] != IGNORED
+        counted = target[rows] != IGNORE_INDEX
         picked = scores.gather(1, target[rows].clamp(min=0)[:, None]).squeeze(1)
         out[rows] = (scores.logsumexp(1) - picked) * counted
     return out
@@ -198,7 +198,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         precise = torch.promote_types(weight.dtype, torch.float32)
         weight_gradient: Tensor | None = None
         bias_gradient = torch.zeros(bias.shape, dtype=precise, device=weight.device)
-        counted = target != IGNORED                                             # (tokens,)
+        counted = target != IGNORE_INDEX                                             # (tokens,)
         targets = target.clamp(min=0)[:, None]
         picked = torch.empty(len(target), 1, dtype=precise, device=weight.device)
         normalised = torch.empty_like(picked)                                   # log p of the targets

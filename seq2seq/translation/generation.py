@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from seq2seq.data.preparation import blocks
-from seq2seq.errors import OptionError, UserError, require_several, require_text
+from seq2seq.errors import OptionError, UserError, require_iterable, require_text
 from seq2seq.recipe import DecodingOptions, decoding_with
 from seq2seq.translation.requests import Request, growing_blocks
 from seq2seq.translation.search_setup import Part, SearchSetup
@@ -59,7 +59,7 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
     """
     if not translator.languages.monolingual:
         raise UserError("this is not a language model: it translates. Use seq2seq translate, or name a language model.")
-    require_several(prompts, "prompts")
+    require_iterable(prompts, "prompts")
     for name, number in (("samples", samples), ("block_prompts", block_prompts)):
         if number < 1:
             raise OptionError(f"{name}: expected a number of at least 1; found {number}")

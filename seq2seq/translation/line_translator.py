@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from seq2seq.data.line_splitting import DividedLine, divide
-from seq2seq.errors import CorpusError, UserError, require_several, require_text
+from seq2seq.errors import CorpusError, UserError, require_iterable, require_text
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.output_faults import FAULTS
@@ -186,7 +186,7 @@ class LineTranslator(ABC):
         def fits(text: str) -> bool:
             return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
 
-        heads = [self.tokenizers.source.head(text) for text in texts]
+        heads = [self.tokenizers.source.language_prefix(text) for text in texts]
         return [divide(line, fits, head) for line, head in zip(lines, heads, strict=True)]
 
     def _join_parts(self, line: DividedLine, parts: list[list[PartTranslation]], setup: SearchSetup
@@ -211,7 +211,7 @@ class LineTranslator(ABC):
 
 def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Raise TypeError unless each pair is two texts."""
-    require_several(pairs, "pairs")
+    require_iterable(pairs, "pairs")
     for index, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"pairs[{index}] is {pair!r:.60}; expected two texts, (source, target)")

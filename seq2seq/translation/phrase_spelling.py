@@ -51,21 +51,21 @@ class PhraseSpeller:
         if first_error and not spellings:
             raise first_error
         # The tokenizer may normalise the text. Spellings that do not match are dropped: the upper case of "ß" is "SS".
-        normalised = decode_pieces(spellings[0], self.tokenizer.piece_texts).strip()
+        normalised = decode_pieces(spellings[0], self.tokenizer.piece_bytes).strip()
         required = Phrase(normalised, whole_words and not self.spaceless, self.ignore_case)
         return RequiredPhrase(required, tuple(dict.fromkeys(
             spelling for spelling in spellings
-            if required.is_in(decode_pieces(spelling, self.tokenizer.piece_texts)))))
+            if required.is_in(decode_pieces(spelling, self.tokenizer.piece_bytes)))))
 
     def forbid(self, phrases: Sequence[str]) -> LogitsProcessor:
         """Return the logits processor that forbids the phrases: as written, and as normalised by the tokenizer, which
         is the form that translations contain."""
         forms = list(phrase.strip() for phrase in phrases)
         for pieces in self.tokenizer.encode(list(forms)):
-            normalised = "" if UNKNOWN_ID in pieces else decode_pieces(pieces, self.tokenizer.piece_texts).strip()
+            normalised = "" if UNKNOWN_ID in pieces else decode_pieces(pieces, self.tokenizer.piece_bytes).strip()
             if normalised:
                 forms.append(normalised)
-        return forbid_phrases(list(dict.fromkeys(forms)), self.tokenizer.piece_texts, not self.spaceless,
+        return forbid_phrases(list(dict.fromkeys(forms)), self.tokenizer.piece_bytes, not self.spaceless,
                               self.ignore_case)
 
     def encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ class PhraseSpeller:
             RequestError: the text contains control characters.
         """
         ids = tuple(self.tokenizer.encode([text])[0])
-        if banned := set(ids).intersection(self.tokenizer.control_ids):
+        if banned := set(ids).intersection(self.tokenizer.never_generated_ids):
             raise RequestError(f"{_line_label(line)}the {name} {text!r} contains "
                                f"{self.tokenizer.pieces(sorted(banned))[0]}, a control character, which no translation "
                                "can contain. Remove it.")
@@ -90,7 +90,7 @@ class PhraseSpeller:
                                f"{phrase!r}. Remove the phrase.")
         if self.spaceless:
             return [self._encode_mid_line(phrase, line) or at_beginning]
-        if self.tokenizer.piece_texts[at_beginning[0]].startswith(b" "):
+        if self.tokenizer.piece_bytes[at_beginning[0]].startswith(b" "):
             return [at_beginning]
         mid_line = self._encode_mid_line(f" {phrase}", line)
         return [at_beginning] if mid_line is None else [at_beginning, mid_line]

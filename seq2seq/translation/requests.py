@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
-from seq2seq.errors import OptionError, require_several, require_text, require_texts
+from seq2seq.errors import OptionError, require_iterable, require_text, require_texts
 
 Item = TypeVar("Item")
 
@@ -47,7 +47,7 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0) -> Iterator[
         TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when it
             is read).
     """
-    require_several(lines, "lines")
+    require_iterable(lines, "lines")
 
     def numbered(index: int, line: str | Request) -> Request:
         require_text(line, f"lines[{index}]", Request)

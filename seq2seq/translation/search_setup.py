@@ -118,7 +118,7 @@ class SearchSetup:
         candidate_selection: CandidateSelection | None = None
         if any(part.required for part in parts):
             candidate_selection = phrases = RequiredPhrases([part.required for part in parts],
-                                                            self.tokenizer.piece_texts)
+                                                            self.tokenizer.piece_bytes)
             logits_processors.append(phrases.ban_end_if_missing)
         if any(part.prefix for part in parts):
             logits_processors.append(force_prefix([part.prefix for part in parts]))
@@ -131,7 +131,7 @@ class SearchSetup:
             candidate_selection, groups = DiverseBeams(decoding.diverse_strength), decoding.diverse_groups
         return SearchOptions(
             self.beam_size, self.length_penalty, n_best=self._hypotheses_per_sentence, patience=decoding.patience,
-            banned_ids=self.tokenizer.control_ids, logits_processors=logits_processors,
+            banned_ids=self.tokenizer.never_generated_ids, logits_processors=logits_processors,
             candidate_selection=candidate_selection, groups=groups,
             bonus=coverage_bonus(decoding.coverage_penalty) if decoding.coverage_penalty else None,
             skip_log_softmax=fusion)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from seq2seq import console
-from seq2seq.compressed_files import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
+from seq2seq.compressed_files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, bounded_lines, open_decompressed
 from seq2seq.errors import CorpusError, UserError
 
 Result = TypeVar("Result")
@@ -91,7 +91,7 @@ class Input:
     def _raw_lines(self) -> Iterator[bytes]:
         try:
             remedy = "cut it into sentences" + (", or raise --max-line-bytes." if self.max_line_bytes else ".")
-            yield from bounded_lines(self.file, self.name, self.max_line_bytes or LONGEST_LINE, remedy)
+            yield from bounded_lines(self.file, self.name, self.max_line_bytes or MAX_LINE_BYTES, remedy)
         except (OSError, EOFError, zlib.error) as error:                        # EOFError: a truncated .gz
             raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
 
@@ -116,7 +116,7 @@ def reading(path: Path | None, max_line_bytes: int | None = None) -> Iterator[In
         yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty(), max_line_bytes=max_line_bytes)
         return
     try:
-        file = io.BufferedReader(unpacked(path), BLOCK_BYTES)
+        file = io.BufferedReader(open_decompressed(path), BLOCK_BYTES)
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {_reason(error)}. {_remedy(error)}") from error
     with file:
@@ -125,7 +125,7 @@ def reading(path: Path | None, max_line_bytes: int | None = None) -> Iterator[In
 
 def _count_lines(path: Path) -> int | None:
     """Return the number of lines of an uncompressed regular file; None for other files."""
-    if path.suffix in PACKED or not path.is_file():
+    if path.suffix in COMPRESSED_SUFFIXES or not path.is_file():
         return None
     with suppress(OSError), path.open("rb") as file:                            # reading will report the error
         count, last = 0, b""
@@ -257,9 +257,8 @@ def map_in_blocks(items: Iterable[Item], function: Callable[[Iterator[Item]], It
 
 
 def zip_with_lines(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tuple[Item, str]]:
-    """Yield each item, which belongs to a line of the input `name`, with the same line of `other`.
-
-    If `other` is None, the line is empty.
+    """Yield each item, which belongs to a line of the input `name`, with the same line of `other`, or with an empty
+    line if `other` is None.
 
     Raises:
         CorpusError: one input has more lines than the other; raised at the end of the shorter one.

@@ -13,7 +13,7 @@ import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.devices import choose_device, configure_process
-from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError, require_several
+from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError, require_iterable
 from seq2seq.inference.engines import load_engine
 from seq2seq.model import Model
 from seq2seq.model.interface import Engine, Seq2Seq
@@ -79,7 +79,7 @@ class Translator(LineTranslator):
             UserError: the device, the precision or the number of threads is not available.
             TypeError: `ensemble` is a single path instead of a sequence.
         """
-        require_several(ensemble, "ensemble")
+        require_iterable(ensemble, "ensemble")
         refuse_compile(compile)
         configure_process(threads)
         model, recipe, tokenizers = read_model(Path(path))

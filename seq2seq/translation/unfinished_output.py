@@ -79,7 +79,7 @@ class Journal:
                                 f"{self._record['lines']:,} lines are different, or their lines of --prefix or "
                                 "--require. Resume with the same text, or delete it to start again.")
             self.output.file.truncate(self._record["bytes"])
-            console.say(f"resuming after line {self.lines:,}")
+            console.print_message(f"resuming after line {self.lines:,}")
         return map(self._note, remaining)
 
     def commit(self) -> None:

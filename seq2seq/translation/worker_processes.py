@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 import torch
 
-from seq2seq.errors import OptionError, UserError, require_several
+from seq2seq.errors import OptionError, UserError, require_iterable
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import signal_name
 from seq2seq.translation.line_translator import ReportProgress, Translation
@@ -52,7 +52,7 @@ class TranslatorPool:
         Raises:
             UserError: as `Translator.load`, or a worker process ended, or `workers` is below 1.
         """
-        require_several(ensemble, "ensemble")
+        require_iterable(ensemble, "ensemble")
         refuse_compile(compile)
         if workers < 1:
             raise OptionError(f"workers is {workers}; set it to 1 or more")

@@ -128,7 +128,7 @@ def test_names_do_not_command_the_terminal(run, model, name):
 def test_what_is_said_keeps_its_letters(capsys):
     from seq2seq import console
 
-    assert console.printable("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
+    assert console.escape_control_characters("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
 
 
 def write_tests(directory: Path) -> None:
@@ -189,12 +189,12 @@ def test_a_recipe_in_place_of_a_model_is_told_how_it_becomes_one(run, directory,
                     ["translate", model, "--fusion", "mine.yaml"]):
         result = run(*command, stdin=b"ein Hund\n")
         assert result.code == 2
-        assert ("mine.yaml is a recipe, and its run, runs/tiny, holds no model yet. Train it first (seq2seq train "
+        assert ("mine.yaml is a recipe, and its run, runs/tiny, contains no model yet. Train it first (seq2seq train "
                 "mine.yaml)") in result.err
     assert "not.yaml is a file. A model is" in run("translate", "not.yaml", stdin=b"").err
     shutil.copytree(model, directory / "runs/tiny/best")
     (directory / "runs/tiny/recipe.yaml").write_text(RECIPE)
-    assert "mine.yaml is a recipe. Name the model that its training made: runs/tiny\n" in run(
+    assert "mine.yaml is a recipe. Name the model that was trained with it: runs/tiny\n" in run(
         "translate", "mine.yaml", stdin=b"").err
     assert "Name its directory, runs/tiny" in run("translate", "runs/tiny/recipe.yaml", stdin=b"").err
 
@@ -777,7 +777,8 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokeniz
     write_tests(directory / "elsewhere")
     place = directory / "runs" / "tiny"
     save_bundle(place / "best", random_weights(recipe, 1), RECIPE, tokenizers.files(), {})
-    (place / "recipe.yaml").write_text(recipe.located(directory / "elsewhere").resolve().to_yaml(), encoding="utf-8")
+    (place / "recipe.yaml").write_text(recipe.with_directory(directory / "elsewhere").resolve().to_yaml(),
+                                       encoding="utf-8")
     for model in (place, place / "best"):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
@@ -859,7 +860,8 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
     assert run("average", *by_name, "-o", "same").code == 0
     assert (directory / "same/model.safetensors").read_bytes() == (directory / "mean/model.safetensors").read_bytes()
     refused = run("average", *by_name, "--last", 1, "-o", "newest")
-    assert refused.code == 2 and "step-00000011 is a checkpoint; --last chooses among those of a run" in refused.err
+    assert refused.code == 2
+    assert "step-00000011 is a checkpoint; --last selects the newest checkpoints of a run" in refused.err
     assert not (directory / "newest").exists()
 
 
@@ -867,7 +869,7 @@ def test_an_average_replaces_a_bundle_only_where_that_is_asked_for(run, model, d
     make_run(directory / "runs/tiny", recipe, tokenizers, [5])
     before = (directory / "model/model.safetensors").read_bytes()
     for output, message in ((model, "model is an existing bundle. Name a new directory, or add --overwrite"),
-                            ("runs/tiny", "holds")):
+                            ("runs/tiny", "runs/tiny contains ")):
         refused = run("average", "runs/tiny", "-o", output)
         assert refused.code == 2 and message in refused.err
     assert (directory / "model/model.safetensors").read_bytes() == before
@@ -881,14 +883,14 @@ def test_checkpoints_of_different_runs_are_not_averaged(run, directory, recipe, 
         make_run(directory / name, recipe, tokenizers, [5])
     result = run("average", "one", "other", "-o", "mean")
     assert result.code == 2
-    assert "of 2 runs" in result.err
+    assert "belong to 2 runs" in result.err
     assert not (directory / "mean").exists()
 
 
 def test_a_directory_without_checkpoints_is_not_averaged(run, model):
     result = run("average", model, "-o", "mean")
     assert result.code == 2
-    assert "no run with checkpoints" in result.err
+    assert "is neither a run with checkpoints nor a checkpoint" in result.err
 
 
 # train, and what every command has in common
@@ -1001,7 +1003,7 @@ def test_options_of_the_machine_are_short_for_keys_of_the_recipe(run, directory,
     write_recipe(directory)
     recipes = []
     monkeypatch.setattr(trainer, "train", lambda recipe, *_: recipes.append(recipe) or {})
-    monkeypatch.setattr("seq2seq.check.inspect", lambda recipe, *_: recipes.append(recipe) or Report("", []))
+    monkeypatch.setattr("seq2seq.check.check_recipe", lambda recipe, *_: recipes.append(recipe) or Report("", []))
     monkeypatch.setattr("seq2seq.check.show_report", lambda report: None)
     for command in ("train", "check"):
         assert run(command, "recipe.yaml", option, value).code == 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.data.batching import (
-    IGNORED,
+    IGNORE_INDEX,
     EncodedCorpus,
     EncodedSide,
     Shape,
@@ -184,7 +184,7 @@ def test_a_filled_batch_has_its_shape_and_the_same_pairs():
     assert filled.source_offsets.tolist()[3:] == [7, 13, 18, 23, 23, 23, 23, 23, 23]
     assert filled.target_offsets.tolist()[3:] == [10, 17, 23, 29, 29, 29, 29, 29, 29]
     assert filled.source.tolist() == [*plain.source.tolist(), *[END_ID] * 16]
-    assert filled.target_output.tolist() == [*plain.target_output.tolist(), *[IGNORED] * 19]
+    assert filled.target_output.tolist() == [*plain.target_output.tolist(), *[IGNORE_INDEX] * 19]
     assert filled.target_input.tolist()[:10] == plain.target_input.tolist() and len(filled.target_input) == 29
     assert filled.source_positions.tolist()[7:] == [*range(6), *range(5), *range(5)]
     assert filled.target_positions.tolist()[10:] == [*range(7), *range(6), *range(6)]
@@ -243,7 +243,7 @@ def places_of(corpus, groups):
 
 @pytest.mark.parametrize("cost", [0, 3_000, 40_000, 10**9])
 def test_no_other_cut_at_eighths_costs_less_than_the_groups_of_like_length(make_corpus, monkeypatch, cost):
-    monkeypatch.setattr("seq2seq.data.batching.GROUP_PLACES", cost)
+    monkeypatch.setattr("seq2seq.data.batching.GROUP_COST", cost)
     random = np.random.default_rng(1)
     targets = np.sort(random.geometric(0.04, 61) + 1)
     corpus = make_corpus((targets + random.integers(0, 9, 61)).tolist(), targets.tolist())

@@ -74,7 +74,7 @@ def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3,
     if recipe.model.output_bias:
         # After so few steps what is never generated would still have 1 % of the probability, which CTranslate2 shares
         # out among the other words.
-        network.output_bias.data[tokenizers.target.control_ids] = -9
+        network.output_bias.data[tokenizers.target.never_generated_ids] = -9
     optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()

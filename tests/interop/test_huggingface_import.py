@@ -103,7 +103,7 @@ def test_text_has_the_pieces_that_it_has_in_transformers(models):
 
 def test_the_start_symbol_is_never_generated(models):
     _, _, ours = models
-    assert {START_ID, UNKNOWN_ID} <= set(ours.tokenizers.target.control_ids)
+    assert {START_ID, UNKNOWN_ID} <= set(ours.tokenizers.target.never_generated_ids)
     assert ours.tokenizers.target.pieces([UNKNOWN_ID, START_ID, END_ID]) == ["<unk>", "<pad>", "</s>"]
 
 
@@ -251,7 +251,7 @@ MALFORMED = [
     (says(dropout=None), "config.json makes no model here: dropout: expected a number; found nothing"),
     (says(d_model="22"), "config.json makes no model here: d_model: expected a whole number; found '22'"),
     (says(d_model=-2), "config.json makes no model here: d_model: expected a number above 0; found -2"),
-    (says(encoder_attention_heads=7, decoder_attention_heads=7), "22. cannot be cut into 7 heads"),
+    (says(encoder_attention_heads=7, decoder_attention_heads=7), "22. cannot be divided into 7 heads"),
     (says(encoder_attention_heads=[11], decoder_attention_heads=[11]), "num_heads: expected a whole number"),
     (says(max_position_embeddings=None), "max_positions: expected a whole number; found nothing"),
     (says(max_position_embeddings="x"), "max_positions: expected a whole number; found 'x'"),

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seq2seq.data.batching import IGNORED, gather
+from seq2seq.data.batching import IGNORE_INDEX, gather
 from seq2seq.model import loss as loss_module
 from seq2seq.model.interface import Choices, Logits
 from seq2seq.model.loss import (
@@ -35,7 +35,7 @@ def random_logits(dtype=torch.float64, bias=True):
 
 def targets(ignored=()):
     target = torch.randint(VOCAB_SIZE, (TOKENS,), generator=torch.Generator().manual_seed(1))
-    target[list(ignored)] = IGNORED
+    target[list(ignored)] = IGNORE_INDEX
     return target
 
 
@@ -147,7 +147,7 @@ def test_the_score_function_has_the_gradient_of_the_expected_log_probability():
 def test_the_baseline_learns_what_to_expect_and_ignored_targets_teach_nothing():
     baseline = torch.tensor([0.0, 0.0], dtype=torch.float64, requires_grad=True)
     log_q = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
-    score_function_loss(Choices(log_q, baseline), torch.tensor([-3.0, 0.0]), torch.tensor([5, IGNORED])).backward()
+    score_function_loss(Choices(log_q, baseline), torch.tensor([-3.0, 0.0]), torch.tensor([5, IGNORE_INDEX])).backward()
     assert baseline.grad.tolist() == [3, 0] and log_q.grad.tolist() == [3, 0]
 
 

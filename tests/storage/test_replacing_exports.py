@@ -61,7 +61,7 @@ def test_an_export_is_there_at_every_moment_of_its_replacement(export_of, tmp_pa
 def test_an_export_that_was_left_under_its_second_name_is_not_lost_by_one_that_fails(export_of, tmp_path, monkeypatch):
     output = tmp_path / "theirs"
     export_of(output, "old")
-    output.rename(directories.replaced_of(output))
+    output.rename(directories.old_path(output))
     with pytest.raises(FormatError, match="is refused"):
         write_gated(output, "it", lambda place: None, lambda place: None, None, [], Tolerance(-1, 1, each=True))
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]

@@ -108,7 +108,7 @@ def test_too_few_parts_are_cut_until_each_process_has_one(size):
 
 def test_what_is_shared_out_comes_back_in_its_order():
     items = list(range(7))
-    shares = [ProcessGroup(rank, 3).share(items) for rank in range(3)]
+    shares = [ProcessGroup(rank, 3).shard(items) for rank in range(3)]
     whole = [None] * 7
     for rank, share in enumerate(shares):
         whole[rank::3] = share
@@ -155,7 +155,7 @@ def test_all_go_back_together_where_a_training_diverges(folder):
     settings = "training.max_steps=20", "training.validate_every=3", "training.divergence=lower_rate"
     together = trained(folder, "together", 2, *settings, EXPLODES="1")
     assert (together.step, together.info["progress"]["retreats"]) == (20, 1)
-    assert "going back to step 3" in (folder / "together.errors").read_text()
+    assert "rolling back to step 3" in (folder / "together.errors").read_text()
 
 
 @pytest.mark.slow

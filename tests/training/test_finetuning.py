@@ -83,7 +83,7 @@ def test_what_cannot_be_is_said_before_training(folder, tuned):
 
 def test_other_start_is_another_training(folder, tuned):
     changed = differences(tuned("first"), tuned("first/best"))
-    assert [change.key for change in changed] == ["training.start_from"] and not changed[0].prolongs
+    assert [change.key for change in changed] == ["training.start_from"] and not changed[0].may_change_on_resume
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["joint", "separate"])

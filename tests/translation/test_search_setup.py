@@ -322,13 +322,13 @@ def test_a_tokenizer_that_puts_no_space_before_a_line_spells_a_phrase_in_two_way
                                              normalization_rule_name="identity", remove_extra_whitespaces=False)
     target = Tokenizer(model.getvalue())
     spellings = SearchSetup(DecodingSection(), target, "en").phrases.required_phrase("dog").spellings
-    assert [b"".join(target.piece_texts[piece] for piece in each) for each in spellings] == [b"dog", b" dog"]
+    assert [b"".join(target.piece_bytes[piece] for piece in each) for each in spellings] == [b"dog", b" dog"]
 
 
 def test_no_translation_holds_what_is_forbidden(exact):
     # What a random model says is mostly bytes that are no text: here it says none.
     target = Tokenizer(exact.tokenizers.target.model)
-    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]
+    target.__dict__["never_generated_ids"] = [*target.never_generated_ids, *range(END_ID + 1, END_ID + 257)]
     wordy = dataclasses.replace(exact, tokenizers=Tokenizers(exact.tokenizers.source, target))
 
     def words(**options):
@@ -379,17 +379,18 @@ def test_what_cannot_be_had_is_refused(translator, request_, options, message):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"diverse_groups": 4}, "a beam of 6 cannot be cut into 4 groups of equal size; a beam of 4 or 8 can"),
-    ({"sampling": True, "diverse_groups": 2}, "diverse groups are of a beam"),
-    ({"sampling": True, "require": ["dog"]}, "required phrases need a search"),
-    ({"diverse_groups": 2, "require": ["dog"]}, "required phrases share out"),
+    ({"diverse_groups": 4}, "a beam of 6 cannot be divided into 4 groups of equal size; a beam of 4 or 8 can"),
+    ({"sampling": True, "diverse_groups": 2}, "sampling: cannot be combined with diverse groups"),
+    ({"sampling": True, "require": ["dog"]}, "sampling: cannot be combined with required phrases"),
+    ({"diverse_groups": 2, "require": ["dog"]}, "diverse_groups: cannot be combined with required"),
     ({"temperature": 0.5}, "add sampling: true"), ({"top_k": 5}, "add sampling: true"),
     ({"top_p": 0.5}, "add sampling: true"), ({"min_p": 0.5}, "add sampling: true"),
     ({"sampling": True, "temperature": 0.0}, "temperature"),
-    ({"mbr": 7}, "a beam of 6 cannot give 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot give 4"),
-    ({"min_length": 5, "max_length": 4}, "at least 5 and at most 4 pieces"),
-    ({"forbid": [" "]}, "a phrase is text"), ({"forbid": ["a"], "require": ["a"]}, "'a' is forbidden, too"),
-    ({"forbid": ["A "], "require": ["a"], "ignore_case": True}, "'a' is forbidden, too"),
+    ({"mbr": 7}, "a beam of 6 cannot produce 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot produce 4"),
+    ({"min_length": 5, "max_length": 4}, r"must not be smaller than min_length \(5\), found 4"),
+    ({"forbid": [" "]}, "must not be blank"),
+    ({"forbid": ["a"], "require": ["a"]}, "'a' is both required and forbidden"),
+    ({"forbid": ["A "], "require": ["a"], "ignore_case": True}, "'a' is both required and forbidden"),
 ])
 def test_options_that_contradict_each_other_are_refused(translator, options, message):
     with pytest.raises(ValueError, match=message):

@@ -213,7 +213,7 @@ def test_progress_sums_to_the_number_of_lines(translator, batch_tokens):
 @pytest.mark.parametrize("options, message", [
     ({"beam_size": 0}, "beam_size"),
     ({"beam_sise": 3}, "beam_sise"),
-    ({"n_best": 4}, "a beam of 3 cannot give 4 translations"),
+    ({"n_best": 4}, "a beam of 3 cannot produce 4 translations"),
     ({"length_penalty": -1.0}, "length_penalty"),
     ({"length_penalty_form": "google"}, "length_penalty_form"),
     ({"max_length_ratio": "two"}, "max_length_ratio"),
@@ -242,7 +242,7 @@ def test_an_option_that_does_not_exist_is_told_with_those_that_do(translator):
         "max_length: expected a whole number above 0 and of at most 1,000,000; found 2.0. Write 2.",
         "forbid[1]: expected text; found 5",
         "top_k: expected a whole number of at least 0 and of at most 1,000,000; found 3. It is of type int64; convert "
-        "it by int()."}
+        "it with int()."}
 
 
 def test_options_are_typed_as_the_section_of_the_recipe_is():
@@ -308,7 +308,7 @@ def test_what_is_wrong_with_loading_is_told(bundle, options, error, message):
     with pytest.raises(error, match=message) as caught:
         Translator.load(bundle, **{"device": "cpu", **options})
     assert "pydantic" not in str(caught.value)
-    if set(options) & {"ensemble", "beam_size"}:   # before any process starts
+    if set(options) & {"ensemble", "beam_size"}:                                # before any process starts
         with pytest.raises(error, match=message):
             TranslatorPool(bundle, 1, **options)
 
@@ -377,7 +377,7 @@ def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, 
     monkeypatch.setattr(module, "search", lambda *arguments, **options: hypotheses.extend(
         found := search(*arguments, **options)) or found)
     target = Tokenizer(exact.tokenizers.target.model)
-    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]     # all bytes
+    target.__dict__["never_generated_ids"] = [*target.never_generated_ids, *range(END_ID + 1, END_ID + 257)]  # bytes
     wordy = dataclasses.replace(exact, tokenizers=Tokenizers(exact.tokenizers.source, target))
     compared = 0
     for line in GERMAN:
@@ -427,7 +427,7 @@ def test_what_is_too_long_to_score_is_an_error(translator):
 
 
 def test_half_a_surrogate_pair_is_an_error(translator):
-    with pytest.raises(TokenizerError, match="text 2 holds half a surrogate pair"):
+    with pytest.raises(TokenizerError, match="text 2 contains half a surrogate pair"):
         translator.translate(["ein Hund", "\ud800"])
 
 
@@ -527,7 +527,7 @@ def test_devices_and_precisions_that_are_not_there_are_refused(bundle):
     with pytest.raises(UserError, match="device 'tpux'"):
         Translator.load(bundle, device="tpux")
     if not has_fast_bf16(torch.device("cpu")):
-        with pytest.raises(UserError, match="bf16 only by emulation"):
+        with pytest.raises(UserError, match="can only emulate bf16"):
             Translator.load(bundle, device="cpu", precision="bf16")
 
 
