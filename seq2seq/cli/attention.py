@@ -70,7 +70,7 @@ def attention(
     from seq2seq.analysis.attention_weights import KINDS
 
     translator = load_translator(model, device, precision, threads)
-    alone = translator.languages.monolingual
+    alone = not translator.task.has_source
     if alone and given:
         raise UserError(f"{model} is a language model, which reads one text; leave --target out.")
     languages = (translator.languages.source or "", translator.languages.target)

@@ -81,7 +81,7 @@ def _blocks(inputs: Sequence[Input]) -> Iterator[Sequence[tuple[Line, ...]]]:
 
 def _require_sides(translator: Translator, model: Path, target: Path | None) -> None:
     """Raises UserError if a language model is given translations, or another model none."""
-    if translator.languages.monolingual and target:
+    if not translator.task.has_source and target:
         raise UserError(f"{model} is a language model, which scores text alone; leave {target} out.")
-    if not translator.languages.monolingual and not target:
+    if translator.task.has_source and not target:
         raise UserError(f"{model} scores translations; name the file of TARGET sentences too.")
