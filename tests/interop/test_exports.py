@@ -484,4 +484,4 @@ def test_what_is_no_export_is_named(bundle, tmp_path, exported, capsys):
     with pytest.raises(CheckpointError, match="cannot load"):
         CTranslate2Translator.open(tmp_path)
     assert main(["translate", str(exported), "--engine", "ctranslate2", "--ensemble", "x"]) == 2
-    assert "Leave out --ensemble" in capsys.readouterr().err
+    assert "Remove --ensemble" in capsys.readouterr().err
