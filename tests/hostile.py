@@ -414,11 +414,11 @@ def faults(command: Command, code: int, out: str, told: str) -> list[str]:
     found = []
     if code not in (0, 2):
         found.append(f"exit code {code}")
-    if "Traceback" in told or "defect of seq2seq" in told:
+    if "Traceback" in told or "bug in seq2seq" in told:
         found.append("traceback")
     if code == 2 and not told.strip() and "error" not in out:
         found.append("no message")
-    if "Memory does not suffice" in told:
+    if "Out of memory" in told:
         found.append("memory")
     shown = told + (out if command[0] == "check" else "")
     if set(shown) & {"\x1b", "\x9b", "\x07", "\x08", "\x00", "\x7f", "\r"}:

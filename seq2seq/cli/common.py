@@ -198,7 +198,7 @@ def measured_aligner(model: Path) -> Aligner:
     from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 
     bundle = resolve_model_path(model)
-    return Aligner.measured(bundle_metadata(bundle), f"the metadata of {bundle}")
+    return Aligner.from_metadata(bundle_metadata(bundle), f"the metadata of {bundle}")
 
 
 def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:

@@ -574,11 +574,10 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
     (["--sampling", "--beam-size", 3], "--beam-size has no effect: sampling has no beam"),
     (["--top-p", 0.5], "--top-p: affects only samples; add sampling: true, or leave this key out"),
     (["--temperature", 0.5], "--temperature: affects only samples"),
-    (["--set", "decoding.mbr=32"], "--set decoding.mbr=32: a beam of 2 cannot produce 32 candidates; raise"),
+    (["--set", "decoding.mbr=32"], "--set decoding.mbr=32: a beam of 2 cannot produce 32 candidates; raise beam_size"),
     (["--sampling", "--temperature", 0], "--temperature"),
     (["--sampling", "--set", "decoding.diverse_groups=2"], "--sampling: cannot be combined with diverse groups"),
-    (["--set", "decoding.diverse_groups=3"],
-     "a beam of 2 cannot be divided into 3 groups of equal size; a beam of 3 can"),
+    (["--set", "decoding.diverse_groups=3"], "a beam of 2 cannot be divided into 3 groups of equal size; a beam of 3"),
     (["--set", "decoding.diverse_strength=3"], "strength=3 has no effect: the beam has one group. Add --set decoding."),
     (["--seed", 3], "--seed has no effect: a search has no samples. Add --sampling."),
     (["--set", "decoding.ignore_case=true"], "Add --require FILE or --forbid TEXT"),
@@ -787,20 +786,20 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokeniz
 def test_test_sets_that_are_elsewhere_are_said(run, model):
     result = run("evaluate", model)
     assert result.code == 2
-    assert "test.de" in result.err and "Name files by --source and --reference" in result.err
+    assert "test.de" in result.err and "Name files with --source and --reference" in result.err
 
 
 @pytest.mark.parametrize("options, message", [
     ([], "name a MODEL to translate with, or --hypothesis"),
     (["model", "--hypothesis", "h", "--reference", "r"], "not both"),
     (["--hypothesis", "h"], "--hypothesis needs --reference"),
-    (["model", "--source", "s"], "--source and --reference go together"),
-    (["model", "--reference", "r"], "--source and --reference go together"),
-    (["model", "--language", "zh"], "a model knows its own"),
+    (["model", "--source", "s"], "--source and --reference need each other"),
+    (["model", "--reference", "r"], "--source and --reference need each other"),
+    (["model", "--language", "zh"], "the language of a MODEL is in its recipe"),
     (["--hypothesis", "h", "--reference", "r", "--language", "japanese"],
      "--language japanese: expected the code of the language, ja."),
     (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),
-    (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is of translations; --text is measured by"),
+    (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is for translations; --text is evaluated by"),
 ])
 def test_what_cannot_be_evaluated_together_is_refused(run, options, message):
     result = run("evaluate", *options)
@@ -855,7 +854,8 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
         torch.testing.assert_close(weight, (first[name] + second[name]) / 2)
     assert bundle.metadata["averaged_steps"] == [7, 11]
     said = run("average", "runs/tiny", "--last", 5, "--output", "all").err
-    assert "averaged 3 checkpoints (of the 5 asked for; training.keep_checkpoints keeps more), of the steps" in said
+    assert ("averaged 3 checkpoints (--last 5 was requested, but the run has no more; training.keep_checkpoints sets "
+            "how many a run keeps), saved at steps") in said
     assert run("translate", "mean", stdin=b"ein Hund\n").code == 0
     by_name = [f"runs/tiny/checkpoints/step-{step:08d}" for step in (11, 7, 7)]
     assert run("average", *by_name, "-o", "same").code == 0
@@ -937,7 +937,7 @@ def test_a_defect_shows_where_it_is(run, directory, monkeypatch):
     monkeypatch.setattr(trainer, "train", lambda *arguments: 1 // 0)
     result = run("train", "recipe.yaml")
     assert result.code == 1
-    assert "test_cli.py" in result.err and "ZeroDivisionError" in result.err and "defect of seq2seq" in result.err
+    assert "test_cli.py" in result.err and "ZeroDivisionError" in result.err and "bug in seq2seq" in result.err
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"),
@@ -946,7 +946,7 @@ def test_lack_of_memory_is_no_defect(run, directory, monkeypatch, error):
     write_recipe(directory)
     monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(error))
     result = run("train", "recipe.yaml")
-    assert result.code == 2 and result.err.startswith("Memory does not suffice (")
+    assert result.code == 2 and result.err.startswith("Out of memory (")
 
 
 def test_a_wrong_command_line_is_2(run):
@@ -1057,7 +1057,7 @@ def test_the_help_shows_what_is_to_be_typed_and_no_types(run, monkeypatch, comma
 def test_every_unusual_word_of_a_help_is_explained_there(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     words = {"pieces": "subword", "perplexity": "exp of the mean negative log-probability", "nat": "natural logarithm",
-             "nats": "natural logarithm", "writes: that": "step which predicts it"}
+             "nats": "natural logarithm", "writes: the": "step that predicts the piece"}
     for command in ALL_COMMANDS:
         text = " ".join(run(command, "--help").out.decode().replace("│", " ").split()).lower()
         for word, explanation in words.items():

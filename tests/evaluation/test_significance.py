@@ -126,7 +126,7 @@ def test_a_model_as_baseline_takes_its_text_and_files_are_looked_at_before_the_w
     arguments = ["evaluate", "--hypothesis", str(files / "good"), "--baseline", str(model), "--reference",
                  str(files / "reference")]
     assert main(arguments) == 2
-    assert "by --source" in capsys.readouterr().err
+    assert "with --source" in capsys.readouterr().err
     loaded = []
     monkeypatch.setattr(evaluate, "load_translator", lambda path, *_: loaded.append(path))
     (files / "short").write_text("one line\n")

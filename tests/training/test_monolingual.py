@@ -354,7 +354,7 @@ def test_where_there_are_no_test_sets_evaluate_asks_for_text(run, trained, tmp_p
     for recipe in (copy / "recipe.yaml", copy / "best/recipe.yaml"):
         recipe.write_text(re.sub(r"(?m)^  test:.*\n(    .*\n)*", "", recipe.read_text()))
     code, _, err = run("evaluate", copy)
-    assert code == 2 and err.rstrip().endswith("has no test sets. Name a file by --text.")
+    assert code == 2 and err.rstrip().endswith("has no test sets. Name a file with --text.")
 
 
 def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
@@ -367,7 +367,7 @@ def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("translate", "MODEL", "valid.en"), "this is a language model, which cannot translate"),
-    (("score", "MODEL", "valid.en", "train.en"), "is a language model, which scores text alone; leave train.en out"),
+    (("score", "MODEL", "valid.en", "train.en"), "is a language model, which scores a single text; leave train.en out"),
     (("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"), "which cannot translate"),
     (("evaluate", "MODEL", "--text", "valid.en", "--reference", "train.en"), "leave the other files out"),
     (("evaluate", "MODEL", "--text", "nowhere.en"), "nowhere.en cannot be read"),

@@ -33,7 +33,7 @@ def test_a_training_is_proven_to_resume_and_nothing_is_left_behind(folder, capsy
     assert main(["verify-resume", "recipe.yaml", "--steps", "60", "--kills", "2"]) == 0
     out = capsys.readouterr().out
     assert "SIGKILL after step" in out, out
-    assert "identical to the bit after 60 steps" in out
+    assert "bit-identical after 60 steps" in out
     assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "runs"])
     assert not any((folder / "runs").iterdir())
 
@@ -54,7 +54,7 @@ def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monke
     monkeypatch.setattr(verification.shutil, "copytree", lambda source, target: None)
     assert main(["verify-resume", "recipe.yaml", "--steps", "4", "--kills", "1"]) == 1
     out = capsys.readouterr().out
-    assert "SIGTERM after step 0, gone on after step 4\nNOT the same: best/model.safetensors\n" in out
+    assert "SIGTERM after step 0, resumed from step 4\nNOT identical: best/model.safetensors\n" in out
     assert (folder / "runs" / "tiny.verify-resume" / "whole").exists()
     # What is there is not overwritten.
     assert main(["verify-resume", "recipe.yaml"]) == 2

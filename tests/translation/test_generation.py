@@ -308,4 +308,4 @@ def test_what_is_no_n_best_list_is_refused_with_its_line(run, bundles, text, mes
                                      ("--model", "m", "--weight", 1, "--weight", 2)])
 def test_each_model_has_its_weight(run, options):
     code, _, err = run("rescore", *options, stdin="")
-    assert code == 2 and "give each its weight" in err
+    assert code == 2 and "give one --weight for each" in err
