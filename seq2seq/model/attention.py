@@ -222,7 +222,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
 
 
 def merge_beam_and_heads(attended: Tensor) -> Tensor:
-    """(sentences, heads, beam, features) -> (sentences * beam, heads * features)"""
+    """Reshape (sentences, heads, beam, features) to (sentences * beam, heads * features)."""
     sentences, heads, beam, features = attended.shape
     return attended.transpose(1, 2).reshape(sentences * beam, heads * features)
 
@@ -418,7 +418,7 @@ def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | Non
     """
     if not sample:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
-    # The index of the smallest of exponential variables with these rates is a sample of the distribution.
+    # The index of the smallest of several exponential random variables is distributed like their rates.
     sampled = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
     log_probability = weights.gather(-1, sampled).clamp(min=torch.finfo(weights.dtype).tiny).log()
     keep_soft = torch.rand_like(log_probability) < 0.5
