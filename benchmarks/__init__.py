@@ -1,1 +1,1 @@
-"""Speed and memory, side by side with what a user would pick instead."""
+"""Speed and memory of seq2seq, compared with other libraries."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: both benchmarks as tables, and as JSON in runs/benchmarks/."""
+"""`python -m benchmarks`: the training, decoding and data benchmarks as tables, and as JSON in runs/benchmarks/."""
 
 import argparse
 import json
@@ -8,14 +8,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import surroundings
+from benchmarks.measuring import environment
 from seq2seq.data.corpus import read_corpus
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "recipes"
-# small is the shape of recipes/multi30k, base the paper's; tiny shows in seconds that everything runs.
+# small is the shape of recipes/multi30k, base that of the paper; tiny is for a quick test of the benchmarks.
 SHAPES = {
     "small": {"layers": 3, "d_model": 256, "heads": 4, "feed_forward": 1024, "vocab_size": 8000, "batch_tokens": 4096},
     "base": {"layers": 6, "d_model": 512, "heads": 8, "feed_forward": 2048, "vocab_size": 32000, "batch_tokens": 4096},
@@ -25,16 +25,17 @@ BENCHMARKS = ("training", "decoding", "data")
 
 
 def benchmark_recipe(data: Path, shape: str, threads: int | None, check_files: bool = True) -> Recipe:
-    """Multi30k from `data`, or the phrasebook where there is no Multi30k and none was asked for."""
+    """Return the recipe of a benchmark: Multi30k in `data`, or the phrasebook if `data` is the default directory and is
+    missing."""
     sizes = dict(SHAPES[shape])
     path, root = RECIPES / "multi30k" / "de_en.yaml", data
     if not data.exists() and data == RECIPES / "multi30k" / "data":
         path, root = RECIPES / "phrasebook" / "en_zh.yaml", ROOT / "runs" / "benchmarks" / "phrasebook"
-        sizes["vocab_size"] = min(2000, sizes["vocab_size"])                    # all that its few words give
+        sizes["vocab_size"] = min(2000, sizes["vocab_size"])                    # its text has too few words for more
         if not (root / "test.zh").exists():
             subprocess.run([sys.executable, str(RECIPES / "phrasebook" / "generate.py"), str(root)], check=True)
     return load_recipe(path, [
-        # Unigram pieces: so small a text has 20,000 at most.
+        # A unigram model of this small text has at most 20,000 pieces.
         f"data.root={root}", f"tokenizer.type={'bpe' if sizes['vocab_size'] > 20000 else 'unigram'}",
         f"tokenizer.vocab_size={sizes['vocab_size']}", f"model.d_model={sizes['d_model']}",
         f"model.feed_forward={sizes['feed_forward']}", f"model.num_heads={sizes['heads']}", "model.dropout=0.3",
@@ -45,7 +46,7 @@ def benchmark_recipe(data: Path, shape: str, threads: int | None, check_files: b
 
 
 def show(title: str, unit: str, rows: list[dict[str, Any]]) -> None:
-    """A table: medians, with the lowest and highest in brackets."""
+    """Print the results as a table: medians, with the lowest and highest values in brackets."""
     print(f"\n{title}\n\n{'':40}{unit + ' a second':>28}{'ratio':>22}{'peak MB':>10}{'same':>8}{'BLEU':>8}")
     for row in rows:
         rate = "{median:,.0f} ({lowest:,.0f} … {highest:,.0f})".format(**row["rate"])
@@ -56,7 +57,7 @@ def show(title: str, unit: str, rows: list[dict[str, Any]]) -> None:
 
 
 def plot(path: Path, title: str, rows: list[dict[str, Any]]) -> None:
-    """The ratios as bars."""
+    """Draw the ratios as a bar chart."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -64,10 +65,10 @@ def plot(path: Path, title: str, rows: list[dict[str, Any]]) -> None:
 
     figure, axes = pyplot.subplots(figsize=(8, 0.4 * len(rows) + 1))
     names, ratios = [row["system"] for row in rows], [row["ratio"] for row in rows]
-    middles = [ratio["median"] for ratio in ratios]
-    around = [[abs(ratio["median"] - ratio[end]) for ratio in ratios] for end in ("lowest", "highest")]
+    medians = [ratio["median"] for ratio in ratios]
+    deviations = [[abs(ratio["median"] - ratio[end]) for ratio in ratios] for end in ("lowest", "highest")]
     colours = ["tab:blue" if name.startswith("seq2seq") else "tab:grey" for name in names]
-    axes.barh(names, middles, xerr=around, color=colours)
+    axes.barh(names, medians, xerr=deviations, color=colours)
     axes.invert_yaxis()
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_title(title)
@@ -77,35 +78,40 @@ def plot(path: Path, title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """The command; an exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", formatter_class=argparse.RawTextHelpFormatter,
-        description="Speed and memory of training and decoding, against CTranslate2 and Hugging Face transformers.",
+        description="Measure speed and memory of training and decoding, compared with CTranslate2 and Hugging Face "
+        "transformers.",
         epilog="examples:\n  python -m benchmarks\n  python -m benchmarks decoding --model runs/multi30k_de_en\n"
                "  python -m benchmarks training --shape tiny --steps 2 --repetitions 1")
-    parser.add_argument("which", nargs="*", metavar="training decoding data", help="which to run (default: all)")
+    parser.add_argument("which", nargs="*", metavar="training decoding data", help="benchmarks to run (default: all)")
     parser.add_argument("--data", type=Path, default=RECIPES / "multi30k" / "data", metavar="DIRECTORY",
-                        help="Multi30k (default: where its recipe looks for it, or else the phrasebook)")
-    parser.add_argument("--model", type=Path, help="decode with a trained model: a run or a bundle (default: random)")
-    parser.add_argument("--shape", choices=SHAPES, default="small", help="size of a model that is not given")
-    parser.add_argument("--steps", type=int, default=4, metavar="N", help="training steps a round (default: 4)")
-    parser.add_argument("--sentences", type=int, default=1000, metavar="N", help="to translate (default: 1000)")
-    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="rounds that count (default: 3)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="that decode, one thread each (default: 2)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of the CPU (default: one a core)")
+                        help="directory of Multi30k (default: that of its recipe; if it is missing, the phrasebook)")
+    parser.add_argument("--model", type=Path,
+                        help="trained model for decoding, a run or a bundle (default: random weights)")
+    parser.add_argument("--shape", choices=SHAPES, default="small", help="size of the model without --model")
+    parser.add_argument("--steps", type=int, default=4, metavar="N", help="training steps per round (default: 4)")
+    parser.add_argument("--sentences", type=int, default=1000, metavar="N",
+                        help="number of sentences to translate (default: 1000)")
+    parser.add_argument("--repetitions", type=int, default=3, metavar="N",
+                        help="measured rounds, after one warm-up round (default: 3)")
+    parser.add_argument("--workers", type=int, default=2, metavar="N",
+                        help="decoding workers with one thread each (default: 2)")
+    parser.add_argument("--threads", type=int, metavar="N", help="number of CPU threads (default: one per core)")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "benchmarks", metavar="DIRECTORY",
-                        help="where the JSON and the plots go (default: runs/benchmarks)")
+                        help="directory for the JSON files and the plots (default: runs/benchmarks)")
     arguments = parser.parse_args()
-    which = arguments.which or BENCHMARKS
-    if unknown := set(which) - set(BENCHMARKS):
-        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    names = arguments.which or BENCHMARKS
+    if unknown := set(names) - set(BENCHMARKS):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; choose from {', '.join(BENCHMARKS)}")
     numbers = (arguments.steps, arguments.sentences, arguments.repetitions, arguments.workers, arguments.threads or 1)
     if min(numbers) < 1:
-        parser.error("--steps, --sentences, --repetitions, --workers and --threads count from 1")
+        parser.error("--steps, --sentences, --repetitions, --workers and --threads must be at least 1")
     try:
         recipe = benchmark_recipe(arguments.data, arguments.shape, arguments.threads)
         with tempfile.TemporaryDirectory(prefix="seq2seq-benchmarks-") as run:
-            for name in which:
+            for name in names:
                 report(name, recipe, Path(run), arguments)
     except UserError as error:
         print(error, file=sys.stderr)
@@ -114,7 +120,7 @@ def main() -> int:
 
 
 def report(name: str, recipe: Recipe, run: Path, arguments: argparse.Namespace) -> None:
-    """Run a benchmark, print its table and write its file."""
+    """Run a benchmark, print its table and write its files."""
     from benchmarks import data, decoding, training
 
     if arguments.threads:
@@ -134,14 +140,15 @@ def report(name: str, recipe: Recipe, run: Path, arguments: argparse.Namespace) 
         sentences, references = [source for source, _ in pairs], [target for _, target in pairs]
         rows = decoding.measure(recipe, run, arguments.model, arguments.shape, sentences, references,
                                 arguments.repetitions, arguments.workers)
-        asked = max(task.sentences for task in decoding.tasks(arguments.shape, len(sentences), bool(arguments.model)))
-        title, unit = f"Decoding, {arguments.shape}, {asked:,} sentences of {recipe.name}", "sentences"
-    where = surroundings()
+        most = max(task.sentences for task in decoding.tasks(arguments.shape, len(sentences), bool(arguments.model)))
+        title, unit = f"Decoding, {arguments.shape}, {most:,} sentences of {recipe.name}", "sentences"
+    measured_in = environment()
     show(title, unit, rows)
-    print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()))
+    print("\n" + ", ".join(f"{key} {value}" for key, value in measured_in.items()))
     arguments.output.mkdir(parents=True, exist_ok=True)
     options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-    content = {"benchmark": name, "surroundings": where, "options": options, "unit": f"{unit} a second", "rows": rows}
+    content = {"benchmark": name, "surroundings": measured_in, "options": options, "unit": f"{unit} a second",
+               "rows": rows}
     file = arguments.output / f"{name}-{arguments.shape}"
     plot(file.with_suffix(".png"), title, rows)
     file.with_suffix(".json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -2,10 +2,10 @@
 
     python -m benchmarks.cleaning --data noisy_en_de
 
-The directory holds v3.en-de.en, .de and .label, a line for each pair: the English and German pairs of v3.en-de of
-github.com/paracrawl/human-evaluations (CC BY-SA 4.0), and the label that a person gave each. Bad are the labels L
-(wrong language), A (misaligned) and T (bad tokenisation). The second table has the lines that `seq2seq check` names for
-each of its recommendations; lingua is asked about all pairs, not about the 300 that `check` takes.
+The directory contains v3.en-de.en, .de and .label with a line for each pair: the English and German pairs of v3.en-de
+in github.com/paracrawl/human-evaluations (CC BY-SA 4.0), and a human label for each. Pairs with the labels L (wrong
+language), A (misaligned) and T (bad tokenisation) count as bad. The second table evaluates the lines that `seq2seq
+check` reports for each of its recommendations; lingua checks all pairs, not only the 300 that `check` samples.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from seq2seq.check import pair_checks, report
-from seq2seq.check.corpus_statistics import Sample, survey
+from seq2seq.check.corpus_statistics import Sample, scan_corpus
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_lines
 from seq2seq.errors import UserError
@@ -37,51 +37,52 @@ RULES = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """Counts of a set of filters. dropped, bad: numbers of pairs. right: number of pairs that are both."""
+class Detection:
+    """Counts of a set of rules. dropped, bad: numbers of pairs. both: number of bad pairs that are dropped."""
 
     dropped: int
-    right: int
+    both: int
     bad: int
 
     @property
     def precision(self) -> float:
-        """Share of the dropped pairs that are bad; 0 where none is dropped."""
-        return self.right / self.dropped if self.dropped else 0.0
+        """Share of the dropped pairs that are bad; 0 if no pair is dropped."""
+        return self.both / self.dropped if self.dropped else 0.0
 
     @property
     def recall(self) -> float:
         """Share of the bad pairs that are dropped."""
-        return self.right / self.bad
+        return self.both / self.bad
 
 
-def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, object]) -> Found:
-    """Clean the pairs (English, German) by these keys of data.cleaning, and compare with the labels."""
+def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, object]) -> Detection:
+    """Clean the pairs (English, German) with these keys of data.cleaning, and compare the result with the labels."""
     numbered = [(number, *pair) for number, pair in enumerate(pairs)]
     kept = {number for number, _, _ in
             clean(numbered, Cleaning(**rules), Counts(), 2, Languages(source="en", target="de"))}
-    return _found(set(range(len(pairs))) - kept, labels)
+    return _detection(set(range(len(pairs))) - kept, labels)
 
 
-def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, Found]:
-    """For each kind of lines that `check` counts, these lines compared with the labels."""
+def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, Detection]:
+    """Compare the lines that `check` reports with the labels, for each kind of finding."""
     corpus = report.CorpusReport("train", "v3.en-de")
     numbered = [(number, *pair) for number, pair in enumerate(pairs)]
     sample = Sample(seed=1)
-    with mock.patch.object(report, "EXAMPLES", len(pairs)), mock.patch.object(pair_checks, "RECOGNISED", len(pairs)):
-        survey(sample.watch(numbered), corpus, sides=2)
-        judge = pair_checks.Judge(sample.stretches, Languages(source="en", target="de"))
-        judgement = judge.judge(numbered, len(pairs))
+    with (mock.patch.object(report, "EXAMPLES", len(pairs)),
+          mock.patch.object(pair_checks, "MAX_LANGUAGE_ID_PAIRS", len(pairs))):
+        scan_corpus(sample.draw_from(numbered), corpus, sides=2)
+        checker = pair_checks.CorpusChecker(sample.blocks, Languages(source="en", target="de"))
+        checked = checker.check(numbered, len(pairs))
     kinds = {kind: [finding] for kind, finding in corpus.findings.items()} | {
-        "hardly_a_translation": [judgement.suspects], "like the other side": [*judgement.wrong_side.values()],
-        "in another language (lingua)": [*judgement.wrong_language.values()]}
-    return {kind: _found({line for finding in findings for line in finding.lines}, labels)
+        "hardly_a_translation": [checked.suspects], "like the other side": [*checked.wrong_side.values()],
+        "in another language (lingua)": [*checked.wrong_language.values()]}
+    return {kind: _detection({line for finding in findings for line in finding.lines}, labels)
             for kind, findings in kinds.items()}
 
 
-def _found(dropped: set[int], labels: list[str]) -> Found:
+def _detection(dropped: set[int], labels: list[str]) -> Detection:
     bad = {number for number, label in enumerate(labels) if label in BAD}
-    return Found(len(dropped), len(dropped & bad), len(bad))
+    return Detection(len(dropped), len(dropped & bad), len(bad))
 
 
 def main() -> None:
@@ -98,18 +99,19 @@ def main() -> None:
     print("| rules | dropped | precision | recall |\n|---|---:|---:|---:|")
     for name, rules in RULES.items():
         try:
-            found = measure(pairs, labels, rules)
+            detection = measure(pairs, labels, rules)
         except UserError as error:
             print(f"| {name} | | | | {error}")
             continue
-        _print_row(name, found)
-    print("\n| lines that check counts | lines | precision | recall |\n|---|---:|---:|---:|")
-    for name, found in measure_check(pairs, labels).items():
-        _print_row(name, found)
+        _print_row(name, detection)
+    print("\n| finding of check | lines | precision | recall |\n|---|---:|---:|---:|")
+    for name, detection in measure_check(pairs, labels).items():
+        _print_row(name, detection)
 
 
-def _print_row(name: str, found: Found) -> None:
-    print(f"| {name.replace('_', ' ')} | {found.dropped:,} | {found.precision:.3f} | {found.recall:.3f} |", flush=True)
+def _print_row(name: str, detection: Detection) -> None:
+    print(f"| {name.replace('_', ' ')} | {detection.dropped:,} | {detection.precision:.3f} | {detection.recall:.3f} |",
+          flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Speed of what feeds a training: gathering batches, and preparing text."""
+"""Speed of the data pipeline of training: gathering batches and preparing text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seq2seq.recipe import Recipe
 
 
 def measure(recipe: Recipe, run: Path, repetitions: int) -> list[dict[str, Any]]:
-    """Tokens a second: gathering the batches of an epoch on one core, and preparing the corpus on all.
+    """Measure tokens a second of gathering the batches of an epoch on one core and of preparing the corpus on all.
 
     Raises:
         UserError: the text cannot be read.
@@ -25,7 +25,7 @@ def measure(recipe: Recipe, run: Path, repetitions: int) -> list[dict[str, Any]]
     tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
     corpus = prepare(recipe, tokenizers, run / "prepared", torch.get_num_threads()).corpus
     tokens = sum(int(side.offsets[-1]) for side in (corpus.source, corpus.target))
-    plan = [part for parts in plan_epoch(corpus, 4096, 1, recipe.seed, 0) for part in parts]
+    plan = [micro_batch for step in plan_epoch(corpus, 4096, 1, recipe.seed, 0) for micro_batch in step]
     lines = [tokenizer.decode(sentences(side)) for tokenizer, side in
              ((tokenizers.source, corpus.source), (tokenizers.target, corpus.target))]
     rates: dict[str, list[float]] = {"gathering batches": [], "preparing text": [], "sentencepiece alone": []}
@@ -39,24 +39,24 @@ def measure(recipe: Recipe, run: Path, repetitions: int) -> list[dict[str, Any]]
             timed(tokenizer.encode, text, torch.get_num_threads())
             for tokenizer, text in zip((tokenizers.source, tokenizers.target), lines, strict=True)))
     alone = np.median(rates["sentencepiece alone"])
-    return [{"system": name, "rate": spread(found), "ratio": spread([rate / alone for rate in found]),
-             "memory": 0, "pairs": len(corpus), "seconds": tokens / spread(found)["median"]}
-            for name, found in rates.items()]
+    return [{"system": name, "rate": spread(measured), "ratio": spread([rate / alone for rate in measured]),
+             "memory": 0, "pairs": len(corpus), "seconds": tokens / spread(measured)["median"]}
+            for name, measured in rates.items()]
 
 
 def gather_all(corpus: EncodedCorpus, plan: list[np.ndarray]) -> None:
-    """Every batch of an epoch."""
-    for part in plan:
-        gather(corpus, part)
+    """Gather every batch of an epoch."""
+    for micro_batch in plan:
+        gather(corpus, micro_batch)
 
 
 def sentences(side: Any) -> list[list[int]]:
-    """The ids of each sentence."""
+    """Return the ids of each sentence."""
     return [ids.tolist() for ids in np.split(np.asarray(side.ids), side.offsets[1:-1])]
 
 
 def timed(function: Any, *arguments: Any) -> float:
-    """Seconds of one call."""
+    """Return the seconds that one call takes."""
     began = time.perf_counter()
     function(*arguments)
     return time.perf_counter() - began

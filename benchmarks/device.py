@@ -1,11 +1,11 @@
 """Speed of the base model on a GPU: training, decoding, and Multi30k from text to BLEU.
 
-    python -m benchmarks.device --data DIRECTORY                 # on the first GPU, or on the CPU where there is none
-    python -m benchmarks.device --shape tiny --steps 2           # shows in seconds that it runs
+    python -m benchmarks.device --data DIRECTORY                 # on the first GPU, or on the CPU if there is none
+    python -m benchmarks.device --shape tiny --steps 2           # quick test of this script
 
-Prints and writes to runs/benchmarks/device.json: target tokens a second of training steps (the trainer's own) and their
-share of the processor's peak, target tokens a second of beam search, and, with --train, the minutes and scores of
-recipes/multi30k/de_en.yaml.
+Prints the results and writes them to runs/benchmarks/device.json: target tokens a second of the trainer's optimizer
+steps and their share of the processor's peak, target tokens a second of beam search, and, with --train, the training
+time in minutes and the scores of recipes/multi30k/de_en.yaml.
 """
 
 import argparse
@@ -18,27 +18,29 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import RECIPES, ROOT, SHAPES, benchmark_recipe
-from benchmarks.measuring import surroundings
+from benchmarks.measuring import environment
 from seq2seq.data.corpus import read_corpus
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe, load_recipe
 
-# Floating-point operations of training for a target token with its source token; bf16 peak by processor (dense).
+# Floating-point operations of training per target token, including its source token; peak rate of dense bf16 products.
 OPERATIONS = {"small": 45e6, "base": 365e6, "tiny": 0.1e6}
 PEAKS = {"H200": 790e12, "H100": 790e12, "A100": 312e12}
 
 
 def main() -> int:
-    """The command; an exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=RECIPES / "multi30k" / "data", metavar="DIRECTORY",
-                        help="Multi30k (default: where its recipe looks for it, or else the phrasebook)")
+                        help="directory of Multi30k (default: that of its recipe; if it is missing, the phrasebook)")
     parser.add_argument("--shape", choices=SHAPES, default="base", help="size of the model (default: base)")
-    parser.add_argument("--batch-tokens", type=int, metavar="N", help="target tokens a step (default: the shape's)")
-    parser.add_argument("--steps", type=int, default=30, metavar="N", help="of a round of training (default: 30)")
-    parser.add_argument("--sentences", type=int, default=1000, metavar="N", help="to translate (default: 1000)")
-    parser.add_argument("--train", action="store_true", help="also train Multi30k to the end")
+    parser.add_argument("--batch-tokens", type=int, metavar="N",
+                        help="target tokens per step (default: that of the shape)")
+    parser.add_argument("--steps", type=int, default=30, metavar="N", help="training steps per round (default: 30)")
+    parser.add_argument("--sentences", type=int, default=1000, metavar="N",
+                        help="number of sentences to translate (default: 1000)")
+    parser.add_argument("--train", action="store_true", help="also run the complete Multi30k training")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "benchmarks", metavar="DIRECTORY")
     arguments = parser.parse_args()
     try:
@@ -47,34 +49,34 @@ def main() -> int:
             section = recipe.training.model_copy(update={"batch_tokens": arguments.batch_tokens})
             recipe = recipe.model_copy(update={"training": section})
         with tempfile.TemporaryDirectory(prefix="seq2seq-benchmarks-") as run:
-            found = {"training": training(recipe, Path(run), arguments.steps, OPERATIONS[arguments.shape]),
-                     "decoding": decoding(recipe, Path(run), arguments.sentences)}
+            results = {"training": training(recipe, Path(run), arguments.steps, OPERATIONS[arguments.shape]),
+                       "decoding": decoding(recipe, Path(run), arguments.sentences)}
             if arguments.train:
-                found["multi30k"] = whole_training(arguments.data, Path(run) / "multi30k")
+                results["multi30k"] = complete_training(arguments.data, Path(run) / "multi30k")
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    found["surroundings"] = {**surroundings(), "device": device_name(), "shape": arguments.shape}
-    print(json.dumps(found, indent=2, ensure_ascii=False))
+    results["surroundings"] = {**environment(), "device": device_name(), "shape": arguments.shape}
+    print(json.dumps(results, indent=2, ensure_ascii=False))
     arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "device.json").write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    (arguments.output / "device.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     return 0
 
 
 def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[str, Any]:
-    """Target tokens a second, and the share of the peak where that is known."""
-    from benchmarks.training import planned
+    """Measure target tokens a second, and their share of the processor's peak if that is known."""
+    from benchmarks.training import first_steps
     from seq2seq.training.trainer import Training
 
     trained = Training(recipe, run)
-    plan, _ = planned(trained.corpus, recipe, steps)
-    tokens = sum(int(trained.corpus.target.lengths[part].sum()) for (part,) in plan)
+    plan, _ = first_steps(trained.corpus, recipe, steps)
+    tokens = sum(int(trained.corpus.target.lengths[micro_batch].sum()) for (micro_batch,) in plan)
     rates = []
     for _ in range(4):
         synchronise()
         began = time.perf_counter()
-        for parts in plan:
-            trained._step(parts)
+        for step in plan:
+            trained._step(step)
         synchronise()
         rates.append(tokens / (time.perf_counter() - began))
     rate = statistics.median(rates[1:])                                         # the first round warms up
@@ -84,7 +86,7 @@ def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[s
 
 
 def decoding(recipe: Recipe, run: Path, sentences: int) -> dict[str, Any]:
-    """Target tokens a second with beam 4; random weights never end a sentence, so that each has 32."""
+    """Measure target tokens a second with beam size 4. Random weights never end a sentence, so each has 32 tokens."""
     from benchmarks.decoding import random_bundle
     from seq2seq.translation.translator import Translator
 
@@ -95,33 +97,33 @@ def decoding(recipe: Recipe, run: Path, sentences: int) -> dict[str, Any]:
     for _ in range(3):
         synchronise()
         began = time.perf_counter()
-        found = translator.translate(lines, beam_size=4, max_length_ratio=1e-9, max_length_offset=32)
+        translations = translator.translate(lines, beam_size=4, max_length_ratio=1e-9, max_length_offset=32)
         synchronise()
-        rates.append(sum(best.tokens for best, *_ in found) / (time.perf_counter() - began))
+        rates.append(sum(best.tokens for best, *_ in translations) / (time.perf_counter() - began))
     return {"target tokens a second": statistics.median(rates[1:]), "precision": translator.precision,
             "memory MB": device_memory()}
 
 
-def whole_training(data: Path, run: Path) -> dict[str, Any]:
-    """Minutes and scores of the recipe as it stands."""
+def complete_training(data: Path, run: Path) -> dict[str, Any]:
+    """Train the Multi30k recipe, and return the minutes and scores."""
     from seq2seq.evaluation.scores import to_dict
     from seq2seq.training.trainer import train
 
     began = time.perf_counter()
     scores = train(load_recipe(RECIPES / "multi30k" / "de_en.yaml", [f"data.root={data}"]), run)
     return {"minutes": (time.perf_counter() - began) / 60,
-            "scores": {test: to_dict(each) for test, each in scores.items()}}
+            "scores": {test: to_dict(test_scores) for test, test_scores in scores.items()}}
 
 
 def device_name() -> str:
-    """The processor that computes."""
+    """Return the name of the GPU or CPU that is measured."""
     from seq2seq.devices import choose_device, describe
 
     return describe(choose_device())
 
 
 def synchronise() -> None:
-    """Wait until a GPU has done what it was told."""
+    """Wait until the GPU has finished all operations."""
     import torch
 
     if torch.cuda.is_available():
@@ -129,7 +131,7 @@ def synchronise() -> None:
 
 
 def device_memory() -> float | None:
-    """The most memory that tensors on the GPU ever took, in MB."""
+    """Return the peak memory of tensors on the GPU in MB; None on a CPU."""
     import torch
 
     return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None

@@ -1,13 +1,13 @@
-"""Losses of our models beside those of plain PyTorch references, trained on the same batches with the same schedule.
+"""Compare losses of seq2seq's models with plain PyTorch models, trained on the same batches with the same schedule.
 
     python -m benchmarks.learning --data DIRECTORY                    # tiny, 1,500 steps, fp32 and bf16
     python -m benchmarks.learning --shape small --threads 1 --at-once 2
     python -m benchmarks.learning --shape rnn --steps 500
 
-The text is Multi30k, English to German. Every system sees the same sentence pairs in the same steps. Ours is the
-trainer's own step; the reference is `torch.nn.Transformer` or `torch.nn.GRU` in a plain loop (reference.py). Prints the
-label-smoothed training loss side by side, and at the end the validation loss without smoothing, of the fp32 weights;
-writes both with a plot to runs/benchmarks/learning-SHAPE.json and .png.
+The text is Multi30k, English to German. Every system gets the same sentence pairs in the same steps. seq2seq uses the
+trainer's optimizer step; the reference is `torch.nn.Transformer` or `torch.nn.GRU` in a plain loop (reference.py).
+Prints the label-smoothed training losses as a table, with the validation loss of the fp32 weights without smoothing in
+the last row, and writes both with a plot to runs/benchmarks/learning-SHAPE.json and .png.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.measuring import surroundings
+from benchmarks.measuring import environment
 from benchmarks.reference import plain_loss, plain_model, train_steps
 from seq2seq.data.batching import Batch, EncodedCorpus, batches_in_order, gather, plan_epoch
 from seq2seq.devices import choose_device, configure_process, has_fast_bf16
@@ -41,8 +41,9 @@ from seq2seq.training.trainer import Training
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "plain PyTorch fp32"
-# tiny is fairseq's transformer_tiny with the dropout, rate and warm-up published for Multi30k (recipes/multi30k,
-# en_de_published.yaml), base the paper's model and schedule; small and rnn have the sizes of configs/.
+# tiny is fairseq's transformer_tiny with the dropout, learning rate and warm-up published for Multi30k
+# (recipes/multi30k/en_de_published.yaml), base the paper's model and schedule; small and rnn have the sizes of
+# configs/.
 SHAPES: dict[str, list[str]] = {
     "tiny": ["tokenizer.type=bpe", "tokenizer.vocab_size=10000", "model.encoder_layers=4", "model.decoder_layers=4",
              "model.d_model=128", "model.feed_forward=256", "model.num_heads=4", "model.dropout=0.3",
@@ -59,14 +60,14 @@ SHAPES: dict[str, list[str]] = {
 
 
 def learning_recipe(data: Path, shape: str, settings: list[str]) -> Recipe:
-    """Multi30k from `data`, with a shape's model and schedule, then `settings` as of `seq2seq train --set`."""
+    """Return the recipe of Multi30k in `data` with the model and schedule of a shape, and overrides as in `--set`."""
     return load_recipe(ROOT / "recipes" / "multi30k" / "en_de.yaml", [
         f"data.root={data}", "training.schedule=inverse_sqrt", "training.ema_decay=0.0", "training.batch_tokens=4096",
         *SHAPES[shape], *settings])
 
 
-def steps_of(corpus: EncodedCorpus, recipe: Recipe, count: int) -> Iterator[list[np.ndarray]]:
-    """The first optimizer steps of a training, epoch after epoch."""
+def epoch_steps(corpus: EncodedCorpus, recipe: Recipe, count: int) -> Iterator[list[np.ndarray]]:
+    """Yield the first `count` optimizer steps of a training, epoch after epoch."""
     epoch = 0
     while count:
         plan = plan_epoch(corpus, recipe.training.batch_tokens, 1, recipe.seed, epoch)[:count]
@@ -75,10 +76,11 @@ def steps_of(corpus: EncodedCorpus, recipe: Recipe, count: int) -> Iterator[list
 
 
 def ours(recipe: Recipe, run: Path, count: int, precision: str) -> Iterator[tuple[float, int]]:
-    """Each step's summed loss and its target tokens; last the same of the validation set, without smoothing."""
+    """Yield the summed loss and the target tokens of each step; finally those of the validation set, without smoothing.
+    """
     section = recipe.training.model_copy(update={"precision": precision})
     training = Training(recipe.model_copy(update={"training": section}), run)
-    for indices in steps_of(training.corpus, recipe, count):
+    for indices in epoch_steps(training.corpus, recipe, count):
         training._step(indices)
         window, training.state.window = training.state.window, {}
         if "loss" not in window:
@@ -89,17 +91,17 @@ def ours(recipe: Recipe, run: Path, count: int, precision: str) -> Iterator[tupl
 
 
 def reference(recipe: Recipe, run: Path, count: int, _: str) -> Iterator[tuple[float, int]]:
-    """The same for the plain reference."""
-    training = Training(recipe, run)                                            # prepares text and validation set
+    """Yield the same for the reference model."""
+    training = Training(recipe, run)                                            # only for the text and validation set
     torch.manual_seed(recipe.seed)
     model = plain_model(recipe, training.tokenizers.target.vocab_size).to(training.device).train()
-    yield from train_steps(model, training.corpus, steps_of(training.corpus, recipe, count), recipe.training)
+    yield from train_steps(model, training.corpus, epoch_steps(training.corpus, recipe, count), recipe.training)
     model.eval()
     yield validation_loss(training, lambda batch: plain_loss(model, batch, 0.0, "sum"))
 
 
 def validation_loss(training: Training, loss: Callable[[Batch], Tensor]) -> tuple[float, int]:
-    """The summed loss of the validation set, and its target tokens."""
+    """Return the summed loss of the validation set and its number of target tokens."""
     corpus = training.validation.corpus
     batches = [gather(corpus, indices) for indices in batches_in_order(corpus.target.lengths, 4096)]
     with torch.inference_mode():
@@ -108,7 +110,7 @@ def validation_loss(training: Training, loss: Callable[[Batch], Tensor]) -> tupl
 
 
 def learn(system: str, recipe: Recipe, run: Path, count: int, every: int) -> dict[str, Any]:
-    """Train one system; its mean loss over each `every` steps, its validation loss and its seconds."""
+    """Train one system; returns its mean loss over each `every` steps, its validation loss and its seconds."""
     configure_process(recipe.training.threads)
     train = reference if system == REFERENCE else ours
     curve: list[list[float]] = []
@@ -123,17 +125,17 @@ def learn(system: str, recipe: Recipe, run: Path, count: int, every: int) -> dic
             print(f"{system}: step {step:,}/{count:,}  loss {loss / tokens:.4f}  "
                   f"{(count - step) * seconds / step / 60:.0f} min left", file=sys.stderr, flush=True)
             loss, tokens = 0.0, 0
-    raise AssertionError("every system ends with its validation loss")
+    raise AssertionError("every system yields its validation loss last")
 
 
 def train_all(systems: Sequence[str], recipe: Recipe, run: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train all systems, each in a process of its own; saved after each, so that an interruption keeps what is done."""
+    """Train all systems, each in a separate process, and save the results after each one."""
     done: dict[str, dict[str, Any]] = {}
     with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn"), end_with_parent) as pool:
-        waiting = [pool.submit(learn, system, recipe, run, arguments.steps, arguments.every) for system in systems]
+        futures = [pool.submit(learn, system, recipe, run, arguments.steps, arguments.every) for system in systems]
         try:
-            for one in as_completed(waiting):
-                done[one.result()["system"]] = one.result()
+            for future in as_completed(futures):
+                done[future.result()["system"]] = future.result()
                 save([done[system] for system in systems if system in done], recipe, arguments)
         finally:
             pool.shutdown(cancel_futures=True)
@@ -141,7 +143,7 @@ def train_all(systems: Sequence[str], recipe: Recipe, run: Path, arguments: argp
 
 
 def end_with_parent() -> None:
-    """Let this process end with the one that started it, however that ends: a system takes hours."""
+    """End this process when its parent ends for any reason, because a training takes hours."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -153,18 +155,18 @@ def end_with_parent() -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Losses side by side as Markdown: some steps, then the validation set."""
+    """Format the losses of all systems as a Markdown table: eight steps, then the validation set."""
     steps = [step for step, _ in rows[0]["curve"]]
-    shown = sorted({steps[round(place * (len(steps) - 1) / 7)] for place in range(8)})
+    listed = sorted({steps[round(index * (len(steps) - 1) / 7)] for index in range(8)})
     lines = ["| step | " + " | ".join(row["system"] for row in rows) + " |", "|---" * (len(rows) + 1) + "|"]
-    for step in shown:
+    for step in listed:
         lines.append(f"| {int(step):,} | " + " | ".join(f"{dict(row['curve'])[step]:.3f}" for row in rows) + " |")
     lines.append("| validation | " + " | ".join(f"{row['validation']:.3f}" for row in rows) + " |")
     return "\n".join(lines)
 
 
 def draw(path: Path, title: str, rows: list[dict[str, Any]]) -> None:
-    """The training losses over the steps."""
+    """Plot the training losses over the steps."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -186,45 +188,47 @@ def save(rows: list[dict[str, Any]], recipe: Recipe, arguments: argparse.Namespa
     arguments.output.mkdir(parents=True, exist_ok=True)
     file = arguments.output / f"learning-{arguments.shape}"
     options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-    content = {"benchmark": "learning", "surroundings": surroundings(), "options": options, "rows": rows}
+    content = {"benchmark": "learning", "surroundings": environment(), "options": options, "rows": rows}
     file.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
     draw(file.with_suffix(".png"), f"{arguments.shape}, {recipe.training.batch_tokens:,} target tokens a step", rows)
 
 
 def main() -> int:
-    """The command; an exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT / "recipes" / "multi30k" / "data", metavar="DIRECTORY",
-                        help="Multi30k (default: where its recipe looks for it)")
+                        help="directory of Multi30k (default: that of its recipe)")
     parser.add_argument("--shape", choices=SHAPES, default="tiny", help="size of the model (default: tiny)")
     parser.add_argument("--steps", type=int, default=1500, metavar="N", help="optimizer steps (default: 1500)")
-    parser.add_argument("--every", type=int, default=50, metavar="N", help="steps a point of the curve (default: 50)")
+    parser.add_argument("--every", type=int, default=50, metavar="N",
+                        help="steps per point of the loss curve (default: 50)")
     parser.add_argument("--systems", nargs="+", metavar="SYSTEM", choices=(REFERENCE, "seq2seq fp32", "seq2seq bf16"),
-                        help="which to train (default: the reference, fp32, and bf16 where the processor has it)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of each system (default: one a core)")
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="systems trained side by side (default: 1)")
+                        help="systems to train (default: the reference, fp32, and bf16 if the processor supports it)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of each system (default: one per core)")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N",
+                        help="number of systems trained in parallel (default: 1)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-                        help="as of seq2seq train, for all systems")
+                        help="override a key of the recipe for all systems, as in seq2seq train")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "benchmarks", metavar="DIRECTORY",
-                        help="where the JSON and the plot go (default: runs/benchmarks)")
+                        help="directory for the JSON file and the plot (default: runs/benchmarks)")
     arguments = parser.parse_args()
     if arguments.steps < arguments.every or min(arguments.every, arguments.at_once, arguments.threads or 1) < 1:
-        parser.error("--every, --threads and --at-once count from 1, and --steps is at least --every")
+        parser.error("--every, --threads and --at-once must be at least 1, and --steps at least --every")
     systems = arguments.systems or [REFERENCE, "seq2seq fp32", *["seq2seq bf16"] * has_fast_bf16(choose_device())]
     settings = [*arguments.settings, f"training.max_steps={arguments.steps}",
                 *([f"training.threads={arguments.threads}"] if arguments.threads else [])]
     try:
         recipe = learning_recipe(arguments.data, arguments.shape, settings)
         with tempfile.TemporaryDirectory(prefix="seq2seq-learning-") as run:
-            tokenizers = Training(recipe, Path(run)).tokenizers                 # text is prepared once, for all
-            plain_model(recipe, tokenizers.target.vocab_size)                   # refuses what it lacks, at once
+            tokenizers = Training(recipe, Path(run)).tokenizers                 # prepares the text once for all systems
+            plain_model(recipe, tokenizers.target.vocab_size)                   # refuses unsupported recipes early
             rows = train_all(systems, recipe, Path(run), arguments)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     print(table(rows))
-    print("\n" + ", ".join(f"{key} {value}" for key, value in surroundings().items()))
+    print("\n" + ", ".join(f"{key} {value}" for key, value in environment().items()))
     return 0
 
 

@@ -1,4 +1,5 @@
-"""The same model in Hugging Face transformers: MarianMTModel with our sizes, token ids and, if asked, weights."""
+"""The same architecture in Hugging Face transformers: MarianMTModel with the sizes and token ids of a model here, and
+optionally its weights."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 import transformers
 
-from seq2seq.interop.marian import config_of, section_from, weights_to
+from seq2seq.interop.marian import marian_config, model_section_from_config, weights_to_marian
 from seq2seq.model.load_model import stored_weights
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
@@ -14,20 +15,20 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 
 def marian(section: ModelSection, vocab_size: int) -> Any:
-    """MarianMTModel of the size that `section` describes, with fresh weights.
+    """Return a MarianMTModel with the sizes of `section` and random weights.
 
     Raises:
-        ValueError: Marian has no such model.
+        ValueError: Marian does not support the model.
     """
     if (section.norm, section.positions, section.tied_embeddings) != ("post", "sinusoidal", "all"):
         raise ValueError("Marian is post-norm, has sinusoidal positions, and ties all embeddings")
-    config = config_of(section, vocab_size, vocab_size, start=START_ID, end=END_ID) | {"forced_eos_token_id": None}
+    config = marian_config(section, vocab_size, vocab_size, start=START_ID, end=END_ID) | {"forced_eos_token_id": None}
     return transformers.MarianMTModel(transformers.MarianConfig(**config, attn_implementation="sdpa"))
 
 
 def with_our_weights(theirs: Any, ours: Transformer) -> Any:
-    """`theirs`, now with the weights of our model."""
-    section = section_from(theirs.config.to_dict(), output_bias=ours.output_bias is not None)
+    """Copy the weights of `ours` into `theirs`, and return `theirs`."""
+    section = model_section_from_config(theirs.config.to_dict(), output_bias=ours.output_bias is not None)
     weights = {name: weight.float() for name, weight in stored_weights(ours).items()}
-    theirs.load_state_dict(weights_to(weights, section), strict=False)
+    theirs.load_state_dict(weights_to_marian(weights, section), strict=False)
     return theirs

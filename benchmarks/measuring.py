@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, rounds in turn, and what machine it was on."""
+"""Measure systems in separate processes that take turns, and describe the machine and versions."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from pathlib import Path
 from typing import Any
 
 Run = Callable[[Any], tuple[float, Any]]
-"""Does one round and returns how many units it did (tokens, sentences) and whatever else it wants to tell."""
+"""Function that does one round and returns the number of units (tokens or sentences), and its output or None."""
 
 
-class Contestant:
-    """One system in a process of its own, so that its settings and its memory are its own."""
+class SystemProcess:
+    """A system in a separate process, so that its settings and its memory are independent of the others."""
 
     def __init__(self, prepare: Callable[..., Run], *arguments: Any) -> None:
-        """Start it. `prepare(*arguments)` is called there and gives what a round does; this waits until it is ready."""
+        """Start the process, call `prepare(*arguments)` there, which returns the function of a round, and wait for
+        it."""
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, prepare, arguments))
         self.process.start()
         theirs.close()
-        # Where the benchmark fails, this process would wait for contestants that wait for it.
+        # If the benchmark fails, close the pipe so that the process ends; otherwise both would wait for each other.
         atexit.register(self.pipe.close)
         self._answer()
 
     def round(self, task: Any) -> tuple[float, Any, float]:
-        """Units a second in one round, what the round told, and the most memory ever held until now, in MB."""
+        """Run one round; returns units a second, the output of the round, and the peak memory so far in MB."""
         try:
             self.pipe.send(task)
         except BrokenPipeError:
             raise self._failure() from None
-        units, told, seconds, memory = self._answer()
-        return units / seconds, told, memory
+        units, output, seconds, memory = self._answer()
+        return units / seconds, output, memory
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self.pipe.close()
         self.process.join()
 
@@ -54,11 +55,11 @@ class Contestant:
             raise self._failure() from None
 
     def _failure(self) -> SystemExit:
-        """The end of the benchmark, because this process has ended."""
+        """Return the exception that ends the benchmark after the process has died."""
         self.process.join()
         code = self.process.exitcode or 0
-        return SystemExit(f"a contestant was ended by signal {-code}; Linux ends a process (signal 9) when memory is "
-                          "exhausted" if code < 0 else "a contestant failed; its error stands above")
+        return SystemExit(f"a system was ended by signal {-code}; Linux ends a process (signal 9) when memory is "
+                          "exhausted" if code < 0 else "a system failed; see its error above")
 
 
 def _serve(pipe: Connection, prepare: Callable[..., Run], arguments: Sequence[Any]) -> None:
@@ -68,16 +69,16 @@ def _serve(pipe: Connection, prepare: Callable[..., Run], arguments: Sequence[An
         while True:
             task = pipe.recv()
             began = time.perf_counter()
-            units, told = run(task)
+            units, output = run(task)
             seconds = time.perf_counter() - began
-            pipe.send((units, told, seconds, peak_memory()))
-    except (EOFError, KeyboardInterrupt):                                       # the other end has closed
+            pipe.send((units, output, seconds, peak_memory()))
+    except (EOFError, KeyboardInterrupt):                                       # the benchmark has ended
         return
 
 
 def peak_memory() -> float:
-    """The most memory that this process and its children ever held, in MB, as if all had held it at once."""
-    # On Linux getrusage's maximum begins with that of the process that started this one; VmHWM is its own.
+    """Return the sum of the peak memory of this process and of its children, in MB."""
+    # On Linux, getrusage's maximum includes memory of the process that started this one; VmHWM does not.
     processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
     statuses = [Path(f"/proc/{process}/status") for process in processes]
     if statuses[0].exists():
@@ -86,34 +87,36 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def compete(contestants: dict[str, Contestant], reference: str, repetitions: int, task: Any = None,
-            ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rounds in turn, after one to warm up, so that what slows the machine for a while slows all alike.
+def measure_in_rounds(systems: dict[str, SystemProcess], reference: str, repetitions: int, task: Any = None,
+                      ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Run one warm-up round, then `repetitions` rounds of all systems in turn.
+
+    Because the systems take turns, a temporary slowdown of the machine affects all of them.
 
     Returns:
-        A row for each contestant: median, lowest and highest rate (units a second), the same of its ratio to the rate
-        of `reference` in the same round, and peak memory in MB. And what the last round of each told.
+        A row for each system: median, lowest and highest rate (units a second), the same for the ratio of its rate to
+        that of `reference` in the same round, and peak memory in MB; and the output of each system's last round.
     """
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    told, memory = {}, {}
+    rates: dict[str, list[float]] = {name: [] for name in systems}
+    outputs, memory = {}, {}
     for _ in range(repetitions + 1):
-        for name, contestant in contestants.items():
-            rate, told[name], memory[name] = contestant.round(task)
+        for name, system in systems.items():
+            rate, outputs[name], memory[name] = system.round(task)
             rates[name].append(rate)
     rows = []
     for name, (_, *measured) in rates.items():
         ratios = [rate / other for rate, other in zip(measured, rates[reference][1:], strict=True)]
         rows.append({"system": name, "rate": spread(measured), "ratio": spread(ratios), "memory": memory[name]})
-    return rows, told
+    return rows, outputs
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, lowest and highest."""
+    """Return median, lowest and highest value."""
     return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
 
 
-def surroundings() -> dict[str, Any]:
-    """Machine, threads, versions and commit."""
+def environment() -> dict[str, Any]:
+    """Return machine, versions and commit."""
     import ctranslate2
     import torch
     import transformers

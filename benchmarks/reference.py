@@ -1,7 +1,7 @@
-"""Plain PyTorch models that ours are compared with: `torch.nn.Transformer`, and `torch.nn.GRU` with attention.
+"""Plain PyTorch reference models: `torch.nn.Transformer`, and `torch.nn.GRU` with attention.
 
-They are written as a textbook would: padded batches, masks, logits of every position, a loop over the target.
-`train_steps` is the plain training loop for both.
+They are written as in a textbook: padded batches, masks, logits of every position, and in the recurrent model a loop
+over the target. `train_steps` is a plain training loop for both.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from seq2seq.model.embedding import sinusoids
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection, Recipe, TrainingSection
 from seq2seq.tokenizers.tokenizer import START_ID
-from seq2seq.training.optimizers import learning_rate
+from seq2seq.training.learning_rate import learning_rate
 
 
 def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor, Tensor]:
-    """(tokens,) -> (sentences, longest) filled with `value`, and its mask of the same shape, 1 = a real token."""
+    """Pad packed tokens: (tokens,) -> (sentences, longest) padded with `value`, and its mask, 1 = not padding."""
     lengths = offsets.diff()
     rows = pad_sequence(list(flat.split(lengths.tolist())), batch_first=True, padding_value=value)
     return rows, (torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]).long()
@@ -34,11 +34,12 @@ def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor
 class PlainTransformer(nn.Module):
     """`torch.nn.Transformer` with sinusoidal positions and one matrix for both embeddings and the output layer.
 
-    PyTorch draws the weights, except for the embedding: normal with deviation 1/sqrt(d_model), as in fairseq.
+    Weights have PyTorch's initialisation, except for the embedding: normal with deviation 1/sqrt(d_model), as in
+    fairseq.
 
-    stock: keep what PyTorch adds to the paper's model: dropout on attention weights and inside the feed-forward
-        sublayer, and a norm after the last layer of a post-norm model. Otherwise dropout is where ours is, on the
-        embeddings and on the output of each sublayer, and only pre-norm models end with a norm.
+    stock: True: keep the additions of PyTorch to the paper's model: dropout on attention weights and inside the
+        feed-forward sublayer, and a norm after the last layer of a post-norm model. False: as in seq2seq's model, only
+        embeddings and the output of each sublayer have dropout, and only pre-norm models end with a norm.
     """
 
     def __init__(self, section: ModelSection, vocab_size: int, stock: bool = False) -> None:
@@ -67,9 +68,9 @@ class PlainTransformer(nn.Module):
         return F.dropout(scaled, self.dropout, self.training)
 
     def forward(self, source: Tensor, mask: Tensor, inputs: Tensor) -> Tensor:
-        """Logits, (sentences, target length, vocab_size).
+        """Return logits, (sentences, target length, vocab_size).
 
-        source, mask: (sentences, source length), 1 = a real token. inputs: (sentences, target length).
+        source, mask: (sentences, source length), 1 = not padding. inputs: (sentences, target length).
         """
         weight = self.embedding.weight
         causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1], weight.device, weight.dtype)
@@ -79,9 +80,9 @@ class PlainTransformer(nn.Module):
 
     @torch.no_grad()
     def copy_weights(self, ours: Transformer) -> None:
-        """Take over the weights of a model of the same size, all of whose embeddings are tied."""
-        theirs = dict(self.named_parameters())
-        found = {"embedding.weight": ours.target_embedding}
+        """Copy the weights of a model of the same size whose embeddings are all tied."""
+        parameters = dict(self.named_parameters())
+        weights = {"embedding.weight": ours.target_embedding}
         for side, layers in (("encoder", ours.encoder), ("decoder", ours.decoder)):
             for number, layer in enumerate(layers):
                 stem = f"layers.{side}.layers.{number}"
@@ -93,22 +94,24 @@ class PlainTransformer(nn.Module):
                     attentions["multihead_attn"] = ([cross.query, cross.key_value], cross.output)
                 for name, (projections, output) in attentions.items():
                     for kind in ("weight", "bias"):
-                        found[f"{stem}.{name}.in_proj_{kind}"] = torch.cat([getattr(one, kind) for one in projections])
-                        found[f"{stem}.{name}.out_proj.{kind}"] = getattr(output, kind)
+                        in_projection = [getattr(projection, kind) for projection in projections]
+                        weights[f"{stem}.{name}.in_proj_{kind}"] = torch.cat(in_projection)
+                        weights[f"{stem}.{name}.out_proj.{kind}"] = getattr(output, kind)
                 named = {"linear1": layer.feed_forward.inner, "linear2": layer.feed_forward.outer,
-                         **{f"norm{place}": norm for place, norm in enumerate(norms, 1)}}
-                found |= {f"{stem}.{name}.{kind}": getattr(module, kind)
-                          for name, module in named.items() for kind in ("weight", "bias")}
-            if f"layers.{side}.norm.weight" in theirs:
+                         **{f"norm{number}": norm for number, norm in enumerate(norms, 1)}}
+                weights |= {f"{stem}.{name}.{kind}": getattr(module, kind)
+                            for name, module in named.items() for kind in ("weight", "bias")}
+            if f"layers.{side}.norm.weight" in parameters:
                 norm = getattr(ours, f"{side}_norm")
-                found |= {f"layers.{side}.norm.weight": norm.weight, f"layers.{side}.norm.bias": norm.bias}
-        assert found.keys() == theirs.keys(), found.keys() ^ theirs.keys()
-        for name, weight in theirs.items():
-            weight.copy_(found[name])
+                weights |= {f"layers.{side}.norm.weight": norm.weight, f"layers.{side}.norm.bias": norm.bias}
+        assert weights.keys() == parameters.keys(), weights.keys() ^ parameters.keys()
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
 
 
 class PlainRecurrent(nn.Module):
-    """Bahdanau et al. 2015 (arXiv:1409.0473) of `torch.nn.GRU` and `torch.nn.GRUCell`, as PyTorch draws them.
+    """Encoder-decoder of Bahdanau et al. 2015 (arXiv:1409.0473) with `torch.nn.GRU`, `torch.nn.GRUCell` and PyTorch's
+    initialisation.
 
     One layer on each side, additive attention with one head, one matrix for both embeddings and the output layer.
     """
@@ -130,7 +133,7 @@ class PlainRecurrent(nn.Module):
         return F.dropout(self.embedding(tokens) * self.embedding.embedding_dim**0.5, self.dropout, self.training)
 
     def forward(self, source: Tensor, mask: Tensor, inputs: Tensor) -> Tensor:
-        """Logits, (sentences, target length, vocab_size). Arguments: as of `PlainTransformer`."""
+        """Return logits, (sentences, target length, vocab_size). The arguments are those of `PlainTransformer`."""
         packed = nn.utils.rnn.pack_padded_sequence(self.embed(source), mask.sum(1).cpu(), batch_first=True,
                                                    enforce_sorted=False)
         memory, _ = nn.utils.rnn.pad_packed_sequence(self.encoder(packed)[0], batch_first=True)
@@ -147,37 +150,37 @@ class PlainRecurrent(nn.Module):
         return hidden @ self.embedding.weight.T
 
 
-# What the references have, by type of model; any other value of these keys has no reference.
-HAVE: dict[str, dict[str, Any]] = {
+# Values of the recipe's keys that the reference models support, by model type. Recipes with other values are refused.
+SUPPORTED: dict[str, dict[str, Any]] = {
     "transformer": {"activation": "relu", "positions": "sinusoidal", "window": None, "score": None},
     "rnn": {"encoder_layers": 1, "decoder_layers": 1, "num_heads": 1, "cell": "gru", "input_feeding": False,
             "score": None},
 }
-ALL_HAVE = {"normalize": "softmax", "selection": "soft", "copy": False, "tied_embeddings": "all",
-            "scale_embedding": True, "output_bias": False}
-LOOP_HAS = {"optimizer": "adam", "weight_decay": 0.0, "accumulation": 1}
+SUPPORTED_BY_ALL = {"normalize": "softmax", "selection": "soft", "copy": False, "tied_embeddings": "all",
+                    "scale_embedding": True, "output_bias": False}
+SUPPORTED_BY_LOOP = {"optimizer": "adam", "weight_decay": 0.0, "accumulation": 1}
 
 
 def plain_model(recipe: Recipe, vocab_size: int) -> PlainTransformer | PlainRecurrent:
-    """The reference of a recipe's model: of its size, with fresh weights.
+    """Return the reference model with the size of a recipe's model and random weights.
 
     Raises:
-        UserError: the references and their training loop lack something that the recipe asks for.
+        UserError: the reference models or their training loop do not support a value of the recipe.
     """
-    section = recipe.model
-    if section.type not in HAVE:
-        raise UserError(f"model.type: {section.type} has no plain reference; {' and '.join(HAVE)} have")
-    for name, part, wanted in (("model", section, HAVE[section.type] | ALL_HAVE),
-                               ("training", recipe.training, LOOP_HAS)):
-        for key, value in wanted.items():
-            if getattr(part, key) != value:
-                raise UserError(f"{name}.{key}: the plain reference has {value}, found {getattr(part, key)}")
-    kind = PlainTransformer if section.type == "transformer" else PlainRecurrent
-    return kind(section, vocab_size)
+    model = recipe.model
+    if model.type not in SUPPORTED:
+        raise UserError(f"model.type: {model.type} has no plain reference; choose {' or '.join(SUPPORTED)}")
+    for name, section, supported in (("model", model, SUPPORTED[model.type] | SUPPORTED_BY_ALL),
+                                     ("training", recipe.training, SUPPORTED_BY_LOOP)):
+        for key, value in supported.items():
+            if (found := getattr(section, key)) != value:
+                raise UserError(f"{name}.{key}: the plain reference supports only {value}, found {found}")
+    kind = PlainTransformer if model.type == "transformer" else PlainRecurrent
+    return kind(model, vocab_size)
 
 
 def plain_loss(model: nn.Module, batch: Batch, label_smoothing: float, reduction: str = "mean") -> Tensor:
-    """Smoothed cross-entropy over the target tokens of a batch: their mean or their sum."""
+    """Return the label-smoothed cross-entropy of a batch: mean or sum over its target tokens."""
     source, mask = padded(batch.source, batch.source_offsets)
     inputs, _ = padded(batch.target_input, batch.target_offsets)
     labels, _ = padded(batch.target_output, batch.target_offsets, IGNORE_INDEX)
@@ -187,14 +190,14 @@ def plain_loss(model: nn.Module, batch: Batch, label_smoothing: float, reduction
 
 def train_steps(model: nn.Module, corpus: EncodedCorpus, steps: Iterable[list[np.ndarray]],
                 section: TrainingSection) -> Iterator[tuple[float, int]]:
-    """Train by PyTorch's own Adam and clipping; yields each step's summed loss and its target tokens.
+    """Train with PyTorch's Adam and gradient clipping; yields the summed loss and the target tokens of each step.
 
-    steps: the pairs of each step, one micro-batch a step. Those of like length are padded together.
+    steps: the pairs of each step, as one micro-batch, which is split into groups of similar length for padding.
     """
     optimizer = torch.optim.Adam(model.parameters(), betas=section.betas, eps=section.epsilon)
     device = next(model.parameters()).device
     for number, (indices,) in enumerate(steps, 1):
-        batches = [gather(corpus, part).to(device) for part in split_by_length(corpus, indices)]
+        batches = [gather(corpus, group).to(device) for group in split_by_length(corpus, indices)]
         tokens, total = sum(batch.target_count for batch in batches), 0.0
         for batch in batches:
             loss = plain_loss(model, batch, section.label_smoothing, "sum")

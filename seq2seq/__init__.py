@@ -11,25 +11,27 @@ if TYPE_CHECKING:
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
     from seq2seq.training.trainer import train
     from seq2seq.translation.generation import generate
+    from seq2seq.translation.line_translator import Translation
+    from seq2seq.translation.requests import Request
     from seq2seq.translation.rescoring import rescore
-    from seq2seq.translation.search_setup import Request
-    from seq2seq.translation.translator import Translation, Translator
+    from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 __version__ = "0.1.0"
 
-# OpenMP's threads wait for each other at every operation. If they spin for long, any other busy process stalls them
-# (a training step on 2 cores took 6 times as long); if they sleep at once, waking up costs a quarter of the speed. So
-# GNU's runtime spins for some microseconds and then sleeps. It reads this once, before torch is imported.
+# OpenMP threads wait for each other after every operation. Threads that spin for long are stalled by any other busy
+# process (a training step on 2 cores took 6 times as long); threads that sleep immediately make torch a quarter slower,
+# because waking them takes time. With these settings, GNU's OpenMP spins for a few microseconds, then sleeps. It reads
+# them once, when torch is imported.
 if sys.platform == "linux":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# The public interface, and the module of each name. They are imported when they are first asked for: importing torch
-# takes seconds, and the command line and recipes do without.
+# The public names and their modules, which are imported on first use: importing torch takes seconds, and the command
+# line's help and recipes do not need it.
 _MODULES = {
-    "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.search_setup",
-    "Translation": "translation.translator", "Translator": "translation.translator",
+    "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.requests",
+    "Translation": "translation.line_translator", "Translator": "translation.translator",
     "TranslatorPool": "translation.worker_processes", "UserError": "errors", "corpus_scores": "evaluation.scores",
     "evaluate_tests": "evaluation.scores", "generate": "translation.generation", "load_recipe": "recipe",
     "rescore": "translation.rescoring", "train": "training.trainer",

@@ -1,4 +1,4 @@
-"""`python -m seq2seq` is `seq2seq`."""
+"""`python -m seq2seq` does the same as the command `seq2seq`."""
 
 import sys
 

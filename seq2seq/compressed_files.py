@@ -1,4 +1,4 @@
-"""Compressed files: gzip and Zstandard, recognised by their names."""
+"""Reading of files that may be compressed with gzip or Zstandard, recognised by the suffix of their names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from typing import Any, cast
 from seq2seq.errors import CorpusError
 
 BLOCK_BYTES = 1 << 20
-# zstandard decompresses a whole block at once, up to 32,000 bytes from each byte, so that 1 MB could fill the memory.
-ZST_BYTES = 1 << 10
-PACKED = (".gz", ".zst")
+ZSTD_BLOCK_BYTES = 1 << 10
+"""Compressed bytes passed to zstandard in one call, which decompresses all of them. One byte can expand to 32,000
+bytes, so that a block of 1 MB could fill the memory."""
+COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Suffixes of files that are decompressed while they are read."""
-LONGEST_LINE = 1_000_000
-"""Default limit of a line's length in bytes. Sentences have some hundreds, documents on one line some ten thousands.
-Longer lines come from files without line ends, or from small compressed files that would fill the memory."""
+MAX_LINE_BYTES = 1_000_000
+"""Default maximum length of a line in bytes. A sentence has hundreds of bytes, a document on one line tens of
+thousands. Longer lines come from files without line ends, and from small compressed files made to fill the memory."""
 
 
 @contextmanager
@@ -30,55 +31,58 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file for reading, decompressed if its name ends in .gz or .zst.
 
     Raises:
-        CorpusError: it cannot be read, while it is opened or later.
+        CorpusError: the file cannot be opened, or reading it in the block fails.
     """
     try:
-        with unpacked(path) as file:
-            # Buffered, because iterating over a GzipFile runs Python code for every line.
+        with open_decompressed(path) as file:
+            # BufferedReader splits lines in C; iterating over a GzipFile runs Python code for every line.
             yield io.BufferedReader(cast(io.RawIOBase, file), BLOCK_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise CorpusError(f"{path} is no intact gzip file ({error}). Copy or compress it again.") from error
+        raise CorpusError(f"{path} is not an intact gzip file ({error}). Copy or compress it again.") from error
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def bounded_lines(file: Any, name: str, longest: int, remedy: str) -> Iterator[bytes]:
-    """Yield the lines of a binary file, with their line feeds. Holds at most one line of `longest` bytes in memory.
+def bounded_lines(file: Any, name: str, max_bytes: int, remedy: str) -> Iterator[bytes]:
+    """Yield the lines of a binary file with their line feeds, reading at most `max_bytes` + 1 bytes at a time.
 
     Args:
-        file: has `readline`. name: for errors.
-        longest: limit of a line's length in bytes, without line feed. remedy: end of the message about a longer line.
+        file: object with `readline`. name: of the file, for the error.
+        max_bytes: maximum length of a line in bytes, not counting the line feed.
+        remedy: advice to the user, at the end of the error message.
     Raises:
-        CorpusError: a line is longer; with its number.
+        CorpusError: a line is longer; the message gives its number.
     """
-    longest = min(longest, sys.maxsize - 1)                                     # readline takes no larger number
-    for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=1):
-        if len(line) > longest and not line.endswith(b"\n"):
-            raise CorpusError(f"{name}:{number}: the line has more than {longest:,} bytes. Lines end at \\n; {remedy}")
+    max_bytes = min(max_bytes, sys.maxsize - 1)                                     # the maximum argument of readline
+    for number, line in enumerate(iter(partial(file.readline, max_bytes + 1), b""), start=1):
+        if len(line) > max_bytes and not line.endswith(b"\n"):
+            raise CorpusError(f"{name}:{number}: the line has more than {max_bytes:,} bytes. Lines end at \\n; "
+                              f"{remedy}")
         yield line
 
 
 def regular_bytes(path: Path) -> bytes:
-    """Return the contents of a regular file, or of the one that a link leads to.
+    """Return the contents of a regular file; links are followed.
 
     Raises:
-        OSError: it cannot be read, or is a pipe, a device or a socket, reading which could block for ever.
+        OSError: it cannot be read, or is a pipe, device or socket, because reading from these could block for ever.
     """
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return path.read_bytes()
 
 
-def unpacked(path: Path) -> Any:
-    """Open a binary file for iteration and reading. Errors of compressed data are raised later; see `opened`."""
+def open_decompressed(path: Path) -> Any:
+    """Open a binary file, decompressed if its name ends in .gz or .zst. Damaged data raise an error only when they are
+    read: see `opened`."""
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix != ".zst":
         return open(path, "rb", buffering=0)
-    return _Blocks(_unpacked_zst(path))
+    return _Blocks(_decompress_zstd(path))
 
 
-def _unpacked_zst(path: Path) -> Iterator[bytes]:
+def _decompress_zstd(path: Path) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError:
@@ -86,19 +90,19 @@ def _unpacked_zst(path: Path) -> Iterator[bytes]:
     frame = None
     try:
         with open(path, "rb") as file:
-            while block := file.read(ZST_BYTES):
-                while block:                                                    # which can hold the end of a frame
+            while block := file.read(ZSTD_BLOCK_BYTES):
+                while block:                                                    # may contain the end of a frame
                     frame = frame or zstandard.ZstdDecompressor().decompressobj()
                     yield frame.decompress(block)
                     block, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
         if frame is not None:
             raise zstandard.ZstdError("it ends in the middle")
     except zstandard.ZstdError as error:
-        raise CorpusError(f"{path} is no intact zstd file ({error}). Copy or compress it again.") from error
+        raise CorpusError(f"{path} is not an intact zstd file ({error}). Copy or compress it again.") from error
 
 
 class _Blocks(io.RawIOBase):
-    """Blocks of bytes as a file."""
+    """Readable binary file whose contents are blocks of bytes from an iterator."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.blocks, self.rest = blocks, memoryview(b"")

@@ -1,4 +1,4 @@
-"""Capabilities of the machine, and process-wide settings."""
+"""Devices and precisions available on this machine, and process-wide settings of torch and the C library."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ PRECISIONS = ("auto", "fp32", "bf16", "int8")
 """Precisions of inference; see `choose_precision`."""
 
 
-MOST_THREADS = 1024
-"""Limit as in a recipe. With some ten thousand threads, OpenMP ends the process."""
+MAX_THREADS = 1024
+"""Maximum number of CPU threads, as for training.threads in recipes. At about ten thousand threads, OpenMP aborts the
+process."""
 
 
 def configure_process(threads: int | None = None) -> None:
-    """Apply the process-wide settings of all commands; harmless when repeated.
+    """Set the number of CPU threads and the memory allocator's thresholds for this process; may be called repeatedly.
 
-    threads: number of CPU threads; None: torch's default, one per core.
+    threads: number of CPU threads; None: keep torch's default, one per core.
     Raises:
-        OptionError: the number is below 1 or above MOST_THREADS.
+        OptionError: the number is below 1 or above MAX_THREADS.
     """
     if threads is not None:
         if threads < 1:
             raise OptionError(f"threads: expected a number of at least 1; found {threads}")
-        if threads > MOST_THREADS:
-            raise OptionError(f"threads: expected a number of at most {MOST_THREADS:,}; found {threads:,}")
+        if threads > MAX_THREADS:
+            raise OptionError(f"threads: expected a number of at most {MAX_THREADS:,}; found {threads:,}")
         torch.set_num_threads(threads)
     _keep_freed_memory()
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc reuse large blocks instead of returning them to the system after each tensor.
+    """Let glibc reuse large blocks of memory instead of returning them to the system after each tensor.
 
-    By default a tensor above some 128 KB to 32 MB is mapped anew and its pages are cleared at each use, which takes up
-    to half of an elementwise operation. 32 MB is the largest threshold that glibc accepts.
+    By default glibc maps new pages for every tensor above a threshold (128 KB, adapted up to 32 MB), and the kernel
+    clears them, which takes up to half the time of an elementwise operation. 32 MB is the largest threshold that glibc
+    accepts.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -53,10 +55,10 @@ def _keep_freed_memory() -> None:
 
 
 def make_deterministic(device: torch.device) -> None:
-    """Make training deterministic: on a CPU bit-identical for the same number of threads."""
+    """Make training deterministic. On a CPU, results are bit-identical for the same number of threads."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    # Without this, torch also fills all uninitialised memory, which takes a seventh of the time on a CPU.
+    # By default, deterministic mode also fills all uninitialised memory, which takes a seventh of the time on a CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -71,18 +73,19 @@ def choose_device(name: str = "auto") -> torch.device:
     known = "Use cpu, cuda (or cuda:1, …) or auto." if torch.cuda.is_available() else "Use cpu or auto."
     try:
         device = torch.device(name)
-    except RuntimeError as error:                                               # it lists devices that few have
+    except RuntimeError as error:                           # its message lists devices that hardly anybody has
         raise UserError(f"there is no device '{name}'. Devices are cpu, cuda, cuda:1, …, and auto. {known}") from error
     try:
         torch.empty(0, device=device)
         if device.type == "meta":
-            raise RuntimeError("it holds no numbers.")
+            raise RuntimeError("tensors on this device have no values.")
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device '{name}' cannot be used here{_why_not(device)}. {known}") from error
     return device
 
 
 def _why_not(device: torch.device) -> str:
+    """Return the reason why a device cannot be used, to append to the message; empty if unknown."""
     if device.type != "cuda":
         return ""
     if not torch.cuda.is_available():
@@ -91,7 +94,7 @@ def _why_not(device: torch.device) -> str:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Return True if the device has bf16 matrix products in hardware: CUDA 8.0 and above, AMX, AVX-512 or ARM BF16."""
+    """Return True if the hardware multiplies bf16 matrices: CUDA compute capability 8.0 or above, AMX, AVX-512, ARM."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type != "cpu":
@@ -110,7 +113,7 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     if has_fast_bf16(device):
         return torch.bfloat16
     if precision == "bf16":
-        raise UserError(f"precision bf16: this {device.type} computes bf16 only by emulation, many times slower. "
+        raise UserError(f"precision bf16: this {device.type} can only emulate bf16, which is many times slower. "
                           "Use precision auto or fp32.")
     return torch.float32
 
@@ -130,9 +133,15 @@ def choose_precision(precision: str, device: torch.device) -> str:
     return "bf16" if choose_dtype(precision, device) == torch.bfloat16 else "fp32"
 
 
+# Texts of RuntimeErrors: of the allocator on CPUs, and of libraries that do not use torch's allocator on GPUs.
+OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
 def is_out_of_memory(error: Exception) -> bool:
-    """Return True for out-of-memory errors: torch's on GPUs, its RuntimeError on CPUs (by the text), and Python's."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+    """Return True for out-of-memory errors: torch's on GPUs, Python's, and a RuntimeError with a text of
+    `OUT_OF_MEMORY`."""
+    return (isinstance(error, (MemoryError, torch.OutOfMemoryError))
+            or any(text in str(error) for text in OUT_OF_MEMORY))
 
 
 def describe(device: torch.device) -> str:
@@ -143,7 +152,7 @@ def describe(device: torch.device) -> str:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the free memory in bytes, of the GPU or of the machine as Linux estimates it; None if unknown."""
+    """Return the free memory of the GPU, or the available memory that Linux reports, in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -154,7 +163,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def cpu_flags() -> set[str]:
-    """Return the CPU flags that Linux reports; empty on other systems."""
+    """Return the CPU flags listed in /proc/cpuinfo; an empty set if there are none, as on other systems than Linux."""
     for line in _cpu_info():
         if line.startswith(("flags", "Features")):
             return set(line.split(":", 1)[1].split())

@@ -7,55 +7,56 @@ from typing import Any
 
 
 class UserError(Exception):
-    """Something the user can mend. The message says what happened, where, and what to do."""
+    """Error that the user can correct. The message says what happened, where, and what to do."""
 
 
 class RecipeError(UserError):
-    """A recipe, an override or a change to a running recipe that cannot be accepted."""
+    """Invalid recipe or override, or a change of the recipe with which an existing run cannot resume."""
 
 
 class CorpusError(UserError):
-    """Text that cannot be read, or parallel text that is not parallel."""
+    """Text that cannot be read or used: a damaged file, a missing column, files of different numbers of lines."""
 
 
 class RequestError(UserError):
-    """Something that is asked of the translation of a line and cannot be had."""
+    """Request for a translation, such as its prefix or required phrases, that the search cannot satisfy."""
 
 
 class OptionError(UserError, ValueError):
-    """An option that does not exist, or a value that it does not allow. Also a ValueError, as Python callers expect."""
+    """Unknown option, or invalid value of an option. Also a ValueError, as Python callers expect."""
 
 
 class TokenizerError(UserError):
-    """A tokenizer that cannot be trained, loaded or used with this model."""
+    """Tokenizer that cannot be trained, loaded or used with this model."""
 
 
 class CheckpointError(UserError):
-    """A run, checkpoint or model bundle that is missing, damaged, occupied or of another kind."""
+    """Run, checkpoint or model bundle that is missing, damaged, in use by another process, or of the wrong kind."""
 
 
 class FormatError(UserError):
-    """A model in another format that cannot be read, or one that another format cannot hold or does not hold right."""
+    """Model that cannot be imported from another format, or cannot be exported to it without changing its output."""
 
 
 def require_texts(texts: Iterable[Any], name: str, *types: type) -> None:
-    """Raises TypeError unless all are str, or of one of the other types: of the caller's, not the user's, making.
+    """Raise TypeError unless all `texts` are of type str, or of one of `types`. The mistake is in the calling code, so
+    no UserError is raised.
 
-    name: of the argument.
+    name: of the argument, for the message.
     """
-    require_several(texts, name)
-    for place, text in enumerate(texts):
-        require_text(text, f"{name}[{place}]", *types)
+    require_iterable(texts, name)
+    for index, text in enumerate(texts):
+        require_text(text, f"{name}[{index}]", *types)
 
 
 def require_text(text: Any, name: str, *types: type) -> None:
-    """Raises TypeError unless a text is a str, or of one of the other types."""
+    """Raise TypeError unless `text` is of type str, or of one of `types`."""
     if not isinstance(text, (str, *types)):
-        expected = " or ".join(each.__name__ for each in (str, *types))
+        expected = " or ".join(kind.__name__ for kind in (str, *types))
         raise TypeError(f"{name} is of type {type(text).__name__}; expected {expected}")
 
 
-def require_several(texts: Any, name: str) -> None:
-    """Raises TypeError for one text, or what is no collection, where several are expected."""
+def require_iterable(texts: Any, name: str) -> None:
+    """Raise TypeError if `texts` is a single text, or is not iterable."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise TypeError(f"{name} is of type {type(texts).__name__}; expected a sequence, such as [text] for one text")

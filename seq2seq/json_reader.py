@@ -1,24 +1,24 @@
-"""Reader for all JSON from files: bundles, runs, journals, models in other formats, JSONL."""
+"""Parser of all JSON that is read from files: bundles, runs, journals, models in other formats, JSONL."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-MOST_NESTED = 64
-"""Limit of the nesting depth. Our own files have 5 levels; Python's JSON writer fails at some 300."""
+MAX_NESTING = 64
+"""Maximum nesting depth. The files that seq2seq writes have 5 levels; Python's JSON writer fails at about 300."""
 
 
 class NotJson(ValueError):
-    """Input that is not JSON, or that exceeds the limits of `parse_json`; the message says why."""
+    """Error of `parse_json`: the input is not JSON, or has a value that is refused. The message says why."""
 
 
 def parse_json(contents: bytes | str) -> Any:
     """Parse a JSON text from an untrusted source.
 
     Raises:
-        NotJson: it is not JSON or not UTF-8, is nested too deeply, or has a number of thousands of digits or a lone
-            surrogate, which UTF-8 cannot encode.
+        NotJson: it is not JSON or not UTF-8, is nested too deeply, contains a number of thousands of digits (which
+            Python refuses), or a lone surrogate (which UTF-8 cannot encode).
     """
     try:
         # Decoded here, because json.loads would also accept UTF-16 and UTF-32.
@@ -32,8 +32,9 @@ def parse_json(contents: bytes | str) -> Any:
 
 
 def _require_usable(value: Any) -> None:
+    """Raise NotJson if a value is nested too deeply, or contains a lone surrogate."""
     level: list[Any] = [value]
-    for _ in range(MOST_NESTED + 1):
+    for _ in range(MAX_NESTING + 1):
         inner: list[Any] = []
         for one in level:
             if isinstance(one, str):

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Stopped(Exception):
-    """Stopped by a signal, after everything has been saved."""
+    """Raised after a stop signal, once the finished work has been saved. number: of the signal."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal: SIGKILL for 9."""
+    """Return the name of a signal, such as SIGKILL for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -29,25 +29,28 @@ def signal_name(number: int) -> str:
 
 
 class StopRequest:
-    """Request to stop. number: the signal, or None so far. message: for the user, such as how to resume."""
+    """Request to stop. number: of the signal; None before one arrives. message: text of the exception Stopped.
+
+    waiting: True while `interruptible` waits for the next item.
+    """
 
     def __init__(self, message: str = "") -> None:
         self.number: int | None = None
         self.message = message
         self.waiting = False
 
-    def obey(self) -> None:
-        """Raise Stopped if a signal has come. Call it when everything is saved."""
+    def raise_if_requested(self) -> None:
+        """Raise Stopped if a signal has arrived. Call this only after saving."""
         if self.number is not None:
             raise Stopped(self.number, self.message)
 
-    def while_waiting(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items; raises Stopped at once if a signal comes while waiting for the next one."""
+    def interruptible(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items. A signal that arrives while this waits for the next item raises Stopped immediately."""
         iterator = iter(items)
         while True:
             self.waiting = True
             try:
-                self.obey()
+                self.raise_if_requested()
                 item = next(iterator)
             except StopIteration:
                 return
@@ -57,28 +60,29 @@ class StopRequest:
 
 
 @contextmanager
-def stopping_by_signal(finishing: str = "this step and saving", message: str = "", at_once: bool = True,
+def stopping_by_signal(finishing: str = "this step and saving", message: str = "", exit_on_second: bool = True,
                        ) -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a stop request, which the block must obey; a second one exits at once.
+    """Turn SIGINT and SIGTERM into a stop request, which the block must check; a second signal exits immediately.
 
     Args:
-        finishing: work that is finished first, in words. message: of the request.
-        at_once: False: a second signal does not exit. For `torchrun`, which sends a signal of its own in addition to
-            the terminal's, and kills slow processes itself.
+        finishing: description of the work that is finished before stopping, for the message on standard error.
+        message: initial message of the request.
+        exit_on_second: False: ignore further signals. Needed under `torchrun`, which sends its own signal in addition
+            to the terminal's, and kills slow processes itself.
     """
     request = StopRequest(message)
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if request.number is not None and at_once:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if request.number is not None and exit_on_second:
             os._exit(128 + number)
         request.number = number
         if request.waiting:
-            request.obey()
-        # Written to the descriptor, because the stream may be in the middle of a write.
-        again = "; once more to exit at once" if at_once else ""
-        os.write(2, f"\nfinishing {finishing}{again}\n".encode())
+            request.raise_if_requested()
+        # Written to the file descriptor, because the signal may have interrupted a write to the buffered stream.
+        hint = "; once more to exit at once" if exit_on_second else ""
+        os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:

@@ -130,15 +130,21 @@ def _table(file: str) -> str:
 
 
 def _at_other_end(path: str, kind: str) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDWR if kind == "written fifo" else os.O_RDWR | os.O_NONBLOCK)
-        if kind == "written fifo":
-            os.write(descriptor, b"one dog\n")
-        time.sleep(0.2)
-        os.close(descriptor)
-        # From now on there is an end of file, as a writer leaves it.
-    except OSError:
-        pass
+    """Be the other end of a FIFO until it is deleted, so that no command waits, however late it opens the FIFO."""
+    with suppress(OSError):
+        reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        while os.fstat(reading).st_nlink:
+            writing = os.open(f"/proc/self/fd/{reading}", os.O_WRONLY | os.O_NONBLOCK)   # not what may replace it
+            if kind == "written fifo":
+                with suppress(BlockingIOError):                                 # full of a command's output
+                    os.write(writing, b"one dog\n")
+            time.sleep(0.1)
+            os.close(writing)                                                   # a command that reads finds the end
+            with suppress(BlockingIOError):
+                while os.read(reading, 65536):
+                    pass
+            time.sleep(0.02)
+        os.close(reading)
 
 
 def _bind(path: Path) -> None:
@@ -177,9 +183,10 @@ def names(draw: random.Random) -> Command:
 
 
 HUGE = [2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 10**6, 10**8, 10**9, 10**12, 10**18, 10**30, 10**400]
-OPTIONS = ["--n-best", "--beam-size", "--max-length", "--min-length", "--diverse-groups", "--mbr", "--no-repeat-ngram",
-           "--top-k", "--seed", "--threads", "--max-line-bytes", "--length-penalty", "--coverage-penalty", "--patience",
-           "--diverse-strength", "--temperature", "--fusion-weight"]
+OPTIONS = ["--n-best", "--beam-size", "--seed", "--threads", "--max-line-bytes", "--length-penalty", "--temperature",
+           "--fusion-weight", *(f"--set decoding.{key}=" for key in (
+               "max_length", "min_length", "diverse_groups", "mbr", "no_repeat_ngram", "top_k", "coverage_penalty",
+               "patience", "diverse_strength"))]
 
 
 def bounds(draw: random.Random) -> Command:
@@ -191,7 +198,8 @@ def bounds(draw: random.Random) -> Command:
         return check(*(f"{key}={value}" for key in draw.sample(_number_keys(), draw.randint(1, 2))))
     if use == 1:
         return translate("run", "valid.en", *(part for option in draw.sample(OPTIONS, draw.randint(1, 2))
-                                             for part in (option, value)))
+                                             for part in (f"{option}{value}".split() if option.endswith("=")
+                                                          else (option, value))))
     if use == 2:                                                                # a signed bundle that lies
         path = Path("run/best") / draw.choice(["recipe.yaml", "metadata.json"])
         text = path.read_text()
@@ -240,13 +248,13 @@ def _sign(bundle: Path) -> None:
     """Checksums that fit, as far as the metadata can still be read."""
     import hashlib
 
-    from seq2seq.storage.checksums import sealed
+    from seq2seq.storage.checksums import with_checksum
 
     try:
         metadata = json.loads((bundle / "metadata.json").read_text())
         for name in metadata["sha256"]:
             metadata["sha256"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
-        (bundle / "metadata.json").write_text(json.dumps(sealed(metadata)))
+        (bundle / "metadata.json").write_text(json.dumps(with_checksum(metadata)))
     except (ValueError, KeyError, TypeError, OSError):
         pass
 
@@ -406,11 +414,11 @@ def faults(command: Command, code: int, out: str, told: str) -> list[str]:
     found = []
     if code not in (0, 2):
         found.append(f"exit code {code}")
-    if "Traceback" in told or "defect of seq2seq" in told:
+    if "Traceback" in told or "bug in seq2seq" in told:
         found.append("traceback")
     if code == 2 and not told.strip() and "error" not in out:
         found.append("no message")
-    if "Memory does not suffice" in told:
+    if "Out of memory" in told:
         found.append("memory")
     shown = told + (out if command[0] == "check" else "")
     if set(shown) & {"\x1b", "\x9b", "\x07", "\x08", "\x00", "\x7f", "\r"}:

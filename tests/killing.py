@@ -29,7 +29,7 @@ from seq2seq.storage import checkpoints
 from seq2seq.storage.run_directory import Log
 from seq2seq.training import trainer, verify_resume
 from seq2seq.training.validation import Validation
-from seq2seq.training.verify_resume import OF_THE_CLOCK, remains
+from seq2seq.training.verify_resume import TIME_DEPENDENT_KEYS, collect_results
 
 PHASES = {
     "tokenizer": (trainer, "train_or_load_tokenizers"), "preparation": (trainer, "prepare"),
@@ -56,7 +56,7 @@ def start(recipe: Recipe, run: Path) -> tuple[int, int]:
     try:
         for name, (place, function) in PHASES.items():
             setattr(place, function, telling(writing, name, getattr(place, function)))
-        console.say = console.warn = lambda message: None
+        console.print_message = console.warn = lambda message: None
         trainer.train(recipe, run)
         code = 0
     finally:
@@ -117,12 +117,12 @@ def killed(recipe: Recipe, run: Path, phase: str, entry: int, delay: float) -> b
 def outcome(run: Path) -> dict[str, object]:
     """Return everything that must be equal: weights, all other state, best model and scores, log, TensorBoard's
     curves."""
-    found = remains(run)
+    found = collect_results(run)
     metadata = json.loads((run / "best" / "metadata.json").read_text())
     found["scores"] = [metadata[key] for key in ("step", "validation", "test")]
     board = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     found["curves"] = {tag: [(event.step, event.value) for event in board.Scalars(tag)]
-                       for tag in board.Tags()["scalars"] if tag.rpartition("/")[2] not in OF_THE_CLOCK}
+                       for tag in board.Tags()["scalars"] if tag.rpartition("/")[2] not in TIME_DEPENDENT_KEYS}
     found["litter"] = sorted(path.name for place in (run, run / "checkpoints") for path in place.iterdir()
                              if path.name.startswith(".") and path.name != ".lock" or "writing" in path.name)
     return found

@@ -5,7 +5,9 @@ import itertools
 import numpy as np
 import torch
 
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 VOCAB_SIZE = 7
@@ -58,13 +60,11 @@ class TableState:
         return TableState(tuple(self.rows[row] for row in rows.flatten().tolist()), len(rows))
 
 
-def translate(model, sentences, *, beam_size, max_length=5, alpha=1.0, normaliser=None, banned=BANNED, **options):
+def translate(model, sentences, *, beam_size, max_length=5, alpha=1.0, length_penalty=None, banned=BANNED, **options):
     """Sentences are numbers: the only token of a source."""
     lengths = max_length if isinstance(max_length, list) else [max_length] * len(sentences)
-    return search(
-        model, torch.tensor(sentences), torch.arange(len(sentences) + 1, dtype=torch.int32), 1, beam_size=beam_size,
-        max_lengths=lengths, normaliser=normaliser or power_normaliser(alpha), banned=banned, **options,
-    )
+    return search(model, torch.tensor(sentences), torch.arange(len(sentences) + 1, dtype=torch.int32), 1, lengths,
+                  SearchOptions(beam_size, length_penalty or power_length_penalty(alpha), banned_ids=banned, **options))
 
 
 def every_translation(table, sentence, max_length):

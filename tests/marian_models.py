@@ -1,5 +1,5 @@
-"""Marian models in Hugging Face form, made as those of OPUS-MT are: two sentencepiece models without byte pieces, a
-vocabulary with ids of its own, language tokens, `<pad>` at its end and at the start of every target."""
+"""Random Marian models in Hugging Face format with the properties of OPUS-MT models: two sentencepiece models without
+byte pieces, a vocabulary file with its own ids, language tokens, `<pad>` as last id and as decoder start symbol."""
 
 import io
 import json
@@ -27,32 +27,33 @@ def pieces_of(model):
     return [processor.id_to_piece(index) for index in range(processor.vocab_size())]
 
 
-def numbered(*lists, more=()):
-    """`</s>` is 0, `<unk>` 1, `<pad>` the last, as Marian has it."""
-    names = dict.fromkeys(["</s>", "<unk>", *more, *sorted({piece for pieces in lists for piece in pieces
-                                                            if piece not in ("<s>", "</s>", "<unk>")}), "<pad>"])
+def marian_vocabulary(*lists, language_tokens=()):
+    """Number pieces as Marian does: `</s>` is 0, `<unk>` 1, `<pad>` the last id."""
+    pieces = sorted({piece for pieces in lists for piece in pieces if piece not in ("<s>", "</s>", "<unk>")})
+    names = dict.fromkeys(["</s>", "<unk>", *language_tokens, *pieces, "<pad>"])
     return {name: index for index, name in enumerate(names)}
 
 
 def make(directory, *, separate=False, tied=True, shared=None, languages=(), activation="swish", d_model=22, heads=11,
          feed_forward=53, layers=(2, 3), seed=1, end=2.0, pickled=False, codes=("de", "en"), positions=67,
          generation=None):
-    """Write a random model that ends its sentences; the model, with which to compare."""
+    """Write a random model and return it. end: bias of `</s>`, large enough that translations end."""
     import transformers
 
     directory.mkdir(parents=True, exist_ok=True)
     models = [sentencepiece_model(GERMAN, 61), sentencepiece_model(ENGLISH, 53)]
     if separate:
-        vocabularies = [numbered(pieces_of(models[0]), more=languages), numbered(pieces_of(models[1]))]
+        vocabularies = [marian_vocabulary(pieces_of(models[0]), language_tokens=languages),
+                        marian_vocabulary(pieces_of(models[1]))]
     else:
-        vocabularies = [numbered(*map(pieces_of, models), more=languages)] * 2
+        vocabularies = [marian_vocabulary(*map(pieces_of, models), language_tokens=languages)] * 2
     for name, model in zip(("source.spm", "target.spm"), models, strict=True):
         (directory / name).write_bytes(model)
     for name, vocabulary in zip(("vocab.json", "target_vocab.json")[: 1 + separate], vocabularies, strict=False):
         (directory / name).write_text(json.dumps(vocabulary))
-    about = {"source_lang": codes[0], "target_lang": codes[1], "separate_vocabs": separate,
-             "tokenizer_class": "MarianTokenizer", "model_max_length": positions}
-    (directory / "tokenizer_config.json").write_text(json.dumps(about))
+    tokenizer_config = {"source_lang": codes[0], "target_lang": codes[1], "separate_vocabs": separate,
+                        "tokenizer_class": "MarianTokenizer", "model_max_length": positions}
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
     torch.manual_seed(seed)
     pad = vocabularies[1]["<pad>"]
     shared = (not separate) if shared is None else shared

@@ -1,4 +1,4 @@
-"""The benchmarks compare like with like, and run."""
+"""The benchmarks run, and give all systems the same task."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import cleaning, starting
 from benchmarks.__main__ import benchmark_recipe, main
-from benchmarks.measuring import Contestant, compete, peak_memory
+from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory
 from seq2seq.errors import RecipeError
 from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
@@ -29,7 +29,7 @@ NUMERALS = [("eins", "one"), ("zwei", "two"), ("drei", "three"), ("vier", "four"
 
 @pytest.fixture
 def data(tmp_path):
-    """Numerals in the files of Multi30k."""
+    """Directory with the file names of Multi30k; the lines are random sequences of numerals."""
     generator = random.Random(3)
     for name, count in (("train", 300), ("val", 5), ("test_2016_flickr", 13)):
         pairs = [generator.choices(NUMERALS, k=generator.randint(2, 7)) for _ in range(count)]
@@ -40,13 +40,13 @@ def data(tmp_path):
 
 
 def run(monkeypatch, *arguments):
-    """The exit code of `python -m benchmarks`."""
+    """Return the exit code of `python -m benchmarks`."""
     monkeypatch.setattr(sys, "argv", ["benchmarks", *map(str, arguments)])
     return main()
 
 
 def scripted(rates):
-    """A contestant with these rates that tells the number of its round."""
+    """Return a system that reports these rates, and the number of the round as its output."""
     rounds = iter([(rate, number, 7.0 * number) for number, rate in enumerate(rates)])
 
     class Scripted:
@@ -57,7 +57,7 @@ def scripted(rates):
     return Scripted()
 
 
-def test_both_systems_see_the_same_loss_in_the_same_batch(make_model, make_batch):
+def test_both_systems_compute_the_same_loss_for_the_same_batch(make_model, make_batch):
     from benchmarks.marian import marian, with_our_weights
     from benchmarks.training import marian_loss
 
@@ -70,7 +70,7 @@ def test_both_systems_see_the_same_loss_in_the_same_batch(make_model, make_batch
     assert marian_loss(theirs, batch, 0.1).item() == pytest.approx(sums.total.item() / sums.tokens, rel=1e-5)
 
 
-def test_marian_has_the_weights_of_our_recipe_and_its_dropout():
+def test_marian_has_the_size_and_dropout_of_the_recipe():
     from benchmarks.marian import marian
 
     section = benchmark_recipe(ROOT / "recipes", "small", None, check_files=False).model
@@ -82,48 +82,48 @@ def test_marian_has_the_weights_of_our_recipe_and_its_dropout():
         marian(section.model_copy(update={"norm": "pre"}), 8000)
 
 
-def test_a_ratio_is_taken_round_by_round_and_the_first_round_only_warms_up():
-    contestants = {"fast": scripted([1, 30, 60, 80]), "slow": scripted([99, 10, 30, 20])}
-    (fast, slow), told = compete(contestants, "slow", 3, "task")
+def test_ratios_are_computed_within_each_round_and_the_first_round_is_not_counted():
+    systems = {"fast": scripted([1, 30, 60, 80]), "slow": scripted([99, 10, 30, 20])}
+    (fast, slow), outputs = measure_in_rounds(systems, "slow", 3, "task")
     assert fast == {"system": "fast", "rate": {"median": 60, "lowest": 30, "highest": 80},
                     "ratio": {"median": 3, "lowest": 2, "highest": 4}, "memory": 21}
     assert slow["rate"]["median"] == 20 and set(slow["ratio"].values()) == {1}
-    assert told == {"fast": 3, "slow": 3}
+    assert outputs == {"fast": 3, "slow": 3}
 
 
-def test_a_contestant_has_a_process_and_a_memory_of_its_own():
-    contestant = Contestant(functools.partial, divmod, 17)
-    rate, told, memory = contestant.round(5)                                    # 17 = 3 * 5 + 2
-    contestant.close()
-    assert rate > 3 and told == 2
-    assert memory < peak_memory() / 2, "the memory of whoever started it is not counted"
+def test_the_memory_of_a_system_excludes_that_of_the_parent_process():
+    system = SystemProcess(functools.partial, divmod, 17)
+    rate, output, memory = system.round(5)                                      # 17 = 3 * 5 + 2
+    system.close()
+    assert rate > 3 and output == 2
+    assert memory < peak_memory() / 2
 
 
-def test_a_contestant_that_fails_ends_the_benchmark(capfd):
+def test_a_system_that_fails_ends_the_benchmark(capfd):
     with pytest.raises(SystemExit, match="failed"):
-        Contestant(divmod, 1, 0)
+        SystemProcess(divmod, 1, 0)
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_a_contestant_that_is_killed_is_said_to_be_and_the_others_do_not_keep_the_benchmark_alive():
+def test_a_killed_system_is_reported_and_ends_the_benchmark():
     program = """if __name__ == "__main__":
         import functools, os, signal
-        from benchmarks.measuring import Contestant
-        other, contestant = (Contestant(functools.partial, divmod, 17) for _ in range(2))
-        os.kill(contestant.process.pid, signal.SIGKILL)
-        contestant.process.join()
-        contestant.round(5)
+        from benchmarks.measuring import SystemProcess
+        other, system = (SystemProcess(functools.partial, divmod, 17) for _ in range(2))
+        os.kill(system.process.pid, signal.SIGKILL)
+        system.process.join()
+        system.round(5)
     """
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60,
-                           cwd=ROOT)
-    assert ended.returncode == 1
-    assert "ended by signal 9" in ended.stderr and "Traceback" not in ended.stderr
+    process = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
+                             timeout=60, cwd=ROOT)
+    assert process.returncode == 1
+    assert "ended by signal 9" in process.stderr and "Traceback" not in process.stderr
 
 
-def test_wrong_arguments_are_told(monkeypatch, capsys, tmp_path):
+def test_wrong_arguments_are_refused(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, "--data", tmp_path / "nowhere") == 2
     assert "nowhere" in capsys.readouterr().err
-    for arguments, message in ((("speed",), "no benchmark speed"), (("--steps", "0"), "count from 1")):
+    for arguments, message in ((("speed",), "no benchmark speed"), (("--steps", "0"), "must be at least 1")):
         with pytest.raises(SystemExit) as stopped:
             run(monkeypatch, *arguments)
         assert stopped.value.code == 2
@@ -131,7 +131,7 @@ def test_wrong_arguments_are_told(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_both_benchmarks_run_and_write_what_they_found(data, tmp_path, monkeypatch, capsys):
+def test_all_benchmarks_run_and_write_their_results(data, tmp_path, monkeypatch, capsys):
     output = tmp_path / "benchmarks"
     sizes = ("--shape", "tiny", "--steps", 2, "--sentences", 3, "--repetitions", 2, "--threads", 1)
     assert run(monkeypatch, "--data", data, "--output", output, *sizes) == 0
@@ -139,37 +139,37 @@ def test_both_benchmarks_run_and_write_what_they_found(data, tmp_path, monkeypat
                           ("decoding", {"seq2seq int8, beam 5", "CTranslate2 int8, greedy",
                                         "transformers fp32, greedy"}),
                           ("data", {"gathering batches", "preparing text"})):
-        found = json.loads((output / f"{name}-tiny.json").read_text())
+        results = json.loads((output / f"{name}-tiny.json").read_text())
         assert (output / f"{name}-tiny.png").stat().st_size > 1000
-        assert systems <= {row["system"] for row in found["rows"]}
-        assert found["surroundings"].keys() >= {"machine", "torch", "transformers", "ctranslate2", "commit"}
-        for row in found["rows"]:
+        assert systems <= {row["system"] for row in results["rows"]}
+        assert results["surroundings"].keys() >= {"machine", "torch", "transformers", "ctranslate2", "commit"}
+        for row in results["rows"]:
             assert row["rate"]["lowest"] > 0 and row["ratio"]["median"] > 0 and (row["memory"] > 50 or name == "data")
-    shown = capsys.readouterr().out
-    assert "Training, tiny, 256 target tokens a step" in shown and "Decoding, tiny, 3 sentences" in shown
+    out = capsys.readouterr().out
+    assert "Training, tiny, 256 target tokens a step" in out and "Decoding, tiny, 3 sentences" in out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["tiny", "rnn"])
-def test_the_benchmark_of_learning_puts_losses_side_by_side(data, tmp_path, monkeypatch, capsys, shape):
+def test_the_learning_benchmark_writes_the_losses_of_all_systems(data, tmp_path, monkeypatch, capsys, shape):
     from benchmarks import learning
 
     sizes = ["model.d_model=16", "tokenizer.vocab_size=300"]
     monkeypatch.setattr(sys, "argv", ["learning", "--data", str(data), "--shape", shape, "--steps", "3", "--every", "1",
-                                      "--threads", "1", "--output", str(tmp_path / "found"),
-                                      *(part for size in sizes for part in ("--set", size))])
+                                      "--threads", "1", "--output", str(tmp_path / "results"),
+                                      *(argument for size in sizes for argument in ("--set", size))])
     assert learning.main() == 0
-    found = json.loads((tmp_path / "found" / f"learning-{shape}.json").read_text())
-    assert (tmp_path / "found" / f"learning-{shape}.png").stat().st_size > 1000
-    assert {"plain PyTorch fp32", "seq2seq fp32"} <= {row["system"] for row in found["rows"]}
-    for row in found["rows"]:
+    results = json.loads((tmp_path / "results" / f"learning-{shape}.json").read_text())
+    assert (tmp_path / "results" / f"learning-{shape}.png").stat().st_size > 1000
+    assert {"plain PyTorch fp32", "seq2seq fp32"} <= {row["system"] for row in results["rows"]}
+    for row in results["rows"]:
         assert [step for step, _ in row["curve"]] == [1, 2, 3]
         assert 4 < row["validation"] < 8                                        # log 300 is 5.7
     assert "| validation |" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_both_systems_translate_alike_with_trained_weights(data, tmp_path):
+def test_all_fp32_systems_give_the_same_translations_with_trained_weights(data, tmp_path):
     from benchmarks.decoding import measure
 
     recipe = benchmark_recipe(data, "tiny", 1)
@@ -177,12 +177,12 @@ def test_both_systems_translate_alike_with_trained_weights(data, tmp_path):
         "max_steps": 300, "validate_every": 300, "warmup_steps": 30, "learning_rate": 0.01, "precision": "fp32"})
     model = recipe.model.model_copy(update={"dropout": 0.0})
     scores = train(recipe.model_copy(update={"training": training, "model": model}), tmp_path / "run")
-    assert scores["test_2016_flickr"]["bleu"].value > 30, "a model that never ends a sentence compares nothing"
+    assert scores["test_2016_flickr"]["bleu"].value > 30, "too low for a meaningful comparison"
     sentences = (data / "test_2016_flickr.de").read_text(encoding="utf-8").splitlines()
     references = (data / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()
     rows = measure(recipe, tmp_path, tmp_path / "run", "tiny", sentences, references, 1, 1)
-    alike = {row["system"]: row["same"] for row in rows if "32," in row["system"]}
-    assert len(alike) == 3 * 4 and set(alike.values()) == {1}, "in fp32 all systems find the same"
+    same = {row["system"]: row["same"] for row in rows if "32," in row["system"]}
+    assert len(same) == 3 * 4 and set(same.values()) == {1}
     assert {row["bleu"] > 0 for row in rows if "transformers" not in row["system"]} == {True}
     other = recipe.model_copy(update={"languages": recipe.languages.model_copy(update={"source": "zh"})})
     with pytest.raises(RecipeError, match="translates de into en"):
@@ -190,24 +190,25 @@ def test_both_systems_translate_alike_with_trained_weights(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_script_for_gpus_runs_on_a_cpu(data, tmp_path, monkeypatch):
+def test_the_gpu_benchmark_runs_on_a_cpu(data, tmp_path, monkeypatch):
     from benchmarks import device
 
     monkeypatch.setattr(sys, "argv", ["device", "--data", str(data), "--shape", "tiny", "--steps", "2",
                                       "--sentences", "5", "--output", str(tmp_path)])
     assert device.main() == 0
-    found = json.loads((tmp_path / "device.json").read_text())
-    assert found["training"]["target tokens a second"] > 0 and found["decoding"]["target tokens a second"] > 0
+    results = json.loads((tmp_path / "device.json").read_text())
+    assert results["training"]["target tokens a second"] > 0 and results["decoding"]["target tokens a second"] > 0
 
 
-def test_the_benchmark_of_cleaning_wants_labelled_pairs(tmp_path, monkeypatch, capsys):
+def test_the_cleaning_benchmark_needs_labelled_pairs(tmp_path, monkeypatch, capsys):
     texts = {"en": ["a dog", "the small cat sleeps", "house"], "de": ["ein Hund", "die kleine Katze schläft", "Haus"],
              "label": ["V", "A", "V"]}
     for ending, lines in texts.items():
         (tmp_path / f"v3.en-de.{ending}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     monkeypatch.setattr(cleaning, "RULES", {"short": {"max_characters": 11}})
-    for arguments, code, told in (([], 2, "--data"), (["--data", str(tmp_path / "no")], 2, "en-de.en cannot be read"),
-                                  (["--data", str(tmp_path)], 0, "| short | 1 | 1.000 | 1.000 |")):
+    for arguments, code, message in (([], 2, "--data"),
+                                     (["--data", str(tmp_path / "no")], 2, "en-de.en cannot be read"),
+                                     (["--data", str(tmp_path)], 0, "| short | 1 | 1.000 | 1.000 |")):
         monkeypatch.setattr(sys, "argv", ["cleaning", *arguments])
         try:
             cleaning.main()
@@ -216,13 +217,13 @@ def test_the_benchmark_of_cleaning_wants_labelled_pairs(tmp_path, monkeypatch, c
         else:
             assert code == 0
         captured = capsys.readouterr()
-        assert told in captured.out + captured.err
+        assert message in captured.out + captured.err
 
 
-def test_the_benchmark_of_starting_counts_the_processor_time_of_each_command():
+def test_the_starting_benchmark_measures_the_processor_time_of_each_command():
     busy = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
-    found = starting.measure({"busy": [sys.executable, "-c", busy], "idle": [sys.executable, "-c", ""]}, 2)
-    assert [len(rounds) for rounds in found.values()] == [2, 2]
-    assert all(ended.processor >= 0.2 and ended.wall > 0 for ended in found["busy"])
+    times = starting.measure({"busy": [sys.executable, "-c", busy], "idle": [sys.executable, "-c", ""]}, 2)
+    assert [len(rounds) for rounds in times.values()] == [2, 2]
+    assert all(one.processor >= 0.2 and one.wall > 0 for one in times["busy"])
     with pytest.raises(subprocess.CalledProcessError):
         starting.measure({"failing": [sys.executable, "-c", "raise SystemExit(3)"]}, 1)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from seq2seq import console
 
-FIGURES = ["loss 5.127", "perplexity 97.27", "epoch 12", "12,345 tokens/s", "learning rate 1.23e-04", "gradient 0.71"]
+METRICS = ["loss 5.127", "perplexity 97.27", "epoch 12", "12,345 tokens/s", "learning rate 1.23e-04", "gradient 0.71"]
 WIDTHS = [60, 80, 120, 200]
 
 
@@ -26,7 +26,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(console.time, "monotonic", clock)
-    monkeypatch.setattr(console._State.__init__, "__defaults__", (clock,))
+    monkeypatch.setattr(console._ProgressState.__init__, "__defaults__", (clock,))
     return clock
 
 
@@ -45,7 +45,7 @@ def training(clock, total=100_000, done=99_900 - 50):
         for _ in range(50):
             clock.now += 480
             advance(1)
-        advance(0, FIGURES)
+        advance(0, METRICS)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -62,7 +62,7 @@ def test_the_bar_and_other_figures_come_where_there_is_room(monkeypatch, clock):
     assert "━" not in lines[60] and all("━" * 8 in lines[width] for width in (80, 120, 200))
     assert "training" in lines[80] and "perplexity" not in lines[80]
     assert "perplexity 97.27" in lines[120] and "gradient" not in lines[120]
-    assert all(figure in lines[200] for figure in FIGURES)
+    assert all(figure in lines[200] for figure in METRICS)
 
 
 def test_a_terminal_too_narrow_for_one_line_gets_two(monkeypatch, clock):
@@ -129,7 +129,7 @@ def test_a_log_has_a_whole_line_whenever_there_are_new_figures(monkeypatch, cloc
                 for _ in range(5):
                     clock.now += 2
                     advance(1)
-                advance(0, FIGURES)
+                advance(0, METRICS)
 
     first, second = logged(monkeypatch, job)
     assert first == ("training  45/100 steps  0.5 steps/s  2 min left  loss 5.127  perplexity 97.27  epoch 12  "
@@ -157,7 +157,7 @@ def test_short_jobs_leave_nothing_in_a_log(monkeypatch, clock):
 
 
 def test_the_rate_is_that_of_the_last_ten_minutes(clock):
-    state = console._State("training", 10_000, 0, "steps", clock)
+    state = console._ProgressState("training", 10_000, 0, "steps", clock)
     for _ in range(1000):
         clock.now += 1
         state.advance(1)
@@ -168,7 +168,7 @@ def test_the_rate_is_that_of_the_last_ten_minutes(clock):
 
 
 def test_many_updates_a_second_are_one_sample(clock):
-    state = console._State("translating", None, 0, "lines", clock)
+    state = console._ProgressState("translating", None, 0, "lines", clock)
     for _ in range(5000):
         clock.now += 0.01
         state.advance(2)
@@ -178,4 +178,4 @@ def test_many_updates_a_second_are_one_sample(clock):
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (5940, "99 min"),
                                                (5971, "1.7 h"), (360_000, "4.2 days")])
 def test_durations_are_in_the_unit_that_fits(seconds, text):
-    assert console.duration(seconds) == text
+    assert console.format_duration(seconds) == text

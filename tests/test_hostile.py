@@ -20,7 +20,7 @@ from seq2seq.compressed_files import bounded_lines
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.translation.text_io import Input, beside, blocks_of_pairs, require_as_many_lines
+from seq2seq.translation.text_io import Input, blocks_of_pairs, require_as_many_lines, zip_with_lines
 
 HARNESS = Path(hostile.__file__)
 BLOCK = 120
@@ -48,7 +48,7 @@ def outcomes(sound, place, kind, seed, count):
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/urandom"])
 def test_a_device_that_never_ends_is_no_recipe(name):
-    with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes; a recipe is some lines of YAML"):
+    with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes, so that it cannot be a recipe"):
         load_recipe(name)
 
 
@@ -63,7 +63,7 @@ def test_a_recipe_can_come_through_a_pipe_and_from_windows(tmp_path):
 
 def test_a_pipe_in_place_of_a_tokenizer_is_named_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "tokenizer.model")
-    with pytest.raises(TokenizerError, match="tokenizer.model: the tokenizer cannot be read: it is no regular file"):
+    with pytest.raises(TokenizerError, match="tokenizer.model: the tokenizer cannot be read: it is not a regular file"):
         Tokenizers.load(tmp_path)
 
 
@@ -93,7 +93,7 @@ class Endless(io.RawIOBase):
 def test_a_text_that_never_ends_beside_a_short_one_is_not_counted_to_its_end():
     few, endless = Input(io.BytesIO(b"dog\n" * 3), "few"), Input(Endless(), "endless")
     with pytest.raises(CorpusError, match="^few has 3 lines, endless has at least 100,003"):
-        list(beside(iter(few), "few", endless))
+        list(zip_with_lines(iter(few), "few", endless))
     few, endless = Input(io.BytesIO(b"dog\n" * 3), "few"), Input(Endless(), "endless")
     with pytest.raises(CorpusError, match="^endless has at least 100,004 lines, few has 3"):
         list(blocks_of_pairs(endless, few, 2))

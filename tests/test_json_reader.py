@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seq2seq
-from seq2seq.json_reader import MOST_NESTED, NotJson, parse_json
+from seq2seq.json_reader import MAX_NESTING, NotJson, parse_json
 
 PACKAGE = Path(seq2seq.__file__).parent
 # Reads back what it has written itself.
@@ -21,7 +21,7 @@ OTHERS = {"json_reader.py", "unfinished_output.py"}
     (b"", "Expecting value"), (b"{", "Expecting"), (b"\xff\xfe\xfd", "codec"), (b'"\xff"', "codec"),
     ("1".encode("utf-16"), "codec"),
     ("[" * 100_000, "nested too deeply"), ('{"a":' * 100_000, "nested too deeply"),
-    ("[" * (MOST_NESTED + 1) + "1" + "]" * (MOST_NESTED + 1), "nested too deeply"),
+    ("[" * (MAX_NESTING + 1) + "1" + "]" * (MAX_NESTING + 1), "nested too deeply"),
     ("1" * 5000, "digits"), (r'"a\ud800b"', "surrogate"), (r'[{"\udc00": 1}]', "surrogate"),
 ], ids=["nothing", "cut off", "no UTF-8", "no UTF-8 in a string", "UTF-16", "lists without end", "objects without end",
         "one list too many", "digits without end", "half a pair", "half a pair in a key"])
@@ -31,7 +31,7 @@ def test_what_is_no_usable_json_is_one_kind_of_error(contents, told):
 
 
 def test_what_can_be_read_can_be_written_again():
-    deepest = parse_json("[" * MOST_NESTED + "[]".strip("[]") + "]" * MOST_NESTED)
+    deepest = parse_json("[" * MAX_NESTING + "[]".strip("[]") + "]" * MAX_NESTING)
     assert parse_json(json.dumps(deepest, indent=2)) == deepest
     assert parse_json(r'{"\ud83d\ude00": ["ü", 1e-7, null, true]}') == {"😀": ["ü", 1e-7, None, True]}
 

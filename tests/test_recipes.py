@@ -249,7 +249,7 @@ def test_no_tatoeba_sentence_of_either_language_stands_in_two_splits(anki, tmp_p
             assert not {pair[side] for pair in one} & {pair[side] for pair in other}
     pairs = [tuple(line.split("\t")[:2]) for line in anki.read_text(encoding="utf-8").splitlines()]
     assert sorted(pair for split in splits.values() for pair in split) == sorted(set(pairs))
-    assert f"{len(set(pairs))} different pairs, {len(pairs) - len(set(pairs))} repetitions" in capsys.readouterr().out
+    assert f"{len(set(pairs))} different pairs, {len(pairs) - len(set(pairs))} duplicates" in capsys.readouterr().out
     load_recipe(ROOT / "recipes" / "tatoeba_zh_en" / "zh_en.yaml", [f"data.root={output}"], check_files=True)
 
 

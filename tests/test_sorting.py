@@ -138,8 +138,8 @@ def test_a_pointer_stopped_by_ctrl_c_goes_on_to_the_same_weights(folder, monkeyp
 
 
 @pytest.mark.parametrize(("target", "said"), [
-    ("1 9", "'9' is no position in a source of 2 words; write numbers from 1 to 2."),
-    ("first", "'first' is no position in a source of 2 words; write numbers from 1 to 2."),
+    ("1 9", "'9' is not a position in a source of 2 words; write numbers from 1 to 2."),
+    ("first", "'first' is not a position in a source of 2 words; write numbers from 1 to 2."),
 ])
 @pytest.mark.parametrize("name", ["train", "valid", "test"])
 def test_a_target_that_is_no_position_is_an_error_with_file_and_line(folder, name, target, said):
@@ -159,8 +159,8 @@ def test_what_a_model_cannot_point_at_is_refused(folder):
     train(recipe, folder / "run")
     translator = Translator.load(folder / "run")
     assert translator.translate([line(range(12))])
-    with pytest.raises(CorpusError, match="begins with '0 1 2 3 4 5 6 7 8 9 10 11 12' has 13 words; this model points "
-                                          "at 12 at most"):
+    with pytest.raises(CorpusError, match="begins with '0 1 2 3 4 5 6 7 8 9 10 11 12' has 13 words, but this model "
+                                          "accepts at most 12"):
         translator.translate([line(range(3)), line(range(13))])
-    with pytest.raises(CorpusError, match="'4 1' cannot be scored: '4' is no position in a source of 3 words"):
+    with pytest.raises(CorpusError, match="'4 1' cannot be scored: '4' is not a position in a source of 3 words"):
         translator.score([("7 8 9", "1 2"), ("7 8 9", "4 1")])

@@ -1,10 +1,10 @@
-"""Writes the text that the recipes here are trained on.
+"""Write the training text of the back-translation recipes.
 
     python recipes/back_translation/prepare.py PAIRS_DIR ENGLISH_FILE [OUTPUT_DIR]
 
-PAIRS_DIR has train, valid and test, each as .en and .zh; ENGLISH_FILE is text in English alone. OUTPUT_DIR gets the
-pairs as they are, and mono.en: the sentences of ENGLISH_FILE, each once, that stand in none of the pairs. Otherwise
-sentences of the test set would come back as training targets.
+PAIRS_DIR contains train, valid and test, each as .en and .zh; ENGLISH_FILE is English text. The script copies the pairs
+to OUTPUT_DIR and writes mono.en: the sentences of ENGLISH_FILE without duplicates and without sentences that occur in
+the pairs. Otherwise the test set would be part of the training text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from seq2seq.data.corpus import read_lines
 from seq2seq.errors import CorpusError
 
 HERE = Path(__file__).parent
-SHORTEST, LONGEST = 3, 30
-"""Words. Shorter sentences teach little, longer ones are rare in the pairs."""
+MIN_WORDS, MAX_WORDS = 3, 30
+"""Minimum and maximum length of a sentence in words. Shorter sentences contain little to learn, and longer ones are
+rare in the pairs."""
 
 
 def main() -> int:
@@ -31,7 +32,7 @@ def main() -> int:
     try:
         known = {line for name in ("train", "valid", "test") for line in read_lines(arguments.pairs_dir / f"{name}.en")}
         english = [line for line in dict.fromkeys(read_lines(arguments.english_file))
-                   if line not in known and SHORTEST <= len(line.split()) <= LONGEST]
+                   if line not in known and MIN_WORDS <= len(line.split()) <= MAX_WORDS]
     except CorpusError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,11 +1,10 @@
-"""Writes English-German sentences in which names and numbers are to be carried over as they are.
+"""Write English-German sentences in which names and numbers must be copied to the translation.
 
     python recipes/copying/generate.py OUTPUT_DIR [--seed 1] [--pairs 20000]
 
-A sentence is a template with people, places and numbers. Names are put together from syllables, and each name and each
-number belongs to one split: those of valid and test stand nowhere in train. So what is asked is not whether a model has
-learnt a name, but whether it carries over one that it has never seen. The same line of *.copied has the sentence's
-names and numbers, which accuracy.py looks for.
+Each sentence is a template filled with people, places and numbers. Names are random sequences of syllables. Each name
+and number occurs in only one split, so the test measures whether a model copies names that are not in its training
+data. The same line of *.copied lists the names and numbers of the sentence for accuracy.py.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-SPLITS = {"valid": 300, "test": 1000}  # sentences; train has as many as are asked for
+SPLITS = {"valid": 300, "test": 1000}  # numbers of sentences; that of train is --pairs
 NAMES = {"train": 1000, "valid": 100, "test": 400}
 PLACES = {"train": 400, "valid": 50, "test": 150}
 NUMBERS = {"train": 1000, "valid": 100, "test": 400}
@@ -30,7 +29,7 @@ CODAS = ["", "", "", "n", "r", "l", "s", "m", "nd", "rt", "k", "x"]
 MARKS = ".,?"
 PLACE_ENDINGS = ["ford", "ham", "burg", "stad", "mont", "wick", "dale", "grad"]
 
-# A and B are people, P and Q places, N and M numbers; things stand in the plural.
+# A and B are people, P and Q places, N and M numbers, THINGS and OTHERS plural nouns.
 TEMPLATES = """
 A bought N THINGS in P. = A hat in P N THINGS gekauft.
 A sold N THINGS to B. = A hat B N THINGS verkauft.
@@ -64,7 +63,7 @@ THINGS = {
 
 @dataclass(frozen=True)
 class Pair:
-    """copied: the names and numbers of the sentence, in the order of the English text."""
+    """A sentence in both languages. copied: its names and numbers, in the order of the English text."""
 
     english: str
     german: str
@@ -72,7 +71,7 @@ class Pair:
 
 
 def name(rng: random.Random) -> str:
-    """Two or three syllables."""
+    """Draw a name of two or three syllables."""
     syllables = [rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(rng.randint(2, 3))]
     return "".join(syllables).capitalize()
 
@@ -82,14 +81,15 @@ def place(rng: random.Random) -> str:
 
 
 def number(rng: random.Random) -> str:
-    """Of evenly drawn length."""
+    """Draw a number; all lengths are equally likely."""
     length = rng.randint(2, len(str(LARGEST_NUMBER)))
     return str(rng.randrange(10 ** (length - 1), 10**length))
 
 
-def apart(draw: Callable[[random.Random], str], sizes: dict[str, int], rng: random.Random,
-          taken: set[str]) -> dict[str, list[str]]:
-    """For each split so many words as `sizes` says, none of which is `taken`; they are then."""
+def disjoint_words(draw: Callable[[random.Random], str], sizes: dict[str, int], rng: random.Random,
+                   taken: set[str]) -> dict[str, list[str]]:
+    """Draw different words for each split, none of which is in `taken`, and add them to `taken`. sizes: number of words
+    of each split."""
     words: dict[str, list[str]] = {}
     for split, size in sizes.items():
         words[split] = []
@@ -102,7 +102,7 @@ def apart(draw: Callable[[random.Random], str], sizes: dict[str, int], rng: rand
 
 
 def sentence(rng: random.Random, people: list[str], places: list[str], numbers: list[str]) -> Pair:
-    """One template with its slots filled, two of a kind by different words."""
+    """Draw a template and fill its slots; two slots of the same kind get different words."""
     english, german = rng.choice(TEMPLATES.strip().splitlines()).split(" = ")
     slots = dict(zip("ABPQNM", [*rng.sample(people, 2), *rng.sample(places, 2), *rng.sample(numbers, 2)], strict=True))
     things = dict(zip(("THINGS", "OTHERS"), rng.sample(sorted(THINGS), 2), strict=True))
@@ -112,17 +112,16 @@ def sentence(rng: random.Random, people: list[str], places: list[str], numbers: 
 
 
 def fill(text: str, slots: dict[str, str]) -> str:
-    """The text with its slots filled; marks after a slot stay."""
-    bare = [(word.rstrip(MARKS), word) for word in text.split()]
-    return " ".join(slots.get(slot, slot) + word[len(slot):] for slot, word in bare)
+    """Fill the slots of a text; punctuation marks after a slot are kept."""
+    without_marks = [(word.rstrip(MARKS), word) for word in text.split()]
+    return " ".join(slots.get(slot, slot) + word[len(slot):] for slot, word in without_marks)
 
 
 def generate(pairs: int = 20_000, seed: int = 1) -> dict[str, list[Pair]]:
-    """The pairs of train, valid and test."""
+    """Return the pairs of train, valid and test."""
     rng = random.Random(seed)
-    # Words of the templates are no names.
-    taken = {word.rstrip(MARKS) for word in TEMPLATES.split()}
-    people, places, numbers = (apart(draw, sizes, rng, taken) for draw, sizes in (
+    taken = {word.rstrip(MARKS) for word in TEMPLATES.split()}                  # names must not be words of templates
+    people, places, numbers = (disjoint_words(draw, sizes, rng, taken) for draw, sizes in (
         (name, NAMES), (place, PLACES), (number, NUMBERS)))
     return {split: [sentence(rng, people[split], places[split], numbers[split]) for _ in range(size)]
             for split, size in {"train": pairs, **SPLITS}.items()}
@@ -132,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write English-German sentences with names and numbers.")
     parser.add_argument("output_dir", type=Path)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pairs", type=int, default=20_000, help="sentence pairs in train")
+    parser.add_argument("--pairs", type=int, default=20_000, help="number of training pairs")
     arguments = parser.parse_args()
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
     for split, pairs in generate(arguments.pairs, arguments.seed).items():

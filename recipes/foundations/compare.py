@@ -1,11 +1,11 @@
-"""Trains the systems of the family on the same batches for the same number of steps, and puts them side by side.
+"""Train models of different architectures and attention functions on the same batches, and compare them.
 
-    python recipes/foundations/compare.py                                      # all, one behind another
-    python recipes/foundations/compare.py --steps 5000 "RNN, additive"         # one of them, for longer
-    python recipes/foundations/compare.py --set data.root=DIRECTORY            # the text lies elsewhere
+    python recipes/foundations/compare.py                                      # all systems, one after another
+    python recipes/foundations/compare.py --steps 5000 "RNN, additive"         # one system with more steps
+    python recipes/foundations/compare.py --set data.root=DIRECTORY            # with the text in another directory
 
-A system that is there already is not trained again. Prints a table of Markdown; runs/foundations/comparison.json has
-its numbers and comparison.png the curves of the training loss.
+A system with a finished run is not trained again. Prints a Markdown table, and writes the numbers to
+runs/foundations/comparison.json and the training losses to comparison.png.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from typing import Any
 HERE = Path(__file__).parent
 RUNS = HERE.parents[1] / "runs" / "foundations"
 
-# What train() notes in a run that is finished.
+# File that train() writes to the directory of a run when it has finished.
 PROCESSOR_TIME = "processor_time.json"
-# The paper's recurrent model has one layer on each side and one weight for each position.
+# The recurrent model of Bahdanau et al. 2015 has one layer on each side and one attention head.
 RNN = ["model.type=rnn", "model.encoder_layers=1", "model.decoder_layers=1", "model.num_heads=1",
        "model.feed_forward=2048"]
 SYSTEMS: dict[str, list[str]] = {
@@ -36,14 +36,15 @@ SYSTEMS: dict[str, list[str]] = {
     "Transformer, window of 3": ["model.window=3"],
 }
 
+
 def main() -> None:
-    """Train what is asked for, and print the table of all that is there."""
+    """Train the requested systems, and print the table of all finished runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"of: {'; '.join(SYSTEMS)} (default: all)")
-    parser.add_argument("--steps", type=int, default=1500, metavar="N", help="of training for each (default: 1500)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the CPU (default: 1)")
+    parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"one of: {'; '.join(SYSTEMS)} (default: all)")
+    parser.add_argument("--steps", type=int, default=1500, metavar="N", help="training steps (default: 1500)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of CPU threads (default: 1)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-                        help="as of seq2seq train, for all systems")
+                        help="override a key of the recipe for all systems, as in seq2seq train")
     arguments = parser.parse_args()
     if unknown := set(arguments.systems) - set(SYSTEMS):
         parser.error(f"there is no system {', '.join(sorted(unknown))}")
@@ -52,31 +53,31 @@ def main() -> None:
         run = RUNS / f"{directory(system)}_{arguments.steps}_steps"
         if not (run / PROCESSOR_TIME).exists():
             train(system, run, arguments.steps, settings)
-    measured = [found(file.parent) for file in sorted(RUNS.glob(f"*/{PROCESSOR_TIME}"))]
+    measured = [read_run(file.parent) for file in sorted(RUNS.glob(f"*/{PROCESSOR_TIME}"))]
     (RUNS / "comparison.json").write_text(json.dumps(measured, indent=2) + "\n")
     draw(measured)
     print(table(measured))
 
 
 def directory(system: str) -> str:
-    """A system's name as one of a directory."""
+    """Return the directory name of a system."""
     return system.lower().replace(",", "").replace(" ", "_")
 
 
 def train(system: str, run: Path, steps: int, settings: list[str]) -> None:
-    """Train one system and translate its test set; note the processor time, which other work disturbs little."""
+    """Train and test one system in a new process, and save its processor time, which depends little on other jobs."""
     print(f"{system}: {steps:,} steps", file=sys.stderr)
     overrides = [*SYSTEMS[system], *settings, f"training.max_steps={steps}", f"training.validate_every={steps}",
                  f"name={run.name}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subprocess.run([sys.executable, "-m", "seq2seq", "train", str(HERE / "base.yaml"), "--run-dir", str(run),
-                    *(part for setting in overrides for part in ("--set", setting))],
+                    *(argument for setting in overrides for argument in ("--set", setting))],
                    check=True, stdout=subprocess.DEVNULL)
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     (run / PROCESSOR_TIME).write_text(json.dumps({"seconds": seconds}) + "\n")
 
 
-def found(run: Path) -> dict[str, Any]:
+def read_run(run: Path) -> dict[str, Any]:
     """Return scores, sizes and the loss curve of a finished run."""
     metadata = json.loads((run / "best" / "metadata.json").read_text())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -89,7 +90,7 @@ def found(run: Path) -> dict[str, Any]:
 
 
 def table(measured: list[dict[str, Any]]) -> str:
-    """Rows of Markdown, best first."""
+    """Return the results as a Markdown table, best system first."""
     rows = [f"| {one['run'].replace('_', ' ')} | {one['bleu']:.2f} | {one['chrf']:.2f} | {one['loss']:.3f} | "
             f"{one['steps']:,} | {one['minutes']:.1f} | {one['parameters'] / 1e6:.2f} M |"
             for one in sorted(measured, key=lambda one: -one["bleu"])]
@@ -98,7 +99,7 @@ def table(measured: list[dict[str, Any]]) -> str:
 
 
 def draw(measured: list[dict[str, Any]]) -> None:
-    """The training loss of all systems over the steps."""
+    """Plot the training losses of all systems over the steps."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")

@@ -1,9 +1,10 @@
-"""Fetches Multi30k (Elliott et al. 2016, arXiv:1605.00459) and writes it as parallel text, a sentence a line.
+"""Download Multi30k (Elliott et al. 2016, arXiv:1605.00459) and write it as parallel text, a sentence a line.
 
     python recipes/multi30k/prepare.py
     python recipes/multi30k/prepare.py --hub DIRECTORY --output elsewhere/data
 
-It comes from the Hugging Face hub: 29,000 pairs to train on, 1,014 to validate, and the 1,000 of test_2016_flickr.
+The data set on the Hugging Face hub has 29,000 training pairs, 1,014 validation pairs, and the 1,000 pairs of
+test_2016_flickr.
 """
 
 import argparse
@@ -18,12 +19,12 @@ from seq2seq.translation.text_io import writing
 
 HUB = "bentrevett/multi30k"
 LANGUAGES = ("de", "en")
-# Our name of each of the hub's splits: what the authors call it.
+# File name of each split of the hub: the name that the authors of the corpus use.
 NAMES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 
 
 def prepare(hub: str, output: Path) -> dict[str, Counts]:
-    """Write every split into `output`; what was read, by name.
+    """Write every split to `output`, and return the counts of its lines by name.
 
     Raises:
         UserError: the data set cannot be loaded or lacks a split or column, or `output` cannot be written.
@@ -34,7 +35,7 @@ def prepare(hub: str, output: Path) -> dict[str, Counts]:
         corpus = Corpus(hub=hub, split=split, source=LANGUAGES[0], target=LANGUAGES[1])
         splits[name] = [pair for _, *pair in read_corpus(corpus, Path(), counts[name])]
     make_directory(output)
-    # Nothing is written before everything is read, so that files of two versions never stand side by side.
+    # All splits are read before any is written, so that a failed download cannot leave files of two versions.
     for name, pairs in splits.items():
         with ExitStack() as stack:
             for side, language in enumerate(LANGUAGES):
@@ -44,7 +45,7 @@ def prepare(hub: str, output: Path) -> dict[str, Counts]:
 
 
 def make_directory(path: Path) -> None:
-    """Raises UserError where it cannot be made."""
+    """Create a directory. Raises UserError if it cannot be created."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -52,15 +53,15 @@ def make_directory(path: Path) -> None:
 
 
 def main() -> int:
-    """The script; an exit code."""
+    """Run the script and return its exit code."""
     parser = argparse.ArgumentParser(
-        description="Fetch Multi30k and write it as parallel text.", formatter_class=argparse.RawTextHelpFormatter,
+        description="Download Multi30k and write it as parallel text.", formatter_class=argparse.RawTextHelpFormatter,
         epilog="examples:\n  python recipes/multi30k/prepare.py\n"
                "  python recipes/multi30k/prepare.py --hub a/directory/of/jsonl/files --output elsewhere/data")
     parser.add_argument("--hub", default=HUB, metavar="NAME",
-                        help=f"data set of the hub, or a directory (default: {HUB})")
+                        help=f"data set on the hub, or a directory (default: {HUB})")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("data"), metavar="DIRECTORY",
-                        help="where the files go (default: where the recipes look for them)")
+                        help="directory to write to (default: the one that the recipes use)")
     arguments = parser.parse_args()
     try:
         counts = prepare(arguments.hub, arguments.output)

@@ -1,13 +1,13 @@
-"""Multi30k as papers report it: punctuation normalised, tokenised as Moses does, lowercased.
+"""Multi30k as in published results: normalised punctuation, Moses tokenisation, lowercase.
 
     python recipes/multi30k/tokenised.py prepare                    # recipes/multi30k/data to data/tokenised
-    python recipes/multi30k/tokenised.py score OUTPUT REFERENCE.de                  # tokenises both, then compares
-    python recipes/multi30k/tokenised.py score --as-is OUTPUT REFERENCE.de          # both are tokenised already
+    python recipes/multi30k/tokenised.py score OUTPUT REFERENCE.de                  # tokenises both, then scores
+    python recipes/multi30k/tokenised.py score --as-is OUTPUT REFERENCE.de          # both are already tokenised
 
-`prepare` writes what recipes/multi30k/en_de_published.yaml trains on. `score` prints the BLEU of tokenised, lowercased
-words, without sacreBLEU's own tokenisation: the figure of papers on this data set. The ending of the reference's name
-is the language. A second tokenisation would change text ("man 's" becomes "man ' s"), hence --as-is. Needs sacremoses
-(pip install sacremoses).
+`prepare` writes the training text of recipes/multi30k/en_de_published.yaml. `score` prints BLEU of tokenised,
+lowercased text without sacreBLEU's tokenisation, as in publications on this data set. The suffix of the reference's
+name is the language. Use --as-is for text that is already tokenised, because a second tokenisation would change it
+("man 's" becomes "man ' s"). Requires sacremoses (pip install sacremoses).
 """
 
 import argparse
@@ -23,7 +23,7 @@ LANGUAGES = ("de", "en")
 
 
 def tokenised(lines: list[str], language: str) -> list[str]:
-    """Each line as Moses' normalize-punctuation.perl, tokenizer.perl -no-escape and lowercase.perl make it.
+    """Process each line like Moses' normalize-punctuation.perl, tokenizer.perl -no-escape and lowercase.perl.
 
     Raises:
         UserError: sacremoses is not installed.
@@ -31,16 +31,16 @@ def tokenised(lines: list[str], language: str) -> list[str]:
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
-        raise UserError("tokenising as Moses does needs sacremoses: pip install sacremoses") from None
+        raise UserError("Moses tokenisation needs sacremoses: pip install sacremoses") from None
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
     return [tokenizer.tokenize(normalizer.normalize(line), return_str=True, escape=False).lower() for line in lines]
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file.
+    """Read the lines of a text file.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the file cannot be read.
     """
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -49,7 +49,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def prepare(data: Path, output: Path) -> None:
-    """Write all files of `data` tokenised and lowercased into `output`.
+    """Write all files of `data` to `output`, tokenised and lowercased.
 
     Raises:
         UserError: a file is missing.
@@ -63,37 +63,38 @@ def prepare(data: Path, output: Path) -> None:
 
 
 def score(hypothesis: Path, reference: Path, as_is: bool) -> str:
-    """BLEU with its signature. as_is: the files are tokenised and lowercased already.
+    """Return BLEU and its signature. as_is: the files are already tokenised and lowercased.
 
     Raises:
-        UserError: the files are not parallel, or the name of the reference ends in no language.
+        UserError: the files are not parallel, or the suffix of the reference's name is not a language.
     """
     from sacrebleu.metrics import BLEU
 
     language = reference.suffix[1:]
-    found, wanted = read_lines(hypothesis), read_lines(reference)
+    translations, references = read_lines(hypothesis), read_lines(reference)
     if not as_is:
         if language not in LANGUAGES:
             raise UserError(f"{reference}: the name must end in its language, .{' or .'.join(LANGUAGES)}")
-        found, wanted = tokenised(found, language), tokenised(wanted, language)
-    if len(found) != len(wanted):
-        raise UserError(f"{hypothesis} has {len(found):,} lines, {reference} {len(wanted):,}. A translation has a line "
-                        "for each line of its reference.")
+        translations, references = tokenised(translations, language), tokenised(references, language)
+    if len(translations) != len(references):
+        raise UserError(f"{hypothesis} has {len(translations):,} lines, {reference} {len(references):,}. They must "
+                        "match line by line.")
     bleu = BLEU(tokenize="none", force=True)
-    return f"{bleu.corpus_score(found, [wanted]).score:.2f}  {bleu.get_signature()}"
+    return f"{bleu.corpus_score(translations, [references]).score:.2f}  {bleu.get_signature()}"
 
 
 def main() -> int:
-    """The script; an exit code."""
+    """Run the script and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     preparing = commands.add_parser("prepare", help="write the text tokenised and lowercased")
-    preparing.add_argument("--data", type=Path, default=HERE / "data", metavar="DIRECTORY", help="Multi30k as it is")
+    preparing.add_argument("--data", type=Path, default=HERE / "data", metavar="DIRECTORY",
+                           help="directory of Multi30k (default: that of the recipes)")
     preparing.add_argument("--output", type=Path, metavar="DIRECTORY", help="(default: DATA/tokenised)")
-    scoring = commands.add_parser("score", help="BLEU of a translation, tokenised and lowercased")
+    scoring = commands.add_parser("score", help="compute BLEU of tokenised, lowercased text")
     scoring.add_argument("hypothesis", type=Path)
     scoring.add_argument("reference", type=Path)
-    scoring.add_argument("--as-is", action="store_true", help="both files are tokenised and lowercased already")
+    scoring.add_argument("--as-is", action="store_true", help="both files are already tokenised and lowercased")
     arguments = parser.parse_args()
     try:
         if arguments.command == "prepare":

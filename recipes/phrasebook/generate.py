@@ -1,13 +1,13 @@
-"""Writes the English-Chinese phrasebook: parallel text from the synchronous grammar in grammar.txt.
+"""Write the English-Chinese phrasebook: parallel text from the synchronous grammar in grammar.txt.
 
     python recipes/phrasebook/generate.py OUTPUT_DIR [--seed 1] [--pairs 30000] [--alignments]
 
-A sentence is a tree drawn from the grammar and read out twice, once in each language. The test asks whether a model
-puts known words together in new ways. So some pairs of words are *held apart*, chosen by a checksum of the two and
-the seed. Two words held apart never stand in one sentence of train, and every sentence of valid and test has two such
-words. Each of them is common in train, and so is each kind of sentence; only their meeting is new. No sentence of
-valid or test, English or Chinese, stands in train, and none of test stands in valid. Numbers in digits are drawn
-freely, with many zeros, and are not held apart.
+Each pair is a tree drawn from the grammar and realised in both languages. The test set measures whether a model can
+combine known words in new ways. For this, some pairs of words are *held out*, chosen by a checksum of the two words and
+the seed. Held-out pairs of words never occur together in a sentence of train, and every sentence of valid and test
+contains one. The single words and the kinds of sentences are frequent in train; only the combinations are new. No
+sentence of valid or test, English or Chinese, occurs in train, and none of test occurs in valid. Numbers in digits are
+drawn without this restriction, with many zeros.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 
 GRAMMAR = Path(__file__).with_name("grammar.txt")
 SPLITS = {"valid": 500, "test": 500}
-HELD_APART = 0.012  # the share of all pairs of words: every word keeps nearly all its company in train
-COMMON = 20  # times that every English word of valid and test stands in train
+HELD_OUT = 0.012  # share of all pairs of words; small, so that train contains nearly all combinations of every word
+COMMON = 20  # minimum number of occurrences in train of every English word of valid and test
 INDICES = "¹²³⁴⁵⁶⁷⁸⁹"
 PUNCTUATION = {".": "。", "?": "？", ",": "，"}
 CATEGORY = re.compile(r"(\*?)([A-Z]\w*(?:\[[\w.]+\])?)(?:\.([^.]+))?")
@@ -35,7 +35,7 @@ VOWEL = re.compile(r"(?!uni|use)[aeiou]", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Word:
-    """One line of a class of words: its forms by the names of the columns."""
+    """A word of the grammar, with its forms by column name. kind: its word class."""
 
     kind: str
     english: dict[str, str]
@@ -48,7 +48,11 @@ class Word:
 
 @dataclass(frozen=True)
 class Part:
-    """One symbol of a rule: a category if `kind` is set, else the literal `text`; parts of equal `link` correspond."""
+    """A symbol of a rule: a category if `kind` is set, else the literal `text`.
+
+    Symbols with the same `link` in both languages correspond. forms: requested grammatical forms. star: True for the
+    head of the phrase.
+    """
 
     text: str
     link: str | None
@@ -59,6 +63,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Rule:
+    """A rule of the grammar. weight: relative frequency among the rules of its category."""
+
     english: list[Part]
     chinese: list[Part]
     weight: int
@@ -66,7 +72,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Tree:
-    """A rule with what was drawn for each of its categories."""
+    """A rule with the tree or word drawn for each of its categories, by link."""
 
     rule: Rule
     children: dict[str | None, Tree | Word]
@@ -74,10 +80,12 @@ class Tree:
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence in both languages; a link (i, j) joins English token i and Chinese token j, counted from 0.
+    """A sentence in both languages.
 
-    Punctuation marks are tokens; `words` are the names of the grammar's words in the sentence. `loose` joins those
-    literal words of a rule that it links with nothing: together they say the same, as in the X that … = … 的 X.
+    links: pairs (i, j) of corresponding English and Chinese tokens, counted from 0; punctuation marks are tokens.
+    loose: pairs of literal words that a rule does not link to each other, but which correspond as a group, such as `the
+        … that` and `的` in: the X that … = … 的 X.
+    words: names of the grammar's words in the sentence, sorted.
     """
 
     english_tokens: list[str]
@@ -97,18 +105,20 @@ class Pair:
 
     @property
     def alignment(self) -> str:
-        """The true alignment of English words, parted by white space, and Chinese characters, as `seq2seq align` counts
-        them. 3-5, a sure link: word 3 alone stands for character 5. 3?5, a possible one: several words stand for it
-        together (post office = 邮局), or words that the grammar links with nothing.
+        """The gold alignment of English words, separated by white space, and Chinese characters, as in `seq2seq align`.
+
+        3-5 is a sure link: only word 3 corresponds to character 5. 3?5 is a possible link: several words correspond to
+        the character together (post office = 邮局), or the grammar does not link the words (`loose`).
         """
         words, word = [], -1
-        for token in self.english_tokens:                                       # a mark stands at the word before it
+        for token in self.english_tokens:                               # punctuation belongs to the word before it
             word += token not in PUNCTUATION
             words.append(word)
         ends = list(accumulate(len(token) for token in self.chinese_tokens))
 
         def characters(links: list[tuple[int, int]]) -> set[tuple[int, int]]:
-            return {(words[i], at) for i, j in links for at in range(ends[j] - len(self.chinese_tokens[j]), ends[j])}
+            return {(words[i], position) for i, j in links
+                    for position in range(ends[j] - len(self.chinese_tokens[j]), ends[j])}
 
         linked = characters(self.links)
         several = Counter(character for _, character in linked)
@@ -117,7 +127,7 @@ class Pair:
 
 
 def chinese_number(number: int) -> str:
-    """1 to 99,999 in Chinese as it is spoken: 12,345 is 一万两千三百四十五, 10,005 is 一万零五."""
+    """Return a number from 1 to 99,999 in spoken Chinese: 12,345 is 一万两千三百四十五, 10,005 is 一万零五."""
     text = ""
     for unit, name in (10000, "万"), (1000, "千"), (100, "百"), (10, "十"), (1, ""):
         digit = number // unit % 10
@@ -129,7 +139,7 @@ def chinese_number(number: int) -> str:
 
 
 def draw_number(low: int, high: int, rng: random.Random) -> int:
-    """A number of evenly drawn length whose later digits are often 0, since zeros are what is hard to say."""
+    """Draw a number; all lengths are equally likely, and digits are often 0, because zeros are difficult in Chinese."""
     while True:
         length = rng.randint(len(str(low)), len(str(high)))
         digits = [rng.choice("0123456789000") for _ in range(length - 1)]
@@ -139,12 +149,12 @@ def draw_number(low: int, high: int, rng: random.Random) -> int:
 
 
 class Grammar:
-    """The classes of words and the rules of a grammar file, whose first lines explain how it is written."""
+    """Word classes and rules of a grammar file. The first lines of grammar.txt explain the format."""
 
     def __init__(self, text: str):
         self.words: dict[str, list[Word]] = {}
         self.lines: dict[str, list[str]] = {}
-        self.rules: dict[str, list[Rule]] = {}  # filled when first asked for, so that patterns are filled in too
+        self.rules: dict[str, list[Rule]] = {}  # parsed on first use, when the argument of a pattern is known
         for line in text.splitlines():
             line = line.partition("#")[0].rstrip()
             if line.startswith("words "):
@@ -167,7 +177,7 @@ class Grammar:
             patterns = [name for name in self.lines if argument and re.fullmatch(rf"{head}\[[A-Z]\]", name)]
             name = kind if kind in self.lines else next(iter(patterns), None)
             if name is None:
-                raise ValueError(f"{GRAMMAR.name}: nothing says what {kind} is; add `words {kind}` or `rules {kind}`.")
+                raise ValueError(f"{GRAMMAR.name}: {kind} is not defined; add `words {kind}` or `rules {kind}`.")
             lines = self.lines[name]
             if name != kind:
                 parameter = name.removesuffix("]").partition("[")[2]
@@ -210,18 +220,18 @@ def words_of(node: Tree | Word) -> Iterator[Word]:
 
 
 def agreement(node: Tree | Word, forms: tuple[str, ...] = ()) -> str | None:
-    """Return the person that a subject's verb agrees with, "I", "she" or "we"; None if it has no noun."""
+    """Return the person that the verb of a subject agrees with, "I", "she" or "we"; None if the subject has no noun."""
     if isinstance(node, Word):
         if "possessive" in forms or not {"one", "agreement"} & node.english.keys():
             return None
         return "we" if "many" in forms else node.english.get("agreement", "she")
     parts = sorted((part for part in node.rule.english if part.kind), key=lambda part: not part.star)
-    found = (agreement(node.children[part.link], part.forms) for part in parts)
-    return next((person for person in found if person), None)
+    persons = (agreement(node.children[part.link], part.forms) for part in parts)
+    return next((person for person in persons if person), None)
 
 
 def agreeing(form: str, person: str | None) -> str:
-    """The one of the alternatives do/does or am/is/are that goes with the subject."""
+    """Choose from alternatives such as do/does or am/is/are the one that agrees with the subject."""
     options = form.split("/")
     if len(options) == 1:
         return form
@@ -229,22 +239,23 @@ def agreeing(form: str, person: str | None) -> str:
 
 
 def read_english(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
-    """The tokens of a tree, each with the link that its Chinese counterpart carries too; a pair ending in None is that
-    of all literal words of a rule that have none of their own."""
+    """Yield the English tokens of a tree, each with the link that its Chinese counterpart also has. Literal words of a
+    rule without a link of their own share the link (rule, None)."""
     if isinstance(node, Word):
         text = node.english[forms[0]] if forms else next(iter(node.english.values()))
         yield from ((token, id(node)) for token in text.split("_"))
         return
     person = agreement(node)
-    for part, asked in with_forms(node.rule.english, forms):
+    for part, part_forms in with_forms(node.rule.english, forms):
         if part.kind:
-            yield from read_english(node.children[part.link], tuple(agreeing(form, person) for form in asked))
+            yield from read_english(node.children[part.link], tuple(agreeing(form, person) for form in part_forms))
         else:
             yield agreeing(part.text, person), (id(node), part.link)
 
 
 def read_chinese(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
-    """As read_english. A form that is no column is an aspect particle: it follows the verb, or fills the hyphen."""
+    """Yield the Chinese tokens of a tree with their links. A form that is not a column of the word is an aspect
+    particle, which follows the verb or replaces its hyphen."""
     if isinstance(node, Word):
         columns = [form for form in forms if form in node.chinese]
         particles = [form for form in forms if form not in node.chinese]
@@ -252,15 +263,15 @@ def read_chinese(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tup
         tokens = [verb, *particles, rest] if particles else [verb + rest]
         yield from ((token, id(node)) for token in tokens if token)
         return
-    for part, asked in with_forms(node.rule.chinese, forms):
+    for part, part_forms in with_forms(node.rule.chinese, forms):
         if part.kind:
-            yield from read_chinese(node.children[part.link], asked)
+            yield from read_chinese(node.children[part.link], part_forms)
         else:
             yield part.text, (id(node), part.link)
 
 
 def with_forms(parts: list[Part], forms: tuple[str, ...]) -> Iterator[tuple[Part, tuple[str, ...]]]:
-    """Each part with its own form, and the head with the form asked of the whole phrase."""
+    """Return each part with its forms; the head of the phrase also gets the forms requested for the whole phrase."""
     categories = [part for part in parts if part.kind]
     head = next((part for part in categories if part.star), categories[0] if categories else None)
     return ((part, part.forms + forms if part is head else part.forms) for part in parts)
@@ -279,13 +290,13 @@ def read_pair(tree: Tree | Word) -> Pair:
     return Pair(tokens, [token for token, _ in chinese], links, loose, words)
 
 
-def held_apart(words: list[str], seed: int) -> bool:
-    """Return True if two of the words, given in sorted order, must not occur together in train."""
-    return any(zlib.crc32(f"{seed} {a} {b}".encode()) < HELD_APART * 2**32 for a, b in combinations(words, 2))
+def has_held_out_pair(words: list[str], seed: int) -> bool:
+    """Return True if two of the words, which must be sorted, are a held-out pair."""
+    return any(zlib.crc32(f"{seed} {a} {b}".encode()) < HELD_OUT * 2**32 for a, b in combinations(words, 2))
 
 
 def sentences(grammar: Grammar, seed: int) -> Iterator[Pair]:
-    """Sentences without end, no English one twice and none with the same word twice.
+    """Yield pairs endlessly, without duplicate English sentences and without sentences that contain a word twice.
 
     Raises:
         ValueError: the grammar gives one English sentence two translations.
@@ -304,17 +315,17 @@ def sentences(grammar: Grammar, seed: int) -> Iterator[Pair]:
 
 
 def spoken(pair: Pair) -> list[str]:
-    """The English words of a pair, without punctuation and numbers in digits."""
+    """Return the English words of a pair, without punctuation and numbers in digits."""
     return [token.lower() for token in pair.english_tokens if token[0].isalpha()]
 
 
 def generate(pairs: int = 30000, seed: int = 1) -> dict[str, list[Pair]]:
-    """The pairs of train, valid and test."""
+    """Return the pairs of train, valid and test."""
     grammar = Grammar(GRAMMAR.read_text(encoding="utf-8"))
     train: list[Pair] = []
     others: list[Pair] = []
     for pair in sentences(grammar, seed):
-        (others if held_apart(pair.words, seed) else train).append(pair)
+        (others if has_held_out_pair(pair.words, seed) else train).append(pair)
         if len(train) == pairs:
             break
     counts = Counter(word for pair in train for word in spoken(pair))
@@ -326,7 +337,7 @@ def generate(pairs: int = 30000, seed: int = 1) -> dict[str, list[Pair]]:
             new.append(pair)
     valid, test = SPLITS["valid"], SPLITS["test"]
     if len(new) < valid + test:
-        raise ValueError(f"{pairs} pairs leave only {len(new)} for valid and test; ask for more pairs.")
+        raise ValueError(f"{pairs} pairs leave only {len(new)} for valid and test; increase --pairs.")
     return {"train": train, "valid": new[:valid], "test": new[valid:valid + test]}
 
 
@@ -334,10 +345,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the English-Chinese phrasebook.")
     parser.add_argument("output_dir", type=Path)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pairs", type=int, default=30000, help="sentence pairs in train")
+    parser.add_argument("--pairs", type=int, default=30000, help="number of training pairs")
     parser.add_argument("--alignments", action="store_true",
-                        help="also write *.align, links i-j of the grammar's tokens counted from 0, and *.words, links "
-                        "of English words and Chinese characters: i-j if sure, i?j if possible")
+                        help="also write *.align (links i-j of the grammar's tokens, from 0) and *.words (links "
+                        "of English words and Chinese characters: i-j if sure, i?j if possible)")
     arguments = parser.parse_args()
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
     for name, pairs in generate(arguments.pairs, arguments.seed).items():

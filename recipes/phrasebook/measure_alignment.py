@@ -1,9 +1,9 @@
-"""Alignment error rate of attention, for every layer and head, against the gold alignments of the grammar.
+"""Measure the alignment error rate of attention for every layer and head against the gold alignments of the grammar.
 
     python recipes/phrasebook/measure_alignment.py [MODEL]
 
-Layer, head, step and rule are chosen on valid and reported on test. The choice is kept in the model's metadata, where
-`seq2seq align` looks for it. Prints the table of RESULTS.md.
+Layer, head, step and rule are chosen on valid and evaluated on test. They are stored in the model's metadata, where
+`seq2seq align` reads them. Prints the table of RESULTS.md.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from seq2seq.analysis.alignment import Reference, Rule, Step, alignment_error_rate, parse_reference
-from seq2seq.analysis.attention_maps import Aligner, SeenPair, see
+from seq2seq.analysis.attention_maps import Aligner, PairAttention, compute_pair_attention
 from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
 from seq2seq.translation.translator import Translator
 
@@ -22,14 +22,14 @@ DATA = RUN / "data"
 
 
 def read(split: str) -> tuple[list[tuple[str, str]], list[Reference]]:
-    """The pairs of a split and their true alignments."""
+    """Read the pairs of a split and their gold alignments."""
     english, chinese, alignments = ((DATA / f"{split}.{suffix}").read_text(encoding="utf-8").splitlines()
                                     for suffix in ("en", "zh", "words"))
     return list(zip(english, chinese, strict=True)), [parse_reference(line) for line in alignments]
 
 
-def aligners(pair: SeenPair) -> Iterator[Aligner]:
-    """Every way to read an alignment off the model's attention."""
+def aligners(pair: PairAttention) -> Iterator[Aligner]:
+    """Yield all settings for alignment with the model's cross-attention."""
     layers, heads = pair.maps["cross"].shape[:2]
     for layer, head, step, rule in product(range(1, layers + 1), [*range(1, heads + 1), "mean"], get_args(Step),
                                            get_args(Rule)):
@@ -37,19 +37,20 @@ def aligners(pair: SeenPair) -> Iterator[Aligner]:
 
 
 def measure(model: Path) -> None:
-    """Print the tables and keep the best choice."""
+    """Print the error rates and store the best settings in the model's metadata."""
     translator = Translator.load(model, device="cpu", precision="fp32")
     languages = translator.languages.pair
-    seen, references = {}, {}
+    pair_attention, references = {}, {}
     for split in ("valid", "test"):
         pairs, references[split] = read(split)
-        seen[split] = [pair for _, pair in sorted(see(translator, pairs, ["cross"]), key=lambda found: found[0])]
+        attention = dict(compute_pair_attention(translator, pairs, ["cross"]))
+        pair_attention[split] = [attention[index] for index in range(len(pairs))]
 
     def rate(aligner: Aligner, split: str) -> float:
-        found = (aligner.align(pair, languages).links.keys() for pair in seen[split])
-        return alignment_error_rate(found, references[split])
+        alignments = (aligner.align(pair, languages).links.keys() for pair in pair_attention[split])
+        return alignment_error_rate(alignments, references[split])
 
-    on_valid = {aligner: rate(aligner, "valid") for aligner in aligners(seen["valid"][0])}
+    on_valid = {aligner: rate(aligner, "valid") for aligner in aligners(pair_attention["valid"][0])}
     best = min(on_valid, key=on_valid.__getitem__)
     print(f"| layer | head | {' | '.join(f'{step}, {rule}' for step in get_args(Step) for rule in get_args(Rule))} |")
     print(f"|---|---|{'---|' * len(get_args(Step)) * len(get_args(Rule))}")
@@ -61,7 +62,7 @@ def measure(model: Path) -> None:
         print(f"| {layer} | {head} | {' | '.join(cells)} |")
     aer = rate(best, "test")
     print(f"\nBest on valid: {best}; AER on test {aer:.1%}, on valid {on_valid[best]:.1%}.")
-    print(f"On test, what `seq2seq align` does without a measurement: {rate(Aligner(), 'test'):.1%}.")
+    print(f"AER of the default settings of `seq2seq align` on test: {rate(Aligner(), 'test'):.1%}.")
     update_bundle_metadata(resolve_model_path(model), alignment={
         "layer": best.layer, "head": best.head, "step": best.step, "rule": best.rule, "aer": round(aer, 4)})
 

@@ -1,11 +1,11 @@
-"""Writes lists of numbers, and where their numbers stand in order of size: text for a pointer network.
+"""Write lists of numbers and their sorted order, as training text for a pointer network.
 
     python recipes/sorting/generate.py OUTPUT_DIR [--seed 1] [--lists 200000]
 
-A line of *.numbers is a list of 1 to 20 different numbers from 0 to 99, every length as likely; the same line of
-*.order holds their positions, counted from 1, the largest number first: 20 5 10 and 1 3 2. A checksum of the list and
-the seed decides whether it is held out: such lists make valid and test, all others train, so that no list of one stands
-in another.
+A line of *.numbers is a list of 1 to 20 different numbers from 0 to 99; all lengths are equally likely. The same line
+of *.order contains the positions of the numbers, counted from 1, in descending order of size: for 20 5 10 it is 1 3 2.
+A checksum of the list and the seed decides whether a list is held out for valid and test or belongs to train, so that
+no list occurs in two splits.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-LARGEST = 99
-LONGEST = 20
-HELD_OUT = 0.05  # the share of all lists
+MAX_NUMBER = 99
+MAX_LENGTH = 20
+HELD_OUT = 0.05  # share of all lists
 SPLITS = {"valid": 500, "test": 2000}
 
 
 def order(numbers: list[int]) -> list[int]:
-    """Positions of the numbers, counted from 1, the largest first."""
+    """Return the positions of the numbers, counted from 1, in descending order of size."""
     return sorted(range(1, len(numbers) + 1), key=lambda position: -numbers[position - 1])
 
 
@@ -34,14 +34,14 @@ def held_out(numbers: list[int], seed: int) -> bool:
 
 
 def lists(seed: int) -> Iterator[list[int]]:
-    """Lists without end."""
+    """Yield random lists endlessly."""
     rng = random.Random(seed)
     while True:
-        yield rng.sample(range(LARGEST + 1), rng.randint(1, LONGEST))
+        yield rng.sample(range(MAX_NUMBER + 1), rng.randint(1, MAX_LENGTH))
 
 
 def generate(size: int = 200_000, seed: int = 1) -> dict[str, list[list[int]]]:
-    """The lists of train, `size` of them, of valid and of test; the last two have no list twice."""
+    """Return the lists of train, valid and test; valid and test have no duplicates. size: number of lists in train."""
     train: list[list[int]] = []
     new: dict[tuple[int, ...], list[int]] = {}
     valid, test = SPLITS["valid"], SPLITS["test"]
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write lists of numbers and their order.")
     parser.add_argument("output_dir", type=Path)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lists", type=int, default=200_000, help="lists in train")
+    parser.add_argument("--lists", type=int, default=200_000, help="number of training lists")
     arguments = parser.parse_args()
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
     for name, split in generate(arguments.lists, arguments.seed).items():

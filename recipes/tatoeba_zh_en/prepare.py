@@ -1,15 +1,15 @@
-"""Splits Tatoeba's sentences, as manythings.org/anki distributes them, into train, valid and test.
+"""Split Tatoeba's sentence pairs, as distributed by manythings.org/anki, into train, valid and test.
 
     python recipes/tatoeba_zh_en/prepare.py cmn.txt
     python recipes/tatoeba_zh_en/prepare.py cmn.txt --valid 500 --test 500 --seed 7
     python recipes/tatoeba_zh_en/prepare.py deu.txt --language de --output recipes/finetuning/data/tatoeba_en_de
 
-The file is that of cmn-eng.zip, or of another language: on each line English, a tab, the other language, a tab, and who
-wrote them (CC BY 2.0 FR).
+The file is in cmn-eng.zip, or in the archive of another language. Each line has an English sentence, a tab, its
+translation, a tab, and the attribution (CC BY 2.0 FR).
 
-Many sentences have several translations. Were the pairs dealt out one by one, a test sentence would often stand in
-train with another translation. So pairs that share a sentence of either language, directly or through other pairs, stay
-together: no sentence of either language stands in two splits.
+Many sentences have several translations. If pairs were assigned to splits one by one, a test sentence would often occur
+in train with another translation. Therefore pairs that share a sentence of either language, directly or through other
+pairs, are assigned to the same split: no sentence of either language occurs in two splits.
 """
 
 import argparse
@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 
 
 def read_pairs(path: Path) -> tuple[list[Pair], int]:
-    """The different pairs in the order of the file, and how many lines were repetitions.
+    """Return the pairs in the order of the file without duplicates, and the number of duplicates.
 
     Raises:
         CorpusError: the file is missing or not UTF-8, or a line lacks one of the sentences.
@@ -38,13 +38,13 @@ def read_pairs(path: Path) -> tuple[list[Pair], int]:
         english, other, *_ = [field.strip() for field in line.removeprefix("\ufeff").split("\t")] + ["", ""]
         if not (english and other):
             raise CorpusError(f"{path}:{lines}: expected English, a tab and a translation, found {line[:60]!r}. "
-                              "Mend or remove the line.")
+                              "Correct or remove the line.")
         pairs[english, other] = None
     return list(pairs), lines - len(pairs)
 
 
 def connected(pairs: list[Pair]) -> list[list[Pair]]:
-    """Groups of pairs such that no sentence stands in two groups, each as small as it can be."""
+    """Return the connected components of the pairs: the smallest groups such that no sentence is in two groups."""
     parents: dict[tuple[int, str], tuple[int, str]] = {}
 
     def root(sentence: tuple[int, str]) -> tuple[int, str]:
@@ -62,27 +62,27 @@ def connected(pairs: list[Pair]) -> list[list[Pair]]:
 
 
 def split(pairs: list[Pair], sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
-    """Whole groups, drawn by `seed`, until each split of `sizes` has its pairs; the others are train.
+    """Assign random groups to the splits of `sizes` until each has its number of pairs; the other pairs are train.
 
     Raises:
         CorpusError: there are not enough pairs.
     """
     groups = connected(pairs)
     random.Random(seed).shuffle(groups)
-    found: dict[str, list[Pair]] = {"train": [], **{name: [] for name in sizes}}
+    splits: dict[str, list[Pair]] = {"train": [], **{name: [] for name in sizes}}
     for group in groups:
-        fits = [name for name, size in sizes.items() if len(found[name]) + len(group) <= size]
-        found[fits[0] if fits else "train"] += group
+        fitting = [name for name, size in sizes.items() if len(splits[name]) + len(group) <= size]
+        splits[fitting[0] if fitting else "train"] += group
     for name, size in {**sizes, "train": 1}.items():
-        if len(found[name]) < size:
+        if len(splits[name]) < size:
             raise CorpusError(f"{len(pairs):,} pairs in {len(groups):,} groups without a common sentence: {name} gets "
-                              f"only {len(found[name]):,} of {size:,}. Ask for less with --valid and --test.")
-    place = {pair: number for number, pair in enumerate(pairs)}
-    return {name: sorted(chosen, key=place.__getitem__) for name, chosen in found.items()}
+                              f"only {len(splits[name]):,} of {size:,}. Decrease --valid and --test.")
+    line = {pair: number for number, pair in enumerate(pairs)}
+    return {name: sorted(chosen, key=line.__getitem__) for name, chosen in splits.items()}
 
 
 def write(splits: dict[str, list[Pair]], language: str, output: Path) -> None:
-    """Write each split as two files, English and `language`. Raises UserError where they cannot be written."""
+    """Write each split as two files, English and `language`. Raises UserError if they cannot be written."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -95,16 +95,16 @@ def write(splits: dict[str, list[Pair]], language: str, output: Path) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1. Raises ValueError."""
+    """Parse a positive integer. Raises ValueError."""
     if int(text) < 1:
         raise ValueError
     return int(text)
 
 
 def main() -> int:
-    """The script; an exit code."""
+    """Run the script and return its exit code."""
     parser = argparse.ArgumentParser(
-        description="Split Tatoeba's sentences into train, valid and test.",
+        description="Split Tatoeba's sentence pairs into train, valid and test.",
         formatter_class=argparse.RawTextHelpFormatter,
         epilog="examples (cmn.txt is in cmn-eng.zip of manythings.org/anki):\n"
                "  python recipes/tatoeba_zh_en/prepare.py cmn.txt\n"
@@ -113,12 +113,14 @@ def main() -> int:
                "--output recipes/finetuning/data/tatoeba_en_de")
     parser.add_argument("file", type=Path, help="English, tab, its translation, tab, attribution; may be .gz")
     parser.add_argument("--language", default="zh", metavar="CODE",
-                        help="of the translations, with which their files end (default: zh)")
-    parser.add_argument("--valid", type=positive, default=1000, metavar="N", help="pairs in valid (default: 1000)")
-    parser.add_argument("--test", type=positive, default=1000, metavar="N", help="pairs in test (default: 1000)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="another one draws other pairs (default: 1)")
+                        help="language of the translations and suffix of their files (default: zh)")
+    parser.add_argument("--valid", type=positive, default=1000, metavar="N",
+                        help="number of pairs in valid (default: 1000)")
+    parser.add_argument("--test", type=positive, default=1000, metavar="N",
+                        help="number of pairs in test (default: 1000)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the random split (default: 1)")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("data"), metavar="DIRECTORY",
-                        help="where the files go (default: where the recipe looks for them)")
+                        help="directory to write to (default: the one that the recipe uses)")
     arguments = parser.parse_args()
     try:
         pairs, repeated = read_pairs(arguments.file)
@@ -127,7 +129,7 @@ def main() -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{len(pairs):,} different pairs, {repeated:,} repetitions removed")
+    print(f"{len(pairs):,} different pairs, {repeated:,} duplicates removed")
     for name, chosen in splits.items():
         print(f"{arguments.output / name}.{{en,{arguments.language}}}: {len(chosen):,} pairs")
     return 0

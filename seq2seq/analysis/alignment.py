@@ -1,4 +1,4 @@
-"""Word alignments from attention, and their error rate."""
+"""Word alignments from attention weights, and the alignment error rate."""
 
 from __future__ import annotations
 
@@ -12,118 +12,122 @@ import numpy as np
 from seq2seq.data.line_splitting import SPACELESS, main_language
 
 Span = tuple[int, int]
-"""Characters of a line, (begin, end)."""
+"""Character offsets in a line, (begin, end)."""
 Link = tuple[int, int]
 """Indices of a source word and a target word, from 0."""
 
 Step = Literal["reads", "writes"]
 Rule = Literal["target", "mutual"]
 
-# Relative difference up to which weights count as equal, because of rounding.
-TIE = 1e-5
+# Weights whose relative difference is at most this count as equal, because sums of floats are rounded.
+TIE_TOLERANCE = 1e-5
 
 
 def word_spans(text: str, language: str) -> list[Span]:
-    """Return the spans of a line's words, separated by white space; single characters in a language without spaces."""
+    """Return the spans of the words of a line: separated by white space, or every character in a language without
+    spaces."""
     word = r"\S" if main_language(language) in SPACELESS else r"\S+"
     return [match.span() for match in re.finditer(word, text)]
 
 
-def words_of_pieces(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndarray:
-    """Return which pieces overlap which words, (pieces, words) bool.
+def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndarray:
+    """Return which pieces belong to which words, (pieces, words) bool.
 
-    A piece of several words belongs to each of them; a piece of none (white space, all bytes of a character but the
-    last) belongs to the words of the next piece.
+    A piece that overlaps several words belongs to all of them. A piece that overlaps no word (white space, or a byte
+    of a multi-byte character other than its last byte) belongs to the words of the next piece.
     """
-    shares = np.zeros((len(pieces), len(words)), bool)
-    following = np.zeros(len(words), bool)
-    for number in reversed(range(len(pieces))):
-        begin, end = pieces[number]
-        shares[number] = [begin < word_end and word_begin < end for word_begin, word_end in words]
-        if not shares[number].any():
-            shares[number] = following
-        following = shares[number]
-    return shares
+    overlap = np.zeros((len(pieces), len(words)), bool)
+    next_piece = np.zeros(len(words), bool)
+    for index in reversed(range(len(pieces))):
+        begin, end = pieces[index]
+        overlap[index] = [begin < word_end and word_begin < end for word_begin, word_end in words]
+        if not overlap[index].any():
+            overlap[index] = next_piece
+        next_piece = overlap[index]
+    return overlap
 
 
-def word_weights(weights: np.ndarray, of_source: np.ndarray, of_target: np.ndarray) -> np.ndarray:
-    """Return attention between words: summed over the pieces of a source word, averaged over those of a target word.
+def word_weights(weights: np.ndarray, source_overlap: np.ndarray, target_overlap: np.ndarray) -> np.ndarray:
+    """Return the attention between words: summed over the pieces of a source word, averaged over the pieces of a
+    target word.
 
     Args:
         weights: (target pieces, source pieces + 1), with `</s>` in the last column.
-        of_source, of_target: (pieces, words), from `words_of_pieces`.
+        source_overlap, target_overlap: (pieces, words), from `piece_word_overlap`.
     Returns:
         (target words, source words + 1), with `</s>` in the last column.
     """
-    to_source = np.zeros((weights.shape[1], of_source.shape[1] + 1))
-    to_source[:-1, :-1] = of_source
-    to_source[-1, -1] = 1
-    pieces = np.maximum(of_target.sum(0), 1)                                    # number for each target word
-    return (of_target.T @ weights @ to_source) / pieces[:, None]
+    source_with_end = np.zeros((weights.shape[1], source_overlap.shape[1] + 1))
+    source_with_end[:-1, :-1] = source_overlap
+    source_with_end[-1, -1] = 1
+    pieces = np.maximum(target_overlap.sum(0), 1)                               # number of pieces of each target word
+    return (target_overlap.T @ weights @ source_with_end) / pieces[:, None]
 
 
-def links_of(weights: np.ndarray, rule: Rule) -> set[Link]:
+def extract_links(weights: np.ndarray, rule: Rule) -> set[Link]:
     """Return the links between words with the highest attention weights.
 
     Args:
         weights: (target words, source words + 1), with `</s>` in the last column; a target word that attends most to
             `</s>` has no link.
-        rule: "target": link each target word to its strongest source word. "mutual": keep only the links that are also
-            the strongest of their source word (fewer links of higher precision).
+        rule: "target": link each target word to the source word with the highest weight. "mutual": of these links,
+            keep only the ones that also have the highest weight of their source word (fewer links, higher precision).
     """
-    linked = _strongest(weights, axis=1)[:, :-1]
+    linked = _is_maximum(weights, axis=1)[:, :-1]
     if rule == "mutual":
-        linked = linked & _strongest(weights[:, :-1], axis=0)
+        linked = linked & _is_maximum(weights[:, :-1], axis=0)
     return {(int(source), int(target)) for target, source in zip(*linked.nonzero(), strict=True)}
 
 
-def _strongest(weights: np.ndarray, axis: int) -> np.ndarray:
-    most = weights.max(axis, keepdims=True, initial=0)
-    return (weights >= most * (1 - TIE)) & (weights > 0)
+def _is_maximum(weights: np.ndarray, axis: int) -> np.ndarray:
+    """Return which weights equal the maximum along an axis; weights of 0 never do."""
+    maximum = weights.max(axis, keepdims=True, initial=0)
+    return (weights >= maximum * (1 - TIE_TOLERANCE)) & (weights > 0)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Gold alignment of a pair (Och and Ney 2003, section 5): sure links, and possible links, which include them."""
+    """Gold alignment of a sentence pair (Och and Ney 2003, section 5). `possible` includes the sure links."""
 
     sure: frozenset[Link]
     possible: frozenset[Link]
 
 
-def alignment_error_rate(found: Iterable[Set[Link]], references: Iterable[Reference]) -> float:
-    """Return the alignment error rate over all pairs together: 0 is best, 1 is worst.
+def alignment_error_rate(alignments: Iterable[Set[Link]], references: Iterable[Reference]) -> float:
+    """Return the alignment error rate, with the counts of links summed over all pairs: 0 is best, 1 is worst.
 
     Och and Ney 2003 (A Systematic Comparison of Various Statistical Alignment Models, Computational Linguistics 29),
-    section 5: 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with links A found, S sure and P possible.
+    section 5: 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with A the links to evaluate, S the sure and P the possible ones.
 
     Raises:
-        ValueError: the numbers of alignments and references differ, or none of them has a link.
+        ValueError: the numbers of alignments and references differ, or there is neither a link to evaluate nor a sure
+            link.
     """
     agreed = total = 0
-    for links, reference in zip(found, references, strict=True):
+    for links, reference in zip(alignments, references, strict=True):
         agreed += len(links & reference.sure) + len(links & (reference.possible | reference.sure))
         total += len(links) + len(reference.sure)
     if not total:
-        raise ValueError("neither a found nor a sure link in any pair: their error rate is undefined")
+        raise ValueError("the alignments have no link and the references no sure link: the error rate is undefined")
     return 1 - agreed / total
 
 
 def format_links(links: Iterable[Link]) -> str:
-    """Format links in Pharaoh format: `0-0 1-2`, source-target."""
+    """Format links as `source-target` pairs in Pharaoh format: `0-0 1-2`."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 def parse_reference(line: str) -> Reference:
-    """Read `0-0 1?2`: links in Pharaoh format, those that are only possible with a question mark.
+    """Parse a line such as `0-0 1?2`: sure links in Pharaoh format, possible links with a question mark.
 
     Raises:
         ValueError: the line has another format.
     """
     sure, possible = set(), set()
-    for written in line.split():
-        match = re.fullmatch(r"(\d+)([-?])(\d+)", written)
+    for token in line.split():
+        match = re.fullmatch(r"(\d+)([-?])(\d+)", token)
         if not match:
-            raise ValueError(f"{written!r} is no link; write 0-2, or 0?2 for one that is only possible")
+            raise ValueError(f"{token!r} is not a link; write 0-2 for a sure link, 0?2 for a possible one")
         link = int(match[1]), int(match[3])
         possible.add(link)
         if match[2] == "-":

@@ -1,4 +1,4 @@
-"""A page that shows what a model attends to: one file, which asks the network for nothing."""
+"""Attention maps as a web page: one HTML file that loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.analysis.attention_maps import Choice, SeenPair, Sentence
+from seq2seq.analysis.attention_maps import AttentionMapSelection, PairAttention, TokenizedLine
 from seq2seq.analysis.token_labels import COLUMNS, END, NAMES, ROWS, START, labels
 
-# Weights are stored in so many steps up to the largest.
-STEPS = 65535
+# Weights are stored as 16-bit integers; this value stands for the largest weight.
+MAX_STORED_WEIGHT = 65535
 
 
-def page(pair: SeenPair, languages: tuple[str, str], model: str, own: bool, first: Choice) -> str:
-    """The page as HTML.
+def page(pair: PairAttention, languages: tuple[str, str], model: str, translated: bool,
+         first: AttentionMapSelection) -> str:
+    """Return the page as HTML.
 
     Args:
-        languages: codes of source and target, by which a browser chooses its fonts. A pair without source text is
-            that of a language model.
-        model: what the page calls the model.
-        own: whether the target is the model's own translation.
-        first: what is shown when the page opens.
+        pair: texts and maps; the source text of a language model is empty, and the page then shows only the target.
+        languages: codes of source and target, which the browser uses to choose fonts.
+        model: name of the model in the heading.
+        translated: True if the target is a translation by the model, False if the user supplied it.
+        first: the maps that are shown when the page opens.
     """
     values = {
         "sides": {"source": _side(pair.source, languages[0]), "target": _side(pair.target, languages[1])},
@@ -42,28 +43,29 @@ def page(pair: SeenPair, languages: tuple[str, str], model: str, own: bool, firs
         "target": html.escape(pair.target.text),
         "source_language": html.escape(languages[0]),
         "target_language": html.escape(languages[1]),
-        "whose": "translated by the model" if own else "as given",
+        "origin": "translated by the model" if translated else "supplied by the user",
         "hidden": "" if pair.source.text else " hidden",
         "data": _json(values),
     }
     template = files("seq2seq.analysis").joinpath("attention_page.html").read_text(encoding="utf-8")
-    # In one pass, so that nothing in a text is taken for a field.
+    # A single pass: a text that contains {{data}} must not be replaced in turn.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
 
 
-def _side(sentence: Sentence, language: str) -> dict[str, Any]:
-    pieces = [{**asdict(label), "span": span} for label, span in zip(labels(sentence), sentence.spans, strict=True)]
-    return {"language": language, "text": sentence.text, "pieces": pieces}
+def _side(line: TokenizedLine, language: str) -> dict[str, Any]:
+    pieces = [{**asdict(label), "span": span} for label, span in zip(labels(line), line.spans, strict=True)]
+    return {"language": language, "text": line.text, "pieces": pieces}
 
 
 def _encoded(maps: np.ndarray) -> dict[str, Any]:
-    # Weights that no softmax makes may be larger than 1.
-    largest = max(1.0, float(maps.max()))
-    steps = (maps / largest * STEPS).round().astype("<u2")
-    return {"largest": largest, "weights": base64.b64encode(steps.tobytes()).decode()}
+    """Return the weights as Base64 of little-endian 16-bit integers, and the weight that the largest integer means."""
+    largest = max(1.0, float(maps.max()))                                       # above 1 if attention uses ReLU
+    stored = (maps / largest * MAX_STORED_WEIGHT).round().astype("<u2")
+    return {"largest": largest, "weights": base64.b64encode(stored.tobytes()).decode()}
 
 
 def _json(values: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it ends the element or a line of the script."""
+    """Return JSON for a script element, with `<`, `>`, `&` and Unicode line separators escaped, so that no text can end
+    the element or a line of the script."""
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)

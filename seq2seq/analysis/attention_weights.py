@@ -1,7 +1,7 @@
 """Attention weights of a model, for inspection.
 
-Models do not return attention weights. Forward hooks record the arguments of each attention module and compute its
-weights from the same arguments.
+A model's forward pass does not return attention weights. Forward hooks on its attention modules compute them from the
+arguments of each call.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
 class AttentionMaps:
     """Attention weights by layer, each (sentences, heads, queries, keys), zero in padding.
 
-    A list is empty if the model has no such attention or it was not requested. encoder: source over source. decoder:
-    target over the target before it. cross: target over source. Query i of the target is the step that reads token i of
-    `target_input` and predicts token i of `target_output`.
+    A list is empty if the model has no attention of this kind or it was not requested. encoder: source queries and
+    keys. decoder: target queries and keys, causal. cross: target queries, source keys. Query i of the target is the
+    step whose input is token i of `target_input` and which predicts token i of `target_output`.
     """
 
     encoder: list[Tensor]
@@ -40,41 +40,41 @@ class AttentionMaps:
 
 @torch.no_grad()
 def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS) -> AttentionMaps:
-    """Run `model` once over `batch` with teacher forcing and return its attention weights. kinds: those to return."""
+    """Run `model` once over `batch` with teacher forcing and return its attention weights of the given kinds."""
     encoder: list[Tensor] = []
     decoder: list[Tensor] = []
     cross: list[Tensor] = []
-    positions: list[Tensor] = []                                                # of a recurrent model, one at a time
+    recurrent_steps: list[Tensor] = []                          # cross-attention of a recurrent model, step by step
 
-    def ask_self(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def record_self(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         kind: Kind = "decoder" if keywords["causal"] else "encoder"
         if kind in kinds:
             (decoder if kind == "decoder" else encoder).append(module.weights_of(*arguments, **keywords))
 
-    def ask_cross(module: Any, arguments: tuple[Any, ...]) -> None:
+    def record_cross(module: Any, arguments: tuple[Any, ...]) -> None:
         cross.append(module.weights_of(*arguments))
 
-    def keep_position(module: Any, arguments: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        positions.append(output[1])
+    def record_step(module: Any, arguments: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        recurrent_steps.append(output[1])
 
     with ExitStack() as hooks:
         for module in cast(nn.Module, model).modules():
             if isinstance(module, SelfAttention):
-                hooks.callback(module.register_forward_pre_hook(ask_self, with_kwargs=True).remove)
+                hooks.callback(module.register_forward_pre_hook(record_self, with_kwargs=True).remove)
             elif isinstance(module, CrossAttention) and "cross" in kinds:
-                hooks.callback(module.register_forward_pre_hook(ask_cross).remove)
+                hooks.callback(module.register_forward_pre_hook(record_cross).remove)
             elif isinstance(module, SourceAttention) and "cross" in kinds:
-                hooks.callback(module.register_forward_hook(keep_position).remove)
+                hooks.callback(module.register_forward_hook(record_step).remove)
         model(batch)
-    if positions:
+    if recurrent_steps:
         targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)
         _, order = plan_active_rows(targets)
         order = torch.arange(len(targets), device=batch.source.device) if order is None else order
-        whole = [weights.new_zeros(len(targets), *weights.shape[1:]).index_copy(0, order[: len(weights)], weights)
-                 for weights in positions]
-        cross.append(torch.cat(whole, 2))
+        padded = [weights.new_zeros(len(targets), *weights.shape[1:]).index_copy(0, order[: len(weights)], weights)
+                  for weights in recurrent_steps]                               # a step omits finished sentences
+        cross.append(torch.cat(padded, 2))
     source, target = (
-        Sentences.from_offsets(offsets, longest).token_mask[:, None, :, None]         # True = a query
+        Sentences.from_offsets(offsets, longest).token_mask[:, None, :, None]   # True = a token
         for offsets, longest in ((batch.source_offsets, batch.longest_source),
                                  (batch.target_offsets, batch.longest_target)))
     return AttentionMaps([weights * source for weights in encoder], [weights * target for weights in decoder],

@@ -1,7 +1,7 @@
-"""Fonts for matplotlib that have every character of a text.
+"""Choose fonts for matplotlib that have every character of a text.
 
-matplotlib knows fonts by the list in its cache, which it makes once: fonts installed later are not in it, and deleted
-ones still are.
+matplotlib lists the installed fonts once, in a cache file. Fonts that were installed later are missing from this list,
+and fonts that were deleted later are still in it.
 """
 
 from __future__ import annotations
@@ -14,76 +14,78 @@ from typing import Any
 
 from seq2seq import console
 
-OWN = "DejaVu Sans"
+DEFAULT_FONT = "DejaVu Sans"
 """The font that comes with matplotlib."""
-# Which of several fonts that have the same characters in the forms of different countries.
-FACES = {"zh": ("SC", "CN", "TC", "TW", "HK"), "ja": ("JP",), "ko": ("KR",)}
+# Chinese, Japanese and Korean share characters but draw them differently. Fonts for one of these countries have its
+# code as a word of their name.
+COUNTRY_CODES = {"zh": ("SC", "CN", "TC", "TW", "HK"), "ja": ("JP",), "ko": ("KR",)}
 
 
 def families_for(text: str, languages: Iterable[str]) -> list[str]:
-    """Font families that have all characters of a text between them, matplotlib's own first.
+    """Return font families that together have all characters of a text, matplotlib's default font first.
 
-    Where the fonts of matplotlib's cache lack characters, fonts that are installed but not in the cache are added to
-    it. Warns of characters that no font has.
+    If the fonts in matplotlib's list lack characters, fonts that are installed but missing from the list are added to
+    it. Warns about characters that no font has.
 
     Args:
-        languages: codes; where fonts differ by country, those of these languages come first.
+        languages: codes; fonts for the countries of these languages are preferred.
     """
-    wanted = [face for language in languages for face in FACES.get(language[:2], ())]
+    countries = [country for language in languages for country in COUNTRY_CODES.get(language[:2], ())]
     families: list[str] = []
-    lacking = {ord(character) for character in text if not character.isspace()}
-    with _quiet():
-        lacking = _cover(lacking, [OWN], families)
-        if lacking:
-            lacking = _cover(lacking, _known_families(wanted), families)
-        if lacking and _add_new_fonts():
-            lacking = _cover(lacking, _known_families(wanted), families)
-    if lacking:
-        console.warn(f"no installed font has {' '.join(map(chr, sorted(lacking)))}: the picture shows frames instead. "
+    missing = {ord(character) for character in text if not character.isspace()}
+    with _without_font_log():
+        missing = _cover(missing, [DEFAULT_FONT], families)
+        if missing:
+            missing = _cover(missing, _listed_families(countries), families)
+        if missing and _add_new_fonts():
+            missing = _cover(missing, _listed_families(countries), families)
+    if missing:
+        console.warn(f"no installed font has {' '.join(map(chr, sorted(missing)))}: the picture shows frames instead. "
                      "Install a font that has them, such as fonts-noto-cjk for Chinese, Japanese and Korean.")
-    return families or [OWN]
+    return families or [DEFAULT_FONT]
 
 
-def _cover(lacking: set[int], candidates: Iterable[str], families: list[str]) -> set[int]:
-    """Append to `families` the candidates that have characters of `lacking`; return the characters left."""
+def _cover(missing: set[int], candidates: Iterable[str], families: list[str]) -> set[int]:
+    """Append to `families` the candidates that have some of the missing characters; return those still missing."""
     for family in candidates:
-        if not lacking:
+        if not missing:
             break
-        found = lacking & _characters(family)
-        if found:
+        covered = missing & _characters(family)
+        if covered:
             families.append(family)
-            lacking = lacking - found
-    return lacking
+            missing = missing - covered
+    return missing
 
 
 def _characters(family: str) -> set[int]:
-    """Characters of the file that matplotlib draws a family with: a family may have several, and a file may be gone."""
+    """Return the characters of the font file that matplotlib chooses for a family; none if it cannot be read."""
     from matplotlib import font_manager
 
     try:
         path = font_manager.findfont(font_manager.FontProperties(family=[family]), fallback_to_default=False,
                                      rebuild_if_missing=False)
         return set(font_manager.get_font(path).get_charmap())
-    except (ValueError, OSError, RuntimeError):                                 # deleted, damaged, of another kind
+    except (ValueError, OSError, RuntimeError):                                 # deleted, damaged or not a font file
         return set()
 
 
-def _known_families(wanted: list[str]) -> list[str]:
-    """Families of matplotlib's list, the most fitting first; wanted: words of their names, such as JP."""
+def _listed_families(countries: list[str]) -> list[str]:
+    """Return the families in matplotlib's list: upright fonts of normal weight first, of these sans-serif ones first,
+    then by the order of `countries`."""
     from matplotlib import font_manager
 
     def order(font: Any) -> tuple[bool, bool, int, str]:
-        face = next((number for number, face in enumerate(wanted) if face in font.name.split()), len(wanted))
+        rank = next((rank for rank, code in enumerate(countries) if code in font.name.split()), len(countries))
         return font.style != "normal" or font.weight not in (400, "normal", "regular"), "Sans" not in font.name, \
-            face, font.name
+            rank, font.name
 
-    # matplotlib's last resort has a frame for every character.
+    # The Last Resort font has a frame for every character, so it would hide that no font has the character.
     fonts = [font for font in font_manager.fontManager.ttflist if not font.name.startswith("Last Resort")]
     return list(dict.fromkeys(font.name for font in sorted(fonts, key=order)))
 
 
 def _add_new_fonts() -> bool:
-    """Add installed fonts that matplotlib's list lacks, to the list and to its cache on disk; True if there are any."""
+    """Add newly installed fonts to matplotlib's list and its cache file; return True if there are any."""
     import matplotlib
     from matplotlib import font_manager
 
@@ -94,18 +96,18 @@ def _add_new_fonts() -> bool:
     for path in new:
         try:
             manager.addfont(path)
-        except (OSError, RuntimeError, ValueError):                             # damaged, or not scalable
+        except (OSError, RuntimeError, ValueError):                             # damaged, or a bitmap font
             continue
     if added := len({str(font.fname) for font in manager.ttflist} - known):
         cache = Path(matplotlib.get_cachedir(), f"fontlist-v{manager.__version__}.json")
         font_manager.json_dump(manager, cache)
-        console.say(f"matplotlib's list of fonts was out of date; new in it: {added:,}")
+        console.print_message(f"fonts added to matplotlib's font list: {added:,}")
     return bool(added)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep matplotlib's notes on fonts out of the terminal while the block runs; what matters is said here."""
+def _without_font_log() -> Iterator[None]:
+    """Suppress matplotlib's warnings about fonts while the block runs; `families_for` gives its own."""
     logger = logging.getLogger("matplotlib.font_manager")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Labels of pieces beside a heat map, and their names for screen readers."""
+"""Labels for the rows and columns of attention maps, and their names for screen readers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from seq2seq.analysis.attention_maps import SeenPair, Sentence
+from seq2seq.analysis.attention_maps import PairAttention, TokenizedLine
 from seq2seq.analysis.attention_weights import Kind
 
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")                                         # sentencepiece's byte-fallback pieces
 SPACE = "▁"
 
 
 @dataclass(frozen=True)
 class Label:
-    """One row or column of a map. text: as it is shown. name: in words. kind: how it is set."""
+    """Label of one row or column. text: shown. name: for screen readers. kind: decides the style."""
 
     text: str
     name: str
@@ -25,38 +25,37 @@ class Label:
 START = Label("<s>", "start of the sentence", "special")
 END = Label("</s>", "end of the sentence", "special")
 
-# What the rows and the columns of a map are: the side that they come from, and the part that they play.
+# The text (source or target) that the rows and columns of a map belong to, and the role of each of their pieces.
 ROWS: dict[Kind, tuple[str, str]] = {
-    "cross": ("target", "written"), "encoder": ("source", "asking"), "decoder": ("target", "written")}
+    "cross": ("target", "predicted"), "encoder": ("source", "attending"), "decoder": ("target", "predicted")}
 COLUMNS: dict[Kind, tuple[str, str]] = {
-    "cross": ("source", "attended to"), "encoder": ("source", "attended to"), "decoder": ("target", "read before")}
+    "cross": ("source", "attended to"), "encoder": ("source", "attended to"), "decoder": ("target", "attended to")}
 NAMES: dict[Kind, str] = {
     "cross": "Cross-attention", "encoder": "Encoder self-attention", "decoder": "Decoder self-attention"}
 
 
-def labels(sentence: Sentence) -> list[Label]:
-    """A label for each piece of a sentence; `</s>` is not among them.
+def labels(line: TokenizedLine) -> list[Label]:
+    """Return a label for each piece of a line, without `</s>`.
 
-    A byte is shown by its number, or as the character that it is alone.
+    The text of a byte piece is its hexadecimal value, or the character if it is a single visible byte.
     """
-    found = []
-    for number, piece in enumerate(sentence.pieces):
+    result = []
+    for index, piece in enumerate(line.pieces):
         byte = BYTE.fullmatch(piece)
         if byte:
-            # Only the last byte of a character knows where it stands.
-            ends = (span for span in sentence.spans[number:] if span[0] < span[1])
-            character = sentence.text[slice(*next(ends, (0, 0)))]
-            seen = character.isprintable() and bool(character.strip())
-            name = f"byte {byte[1]}{f' of {character}' if seen else ''}"
-            found.append(Label(character if seen and character.isascii() else byte[1], name, "byte"))
+            # The span of a character belongs to its last byte; the spans of the other bytes are empty.
+            spans = (span for span in line.spans[index:] if span[0] < span[1])
+            character = line.text[slice(*next(spans, (0, 0)))]
+            visible = character.isprintable() and bool(character.strip())
+            name = f"byte {byte[1]}{f' of {character}' if visible else ''}"
+            result.append(Label(character if visible and character.isascii() else byte[1], name, "byte"))
         else:
-            spoken = piece.replace(SPACE, " ").strip()
-            found.append(Label(piece, spoken or "space"))
-    return found
+            result.append(Label(piece, piece.replace(SPACE, " ").strip() or "space"))
+    return result
 
 
-def rows_and_columns(pair: SeenPair, kind: Kind) -> tuple[list[Label], list[Label]]:
-    """The labels of a map's queries and of its keys."""
+def rows_and_columns(pair: PairAttention, kind: Kind) -> tuple[list[Label], list[Label]]:
+    """Return the labels of a map's rows (queries) and columns (keys)."""
     source, target = labels(pair.source), labels(pair.target)
     rows = [*(source if ROWS[kind][0] == "source" else target), END]
     columns = [START, *target] if kind == "decoder" else [*source, END]

@@ -1,4 +1,4 @@
-"""All that would stop a training in its first minutes, found by the functions that stop it there."""
+"""Problems that would stop a training in its first minutes, found by calling the functions that would raise."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from seq2seq.model.load_model import weights_to_start_from
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import list_checkpoints
 from seq2seq.storage.locks import require_lockable
-from seq2seq.storage.run_directory import may_go_on
+from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.validation import Validation, require_text
 
 
-def look_at_run(recipe: Recipe, run: Path, report: Report) -> tuple[Recipe, bool]:
-    """Find what is wrong with the directory of the run.
+def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Recipe, bool]:
+    """Check that the run directory is writable, not locked, and was not trained with another recipe.
 
     Returns:
-        The recipe to train with there; and True if the run's tokenizer, if it has one, would be used.
+        The recipe to train with in this directory; and True if a tokenizer of the run, if there is one, would be used.
     """
     try:
         require_lockable(run)
     except UserError as error:
         report.errors.append(str(error))
     try:
-        recipe, changes = may_go_on(recipe, run)
+        recipe, changes = compare_with_stored_recipe(recipe, run)
     except UserError as error:
         report.errors.append(str(error))
         return recipe, False
-    return recipe, all(change.prolongs for change in changes or ())
+    return recipe, all(change.may_change_on_resume for change in changes or ())
 
 
-def find_tokenizers(recipe: Recipe, run: Path, of_run: bool) -> tuple[Tokenizers | None, str | None]:
-    """The tokenizers that a training would have, or why it would have none. Nothing is written.
+def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
+    """Return the tokenizers that a training would use, or the error that would stop it. Writes nothing.
 
-    of_run: take those of the run if there are some.
+    use_run: load the tokenizers of the run if it has any.
     """
     directory = run / "tokenizer"
-    if of_run and directory.is_dir():
+    if use_run and directory.is_dir():
         try:
             return load_tokenizers(directory), None
         except (TokenizerError, CheckpointError) as error:
@@ -56,12 +56,12 @@ def find_tokenizers(recipe: Recipe, run: Path, of_run: bool) -> tuple[Tokenizers
         return None, str(error)
 
 
-def look_at_held_out(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -> None:
-    """Find what would stop a validation, or the tests at the end."""
+def check_held_out_sets(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -> None:
+    """Add the problems that would stop a validation, or the tests at the end of a training, to the report's errors."""
     sets = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
-    unread = {corpus.role for corpus in report.corpora if corpus.error}
+    unreadable = {corpus.role for corpus in report.corpora if corpus.error}
     for key, spec in sets.items():
-        if key in unread:
+        if key in unreadable:
             continue
         try:
             require_text(recipe, key, spec)
@@ -75,8 +75,8 @@ def look_at_held_out(recipe: Recipe, tokenizers: Tokenizers | None, report: Repo
         report.errors.append(str(error))
 
 
-def look_at_model(recipe: Recipe, tokenizers: Tokenizers, run: Path, report: Report) -> None:
-    """Find out whether the weights that the training is to start from fit the model."""
+def check_initial_weights(recipe: Recipe, tokenizers: Tokenizers, run: Path, report: Report) -> None:
+    """Check that the weights of `training.start_from` fit the model, unless the run already has checkpoints."""
     start = recipe.training.start_from
     if start is None or list_checkpoints(run):
         return

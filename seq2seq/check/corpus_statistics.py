@@ -1,4 +1,4 @@
-"""A corpus as it lies, before any cleaning: what kinds of lines it has, and a sample of it."""
+"""Statistics of a corpus before cleaning: counts of defective lines, and a random sample of its pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.check.report import CorpusReport, Finding
-from seq2seq.data.cleaning import SHORT
+from seq2seq.data.cleaning import SHORT_TEXT
 from seq2seq.data.corpus import Pair, byte_lines
 from seq2seq.data.line_splitting import main_language
 from seq2seq.data.number_agreement import number_agreement
@@ -18,83 +18,91 @@ from seq2seq.data.pair_quality import has_entities, is_damaged, is_tokenized
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Corpus, Languages
 
-STRETCH = 64
-"""Lines that are drawn and judged together: neighbours show whether one side has slipped."""
-MOST_STRETCHES = 320
-MOST_DECODED = 100
-"""Lines, of those that are no UTF-8, by which the encoding of a file is guessed."""
-# CP932 is Shift-JIS with its usual extension.
+BLOCK_LINES = 64
+"""Number of consecutive lines that are sampled and checked together. Neighbouring lines show a shift of one side."""
+MAX_BLOCKS = 320
+"""Maximum number of blocks in the sample."""
+MAX_DECODED_LINES = 100
+"""Maximum number of lines, all of them not UTF-8, from which the encoding of a file is guessed."""
+# CP932 is Microsoft's extension of Shift-JIS.
 ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949",), "el": ("CP1253",),
              "tr": ("CP1254",), "he": ("CP1255",), "th": ("CP874",),
              **dict.fromkeys(("ar", "fa", "ur"), ("CP1256",)), **dict.fromkeys(("et", "lt", "lv"), ("CP1257",)),
              **dict.fromkeys(("ru", "uk", "be", "bg", "mk", "sr"), ("CP1251",)),
              **dict.fromkeys(("cs", "hr", "hu", "pl", "ro", "sk", "sl"), ("CP1250",))}
-"""Encodings that text in a language was mostly kept in before UTF-8, likely ones first."""
+"""Most common encodings of each language before UTF-8, the most likely one first."""
 FREQUENT = frozenset("的是不了在有我他一人大这這个個们們中来來上国國和说說时時，。、のにはをたがで")
-"""Characters of nearly all Chinese or Japanese text. Most of it can be decoded in several encodings (nearly all Big5 as
-GB18030), but these appear in one."""
-RATIOS = (1.5, 2.0, 3.0, 4.0)
-CHARACTERS = (250, 500, 1000, 5000)
-AGREEMENTS = (0.5, 0.7, 1.0)
+"""Frequent characters of Chinese and Japanese. Most text can be decoded in several encodings (nearly all Big5 text as
+GB18030); the correct encoding is the one that yields the most of these characters."""
+# Values of three keys of data.cleaning for which the report counts the pairs that would be dropped.
+LENGTH_RATIOS = (1.5, 2.0, 3.0, 4.0)
+MAX_CHARACTERS = (250, 500, 1000, 5000)
+NUMBER_AGREEMENTS = (0.5, 0.7, 1.0)
 
-Stretch = list[Pair]
+Block = list[Pair]
+"""Consecutive pairs of a corpus, at most BLOCK_LINES."""
 
 
 class Sample:
-    """Stretches of consecutive pairs, drawn evenly from all corpora that are shown (Vitter 1985, algorithm R)."""
+    """Uniform random sample of the blocks of several corpora (reservoir sampling: Vitter 1985, algorithm R)."""
 
     def __init__(self, seed: int) -> None:
-        self.stretches: list[Stretch] = []
+        self.blocks: list[Block] = []
         self._seen, self._random = 0, random.Random(seed)
 
-    def watch(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
-        """The pairs as they are; stretches of them are drawn on the way."""
-        stretch: Stretch = []
+    def draw_from(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """Yield the pairs unchanged, and sample blocks of them."""
+        block: Block = []
         for pair in pairs:
-            stretch.append(pair)
+            block.append(pair)
             yield pair
-            if len(stretch) == STRETCH:
-                self._show(stretch)
-                stretch = []
-        if stretch:
-            self._show(stretch)
+            if len(block) == BLOCK_LINES:
+                self._add(block)
+                block = []
+        if block:
+            self._add(block)
 
-    def _show(self, stretch: Stretch) -> None:
+    def _add(self, block: Block) -> None:
         self._seen += 1
-        if len(self.stretches) < MOST_STRETCHES:
-            self.stretches.append(stretch)
-        elif (place := self._random.randrange(self._seen)) < MOST_STRETCHES:
-            self.stretches[place] = stretch
+        if len(self.blocks) < MAX_BLOCKS:
+            self.blocks.append(block)
+        elif (index := self._random.randrange(self._seen)) < MAX_BLOCKS:
+            self.blocks[index] = block
 
 
-def survey(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None:
-    """Read all pairs and count kinds of lines, and what limits would drop, into the report."""
+def scan_corpus(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None:
+    """Read all pairs; add to the report the lines of each kind, and the pairs that limits in data.cleaning would drop.
+
+    sides: 2 for pairs; 1 for the text of a language model.
+    """
     seen: set[bytes] = set()
     limits = {key: dict.fromkeys(map(str, values), 0) for key, values in (
-        ("max_characters", CHARACTERS), *((("max_length_ratio", RATIOS), ("min_number_agreement", AGREEMENTS))
-                                          if sides == 2 else ()))}
+        ("max_characters", MAX_CHARACTERS), *((("max_length_ratio", LENGTH_RATIOS),
+                                               ("min_number_agreement", NUMBER_AGREEMENTS)) if sides == 2 else ()))}
     for number, source, target in pairs:
         report.lines += 1
         texts = (source, target)[-sides:]
         lengths = [len(text.strip()) for text in texts]
-        for limit in CHARACTERS:
+        for limit in MAX_CHARACTERS:
             limits["max_characters"][str(limit)] += max(lengths) > limit
         for kind in _kinds(texts, lengths, seen):
             report.findings.setdefault(kind, Finding()).add(number)
         if sides == 2:
-            for ratio in RATIOS:
-                limits["max_length_ratio"][str(ratio)] += min(lengths) > SHORT and max(lengths) > ratio * min(lengths)
-            if not min(lengths):                                                # which is why the pair is dropped
+            for ratio in LENGTH_RATIOS:
+                limits["max_length_ratio"][str(ratio)] += (
+                    min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
+            if not min(lengths):                                                # already counted as empty
                 continue
             agreement = number_agreement(*texts)
-            for least in AGREEMENTS:
-                limits["min_number_agreement"][str(least)] += agreement < least
+            for minimum in NUMBER_AGREEMENTS:
+                limits["min_number_agreement"][str(minimum)] += agreement < minimum
             if agreement < 1:
                 report.findings.setdefault("numbers_differ", Finding()).add(number)
     report.limits = limits
 
 
 def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iterator[str]:
+    """Yield the kinds of a line, such as `empty` or `duplicate`. seen: receives the hash of the line."""
     if not min(lengths):
         yield "empty"
         return
@@ -108,45 +116,46 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
         yield "damaged"
     if any(map(has_entities, texts)):
         yield "html_entities"
-    if is_tokenized(texts[-1]):                                                 # the side that is scored
+    if is_tokenized(texts[-1]):                                                 # BLEU is computed on the target
         yield "tokenised_target"
 
 
 def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[str, dict[str, Any]]:
-    """Of each file of a corpus that cannot be read: its lines, and which of them are no UTF-8."""
+    """Return for each file of an unreadable corpus its number of lines, those that are not UTF-8, and its likely
+    encoding."""
     described: dict[str, dict[str, Any]] = {}
     for path in spec.paths:
-        lines, damaged, marks, first = 0, Finding(), False, b""
+        lines, damaged, is_utf16, undecoded = 0, Finding(), False, b""
         try:
             for lines, line in enumerate(byte_lines(directory / path, spec.max_line_bytes), start=1):
-                marks |= lines == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
+                is_utf16 |= lines == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
                 try:
                     line.decode()
                 except UnicodeDecodeError:
                     damaged.add(lines)
-                    if damaged.count <= MOST_DECODED:
-                        first += line
+                    if damaged.count <= MAX_DECODED_LINES:
+                        undecoded += line
         except CorpusError as error:
             described[str(path)] = {"error": str(error)}
             continue
-        seems = "UTF-16" if marks else "UTF-8"
-        if damaged.count and not marks:
-            # A table holds both sides, a text file one.
-            of_a_side = spec.form == "files"
-            sides = [language for language, file in ((languages.source, spec.source), (languages.target, spec.target))
-                     if language and not (of_a_side and str(file) != str(path))]
-            seems = likely_encoding(first, sides or [languages.target])
+        seems = "UTF-16" if is_utf16 else "UTF-8"
+        if damaged.count and not is_utf16:
+            # A table contains both languages, a text file one.
+            one_side = spec.form == "files"
+            codes = [language for language, file in ((languages.source, spec.source), (languages.target, spec.target))
+                     if language and not (one_side and str(file) != str(path))]
+            seems = likely_encoding(undecoded, codes or [languages.target])
         described[str(path)] = {"lines": lines, "not_utf8": damaged.count, "such_as": damaged.lines, "seems": seems}
     return described
 
 
 def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
-    """Name of the encoding that text in these languages, which is no UTF-8, is most likely in, as iconv knows it."""
+    """Return iconv's name of the most likely encoding of data that is text in these languages, but not UTF-8."""
     for encodings in filter(None, (ENCODINGS.get(main_language(language)) for language in languages)):
         decoded = {}
         for encoding in encodings:
             with contextlib.suppress(UnicodeDecodeError):
                 decoded[encoding] = data.decode(encoding)
-        if decoded:                                                             # of equally good ones the first
+        if decoded:                                                             # in case of a tie, the first one
             return max(decoded, key=lambda encoding: sum(map(FREQUENT.__contains__, decoded[encoding])))
     return "Latin-1 or Windows-1252"

@@ -1,4 +1,4 @@
-"""Computed cost of a training: vocabulary, parameters, memory, steps and disk."""
+"""Estimated cost of a training: vocabulary, parameters, memory, steps and disk space."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import numpy as np
 
 from seq2seq.check.report import Report
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, draw_steps
-from seq2seq.data.preparation import times_pairs_are_seen
+from seq2seq.data.preparation import pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
-# Even without memory, layers are built one by one: a number mistyped should not take hours to be refused.
-MOST_LAYERS = 1000
 
-
-def size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
-                    report: Report) -> None:
+def estimate_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
+                        report: Report) -> None:
+    """Add vocabulary sizes and numbers of different characters to the report. characters: those of each side."""
     section = recipe.tokenizer
     texts = {"both languages": set().union(*characters.values())} if section.joint and len(characters) > 1 else (
         characters)
@@ -31,30 +29,26 @@ def size_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: d
                          "joint": tokenizers.joint if tokenizers else section.joint,
                          "chosen": taken_from is None and section.vocab_size == "auto",
                          "trained": tokenizers is not None,
-                         "characters": {name: len(found) for name, found in texts.items()}}
+                         "characters": {name: len(different) for name, different in texts.items()}}
 
 
-def size_model(recipe: Recipe, report: Report) -> None:
-    """Parameters, memory and machine."""
+def estimate_model(recipe: Recipe, report: Report) -> None:
+    """Add the number of parameters, the memory for them, and the machine to the report."""
     import torch
 
     from seq2seq.devices import choose_device, choose_dtype, configure_process, describe
     from seq2seq.model import build_model
     from seq2seq.model.load_model import SkipInitialization
 
-    layers = max(recipe.model.encoder_layers, recipe.model.decoder_layers)
-    if layers > MOST_LAYERS:
-        report.errors.append(f"model: {layers:,} layers are more than any machine trains. Use fewer.")
-        return
     sizes = report.vocabulary["source_vocab_size"], report.vocabulary["vocab_size"]
-    if "auto" in sizes:                                                         # no text has shown yet what suits it
+    if "auto" in sizes:                                                         # without text, the size is not known
         return
     try:
-        with torch.device("meta"), SkipInitialization():                                   # shapes without memory
+        with torch.device("meta"), SkipInitialization():                                   # weights without storage
             model = build_model(recipe.model, *sizes)
-    except RuntimeError as error:                                               # the size of a matrix overflows
-        report.errors.append(f"model: it is too large for any machine ({str(error).splitlines()[0]}). "
-                             "Lower its widths.")
+    except RuntimeError as error:                                               # number of elements overflows
+        report.errors.append(f"model: the network is too large for any machine ({str(error).splitlines()[0]}). "
+                             "Lower model.d_model, model.feed_forward or tokenizer.vocab_size.")
         return
     parameters = sum(parameter.numel() for parameter in model.parameters())
     embeddings = sum(parameter.numel() for name, parameter in model.named_parameters()
@@ -72,55 +66,59 @@ def size_model(recipe: Recipe, report: Report) -> None:
         report.errors.append(f"training.precision: {error}")
         dtype = torch.float32
     report.machine["precision"] = "bf16" if dtype == torch.bfloat16 else "fp32"
-    # Weights, gradients and Adam's two means in fp32; the mean of weights; weights and gradients that compute in bf16.
+    # fp32 weights, gradients and Adam's two moments take 16 bytes, the exponential moving average 4, and bf16 copies of
+    # weights and gradients 2 each.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if dtype != torch.float32 else 0)
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
 
 
-def size_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np.ndarray]]], report: Report) -> None:
-    """Tokens and optimizer steps of an epoch.
+def estimate_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np.ndarray]]], report: Report) -> None:
+    """Add the numbers of tokens and optimizer steps of an epoch to the report.
 
     Args:
-        lengths: of each corpus of `data.train`, by side, the pieces of its pairs in any number of arrays.
+        lengths: for each corpus of `data.train` and each side, arrays of the pairs' lengths in pieces.
     Raises:
-        CorpusError: no pair is left, or the weights allow no epoch.
+        CorpusError: no pair is left, or the corpus weights make an epoch empty or too long.
     """
     section, sides = recipe.training, recipe.data.valid.sides
     pairs = [sum(map(len, corpus[sides[-1]])) for corpus in lengths]
     if not sum(pairs):
-        raise CorpusError("train: no pair is left: all have more pieces than data.cleaning.max_pieces allows.")
-    seen = times_pairs_are_seen(recipe, np.repeat(np.arange(len(pairs)), pairs))
-    of_sides = [np.concatenate([block for corpus in lengths for block in corpus[side]]) for side in sides]
-    tokens = {side: round(float(found.sum() if seen is None else found @ seen))
-              for side, found in zip(sides, of_sides, strict=True)}
-    corpus = EncodedCorpus(_lengths_alone(of_sides[0]), _lengths_alone(of_sides[-1]), seen)
+        raise CorpusError("train: no pair is left, because all have more pieces than data.cleaning.max_pieces. Raise "
+                          "that limit, or split the lines into sentences.")
+    seen = pair_repetitions(recipe, np.repeat(np.arange(len(pairs)), pairs))
+    side_lengths = [np.concatenate([chunk for corpus in lengths for chunk in corpus[side]]) for side in sides]
+    tokens = {side: round(float(values.sum() if seen is None else values @ seen))
+              for side, values in zip(sides, side_lengths, strict=True)}
+    corpus = EncodedCorpus(_side_without_ids(side_lengths[0]), _side_without_ids(side_lengths[-1]), seen)
     steps = sum(1 for _ in draw_steps(corpus, section.batch_tokens, recipe.seed, 0))
     report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
                        "max_steps": section.max_steps, "epochs": section.max_steps / max(1, steps)}
 
 
-def _lengths_alone(lengths: np.ndarray) -> EncodedSide:
-    """Sentences of which only the lengths are known."""
+def _side_without_ids(lengths: np.ndarray) -> EncodedSide:
+    """Return an encoded side that has sentence lengths but no token ids, which is enough to plan batches."""
     return EncodedSide(np.zeros(0, np.uint16), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
 
-def size_disk(recipe: Recipe, run: Path, report: Report) -> None:
-    """Fill in the disk space that a run needs, and the free space."""
+def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
+    """Add the disk space that a run needs, and the free disk space, to the report."""
     if not report.model:
         return
     section = recipe.training
     kept = max(section.keep_checkpoints, section.average.count if section.average.kind != "none" else 0)
-    # Weights and Adam's two means, perhaps the mean of weights; one more while it is written; the best bundle.
+    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. One more is being written.
     checkpoints = (kept + 1) * (12 + (4 if section.ema_decay else 0)) * report.model["parameters"]
     tokens = sum(side.tokens for corpus in report.corpora if corpus.role == "train" for side in corpus.sides.values())
     pairs = sum(corpus.pairs for corpus in report.corpora if corpus.role == "train")
     width = 2 if report.vocabulary["vocab_size"] <= 2**16 else 4
-    epochs = 3 if recipe.tokenizer.subword_sampling else 1                      # this one, the next, and as it is cut
+    # Subword sampling stores the ids of the current and the next epoch in addition to those without sampling.
+    epochs = 3 if recipe.tokenizer.subword_sampling else 1
     needed = checkpoints + 2 * report.model["bytes_of_bundle"] + epochs * (width * tokens + 32 * pairs)
-    place = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    report.disk = {"needed": needed, "free": free, "place": str(place)}
+    directory = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
+    free = shutil.disk_usage(directory).free
+    report.disk = {"needed": needed, "free": free, "place": str(directory)}
     if needed > free:
-        report.warnings.append(f"the run needs about {needed / 1e9:,.1f} GB, {place} has {free / 1e9:,.1f} GB. Make "
-                               "room, lower training.keep_checkpoints, or choose another --run-dir.")
+        report.warnings.append(f"the run needs about {needed / 1e9:,.1f} GB of disk space, and {directory} has "
+                               f"{free / 1e9:,.1f} GB free. Free some space, lower training.keep_checkpoints, or "
+                               "choose another --run-dir.")

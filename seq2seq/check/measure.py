@@ -1,4 +1,4 @@
-"""Measured cost of a training, on a few of its own steps. Leaves nothing on disk."""
+"""Measurement of a training's speed and memory on a few steps. Leaves nothing on disk."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 PAIRS = 50_000
-"""Read from each corpus: enough for batches as the training will have them."""
+"""Maximum number of pairs to read from each corpus; enough for batches of realistic shapes."""
 STEPS = 30
-"""The last third counts: kernels are generated and memory is taken in the first 15 (Multi30k's small model in bf16 on
-two cores: 0.7 s a step at first, then 0.4 s)."""
+"""Number of steps to run. Only the last third is reported, because the first 15 also generate kernels and allocate
+memory (0.7 s instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores)."""
 SECONDS = 20.0
-"""No step is begun after so long."""
+"""Time in seconds after which no further step is started."""
 
 
 def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
-    """Train a few steps in a directory of their own; adds to the report's measured values, or to its errors.
+    """Train a few steps in a temporary directory; add their speed and peak memory, or an error, to the report.
 
-    The time is the median of the steps that count. Validation is not in it.
+    The reported time per step is the median of the last third of the steps. It does not include validation.
     """
     import torch
 
@@ -38,9 +38,9 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
 
     free = free_memory(choose_device(recipe.training.device))
     if free is not None and report.model["bytes_in_training"] > free:
-        report.warnings.append(f"weights, gradients and optimizer take {report.model['bytes_in_training'] / 1e9:,.1f} "
-                               f"GB, and {free / 1e9:,.1f} GB of memory are free: no step was tried. Free some, or "
-                               "lower the sizes of the model.")
+        report.warnings.append(f"weights, gradients and optimizer need {report.model['bytes_in_training'] / 1e9:,.1f} "
+                               f"GB, and {free / 1e9:,.1f} GB of memory are free, so no step was run. Free some "
+                               "memory, or choose a smaller model.")
         return
     configure_process(recipe.training.threads)
     seconds: list[float] = []
@@ -51,17 +51,17 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
             (run / "tokenizer").mkdir()
             tokenizers.save(run / "tokenizer")
             training = Training(_shortened(recipe), run)
-            if training.sampled:                                                # before the directory goes
+            if training.sampled:                                                # close it before its files are deleted
                 stack.callback(training.sampled.close)
             cuda = training.device.type == "cuda"
-            console.say(f"measuring {STEPS} steps")
-            for parts in islice(training._steps(), STEPS):
+            console.print_message(f"measuring {STEPS} steps")
+            for micro_batches in islice(training._steps(), STEPS):
                 before = dict(training.state.window)
-                began = time.perf_counter()
-                training._step(parts)
+                start = time.perf_counter()
+                training._step(micro_batches)
                 if cuda:
                     torch.cuda.synchronize(training.device)
-                seconds.append(time.perf_counter() - began)
+                seconds.append(time.perf_counter() - start)
                 tokens.append(sum(training.state.window.get(key, 0) - before.get(key, 0)
                                   for key in ("source_tokens", "target_tokens")))
                 if sum(seconds) > SECONDS:
@@ -71,19 +71,20 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
         report.errors.append(str(error))
         return
     count = max(1, len(seconds) // 3)
-    each = median(seconds[-count:])
-    report.measured = {"steps": count, "seconds_a_step": each, "tokens_a_second": sum(tokens[-count:]) / count / each,
-                       "hours": each * recipe.training.max_steps / 3600, "peak_bytes": peak}
+    step_seconds = median(seconds[-count:])
+    report.measured = {"steps": count, "seconds_a_step": step_seconds,
+                       "tokens_a_second": sum(tokens[-count:]) / count / step_seconds,
+                       "hours": step_seconds * recipe.training.max_steps / 3600, "peak_bytes": peak}
 
 
 def _shortened(recipe: Recipe) -> Recipe:
-    """The recipe with less text, and with enough steps."""
+    """Return the recipe with at most PAIRS pairs of each training corpus, and at least STEPS steps."""
     train = tuple(spec.model_copy(update={"limit": min(spec.limit or PAIRS, PAIRS)}) for spec in recipe.data.train)
     training = recipe.training.model_copy(update={"max_steps": max(STEPS, recipe.training.max_steps)})
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train}), "training": training})
 
 
 def _peak_of_process() -> int:
-    """The most memory that this process has held, in bytes."""
+    """Return the peak resident memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

@@ -1,4 +1,4 @@
-"""Detection of misaligned pairs and of wrong languages, learned from the corpora themselves."""
+"""Detection of misaligned pairs and of wrong languages by models that are trained on a sample of the corpora."""
 
 from __future__ import annotations
 
@@ -7,46 +7,53 @@ from itertools import pairwise
 
 import numpy as np
 
-from seq2seq.check.corpus_statistics import STRETCH, Stretch
-from seq2seq.check.report import Finding, Judgement, Slip
+from seq2seq.check.corpus_statistics import BLOCK_LINES, Block
+from seq2seq.check.report import Finding, LineShift, PairReport
 from seq2seq.data.corpus import Pair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
-from seq2seq.data.misalignment import Dictionary
+from seq2seq.data.misalignment import TranslationTable
 from seq2seq.errors import UserError
 from seq2seq.recipe import Languages
 
-LEAST_STRETCHES = 8
-"""Fewer do not show which words keep company."""
-HARDLY = -5.0
-"""Nats of evidence below which a pair is suspected. Of Multi30k's pairs 0.1 % lie below it, of shuffled ones 90 %."""
-LEAST_APART = 3.0
-"""Nats by which translations and random pairs must differ in the middle, for anything to be said of the corpus."""
-MOST_JUDGED = 100_000
-LEAST_OF_SLIP = 60.0
-"""Nats by which the neighbours' translations must fit better, over all lines of a slip."""
-RECOGNISED = 300
-"""Pairs that lingua sees: some seconds."""
+MIN_BLOCKS = 8
+"""Minimum number of sampled blocks. Fewer have too few co-occurring words to train a table; no pair is checked."""
+SUSPECT_THRESHOLD = -5.0
+"""Score in nats below which a pair is reported as suspect. In Multi30k, 0.1 % of the pairs score below it, and 90 % of
+shuffled pairs."""
+MIN_MEDIAN_DIFFERENCE = 3.0
+"""Minimum difference in nats between the median score of the sampled pairs and the median score of random pairs. Below
+it, alignment is not checked."""
+MAX_CHECKED_PAIRS = 100_000
+"""Approximate maximum number of pairs to check in a corpus."""
+MIN_SHIFT_GAIN = 60.0
+"""Minimum sum, in nats, of the scores that a run of lines gains when one side is shifted by a line. Below it, no shift
+is reported."""
+MAX_LANGUAGE_ID_PAIRS = 300
+"""Maximum number of pairs per corpus whose language lingua identifies, which takes a few seconds."""
 
 
-class Judge:
-    """Judges corpora by dictionaries and n-grams that a sample of them has taught."""
+class CorpusChecker:
+    """Checks the pairs of corpora with dictionaries and character n-grams that are trained on a sample of them.
 
-    def __init__(self, stretches: Sequence[Stretch], languages: Languages) -> None:
-        """Learn. Two dictionaries, of which each judges what the other has seen."""
-        # A sample of many lines is cut short by Dictionary: what is left should not be the beginning of the corpus.
-        self._stretches = [stretches[place] for place in np.random.default_rng(1).permutation(len(stretches))]
-        self._slip_of_all = 0
-        self._learn(0)
-        if not self.can_tell:
-            # Nothing fits if one side has slipped from its first line on; then the neighbours do.
-            for by in (1, -1):
-                self._learn(by)
-                if self.can_tell:
+    fault: reason why lingua cannot be used; None if it can be, or is not installed.
+    """
+
+    def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
+        """Train on sampled blocks. Of two translation tables, each scores the pairs that it was not trained on."""
+        # Shuffled, because TranslationTable uses only the first pairs of a large sample, and these should not all come
+        # from the beginning of the corpus.
+        self._blocks = [blocks[index] for index in np.random.default_rng(1).permutation(len(blocks))]
+        self._train(shift=0)
+        if not self.is_discriminative:
+            # If one side is shifted from the first line on, only the shifted pairs are translations.
+            for shift in (1, -1):
+                self._train(shift)
+                if self.is_discriminative:
                     break
             else:
-                self._learn(0)
-        sound = [pair[1:] for stretch in self._stretches for pair in stretch if pair[1].strip() and pair[2].strip()]
-        self._sides = SideLanguages(sound[:10_000]) if len(stretches) >= LEAST_STRETCHES else None
+                self._train(shift=0)
+        texts = [pair[1:] for block in self._blocks for pair in block if pair[1].strip() and pair[2].strip()]
+        self._sides = SideLanguages(texts[:10_000]) if len(blocks) >= MIN_BLOCKS else None
         self._detector: LanguageDetector | None = None
         self.fault: str | None = None
         if is_installed():
@@ -55,88 +62,93 @@ class Judge:
             except UserError as error:
                 self.fault = str(error)
 
-    def _learn(self, by: int) -> None:
+    def _train(self, shift: int) -> None:
+        """Train a table on each fold of the shifted pairs, and score sampled pairs and random pairs."""
         folds: list[list[tuple[str, str]]] = [[], []]
-        for stretch in self._stretches:
-            folds[_fold(stretch[0][0])] += _moved(stretch, by)
-        self._slip_of_all = by
-        self._dictionaries = [Dictionary(fold) for fold in folds]
-        fitting, random = [np.zeros(0)], [np.zeros(0)]
-        for stretch, other in pairwise(self._stretches[:64]):
-            dictionary = self._dictionaries[1 - _fold(stretch[0][0])]
-            fitting.append(dictionary.evidence(_moved(stretch, by)))
-            random.append(dictionary.evidence([(first[1], second[2]) for first, second in
-                                               zip(stretch, other, strict=False)]))
-        self._fitting, self._random = np.concatenate(fitting), np.concatenate(random)
+        for block in self._blocks:
+            folds[_fold(block[0][0])] += _shift(block, shift)
+        self._tables = [TranslationTable(fold) for fold in folds]
+        pair_scores, random_scores = [np.zeros(0)], [np.zeros(0)]
+        for block, other in pairwise(self._blocks[:64]):
+            table = self._tables[1 - _fold(block[0][0])]
+            pair_scores.append(table.evidence(_shift(block, shift)))
+            random_scores.append(table.evidence([(first[1], second[2]) for first, second in
+                                                      zip(block, other, strict=False)]))
+        self._pair_scores, self._random_scores = np.concatenate(pair_scores), np.concatenate(random_scores)
 
     @property
-    def can_tell(self) -> bool:
-        """True if the scores of true pairs differ enough from those of random pairs."""
-        return bool(len(self._stretches) >= LEAST_STRETCHES and
-                    np.median(self._fitting) > np.median(self._random) + LEAST_APART and np.median(self._fitting) > 0)
+    def is_discriminative(self) -> bool:
+        """True if the scores of the sampled pairs differ enough from the scores of random pairs."""
+        if len(self._blocks) < MIN_BLOCKS:
+            return False
+        median, random_median = np.median(self._pair_scores), np.median(self._random_scores)
+        return bool(median > random_median + MIN_MEDIAN_DIFFERENCE and median > 0)
 
-    def judge(self, pairs: Iterable[Pair], count: int) -> Judgement:
-        """Judge a corpus of `count` pairs; of a long one, every so many stretches."""
-        judgement = Judgement()
-        if self._sides is None:
-            return judgement
-        every = -(-count // MOST_JUDGED)
-        slips = {by: _Best() for by in (1, -1)}
-        recognise_every = max(1, count // every // RECOGNISED)                  # of the judged pairs, not of all
-        for number, stretch in enumerate(_stretches(pairs)):
-            if number % every:
+    def check(self, pairs: Iterable[Pair], count: int) -> PairReport:
+        """Check a corpus of `count` pairs; in a long corpus, only every n-th block."""
+        report = PairReport()
+        if self._sides is None or not count:
+            return report
+        block_interval = -(-count // MAX_CHECKED_PAIRS)
+        runs = {shift: _BestRun() for shift in (1, -1)}
+        language_id_interval = max(1, count // block_interval // MAX_LANGUAGE_ID_PAIRS)     # counted in checked pairs
+        for index, block in enumerate(_blocks(pairs)):
+            if index % block_interval:
                 continue
-            for judged, (line, source, target) in enumerate(stretch, start=judgement.pairs + 1):
+            for checked, (line, source, target) in enumerate(block, start=report.pairs + 1):
                 if side := self._sides.wrong(source, target):
-                    judgement.wrong_side.setdefault(side, Finding()).add(line)
-                if self._detector and judged % recognise_every == 0 and judgement.recognised < RECOGNISED:
-                    judgement.recognised += 1
+                    report.wrong_side.setdefault(side, Finding()).add(line)
+                if (self._detector and checked % language_id_interval == 0
+                        and report.recognised < MAX_LANGUAGE_ID_PAIRS):
+                    report.recognised += 1
                     if side := self._detector.wrong(source, target):
-                        judgement.wrong_language.setdefault(side, Finding()).add(line)
-            judgement.pairs += len(stretch)
-            if self.can_tell:
-                self._judge_stretch(stretch, judgement, slips)
-        if self.can_tell and judgement.pairs:
-            # Of random pairs not all look like it: as many more are misaligned as those that do.
-            recall = max(float((self._random < HARDLY).mean()), 0.5)
-            judgement.misaligned = min(judgement.suspects.count / judgement.pairs / recall, 1.0)
-            by, best = max(slips.items(), key=lambda item: item[1].gain)
-            if best.gain >= LEAST_OF_SLIP:
-                judgement.slip = Slip(best.first, best.last, by)
-        return judgement
+                        report.wrong_language.setdefault(side, Finding()).add(line)
+            report.pairs += len(block)
+            if self.is_discriminative:
+                self._check_alignment(block, report, runs)
+        if self.is_discriminative and report.pairs:
+            # The threshold catches only this share of random pairs; dividing by it estimates all misaligned pairs.
+            recall = max(float((self._random_scores < SUSPECT_THRESHOLD).mean()), 0.5)
+            report.misaligned = min(report.suspects.count / report.pairs / recall, 1.0)
+            shift, run = max(runs.items(), key=lambda item: item[1].gain)
+            if run.gain >= MIN_SHIFT_GAIN:
+                report.slip = LineShift(run.first, run.last, shift)
+        return report
 
-    def _judge_stretch(self, stretch: Stretch, judgement: Judgement, slips: dict[int, _Best]) -> None:
-        dictionary = self._dictionaries[1 - _fold(stretch[0][0])]
-        here = dictionary.evidence([pair[1:] for pair in stretch])
-        for place in np.flatnonzero(here < HARDLY).tolist():
-            line, source, target = stretch[place]
-            if source.strip() and target.strip():                               # an empty side is found without judging
-                judgement.suspects.add(line)
-        for by, best in slips.items():
-            # Only where several lines in a row do not fit can their neighbours fit better.
-            if best.open or (here < 0).sum() >= 3:
-                moved = dictionary.evidence(_moved(stretch, by))
-                first = max(0, -by)
-                own = here[first : first + len(moved)]
-                for place, gain in enumerate((moved - own).tolist(), start=first):
-                    best.add(stretch[place][0], gain)
+    def _check_alignment(self, block: Block, report: PairReport, runs: dict[int, _BestRun]) -> None:
+        """Add the suspects of a block to the report, and the gains of shifted lines to `runs`."""
+        table = self._tables[1 - _fold(block[0][0])]
+        scores = table.evidence([pair[1:] for pair in block])
+        for index in np.flatnonzero(scores < SUSPECT_THRESHOLD).tolist():
+            line, source, target = block[index]
+            if source.strip() and target.strip():                               # empty sides are counted elsewhere
+                report.suspects.add(line)
+        for shift, run in runs.items():
+            # Shifted pairs are scored only where a run is open or at least three pairs look wrong, which saves time.
+            if run.is_open or (scores < 0).sum() >= 3:
+                shifted_scores = table.evidence(_shift(block, shift))
+                first = max(0, -shift)
+                gains = shifted_scores - scores[first : first + len(shifted_scores)]
+                for index, gain in enumerate(gains.tolist(), start=first):
+                    run.add(block[index][0], gain)
             else:
-                best.close()
+                run.close()
 
 
-class _Best:
-    """The stretch of lines with the largest sum of gains (Kadane's algorithm), in one pass."""
+class _BestRun:
+    """Run of lines with the largest sum of gains, found in one pass (Kadane's algorithm)."""
 
     def __init__(self) -> None:
         self.gain, self.first, self.last = 0.0, 0, 0
         self._sum, self._first = 0.0, 0
 
     @property
-    def open(self) -> bool:
-        """True if a stretch has begun that the next line may prolong."""
+    def is_open(self) -> bool:
+        """True if the next line can extend the current run."""
         return self._sum > 0
 
     def add(self, line: int, gain: float) -> None:
+        """Extend the current run by a line, or start a new run if its sum is not positive."""
         if self._sum <= 0:
             self._sum, self._first = 0.0, line
         self._sum += gain
@@ -144,25 +156,28 @@ class _Best:
             self.gain, self.first, self.last = self._sum, self._first, line
 
     def close(self) -> None:
+        """End the current run."""
         self._sum = 0.0
 
 
 def _fold(line: int) -> int:
-    return (line - 1) // STRETCH % 2
+    """Return the fold, 0 or 1, of the block that contains this line number."""
+    return (line - 1) // BLOCK_LINES % 2
 
 
-def _moved(stretch: Stretch, by: int) -> list[tuple[str, str]]:
-    """Each source with the target that stands `by` lines later, as far as both are in the stretch."""
-    sources, targets = stretch[max(0, -by) :], stretch[max(0, by) :]
+def _shift(block: Block, shift: int) -> list[tuple[str, str]]:
+    """Pair each source with the target `shift` lines later, where the block contains both."""
+    sources, targets = block[max(0, -shift) :], block[max(0, shift) :]
     return [(source[1], target[2]) for source, target in zip(sources, targets, strict=False)]
 
 
-def _stretches(pairs: Iterable[Pair]) -> Iterator[Stretch]:
-    stretch: Stretch = []
+def _blocks(pairs: Iterable[Pair]) -> Iterator[Block]:
+    """Yield the pairs in blocks of BLOCK_LINES; the last block can be shorter."""
+    block: Block = []
     for pair in pairs:
-        stretch.append(pair)
-        if len(stretch) == STRETCH:
-            yield stretch
-            stretch = []
-    if stretch:
-        yield stretch
+        block.append(pair)
+        if len(block) == BLOCK_LINES:
+            yield block
+            block = []
+    if block:
+        yield block

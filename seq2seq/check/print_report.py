@@ -1,4 +1,4 @@
-"""The report of `check` for a person."""
+"""Output of the report of `check` as text."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seq2seq.check.report import PERCENTILES, CorpusReport, Finding, Report
-from seq2seq.console import printable
+from seq2seq.console import escape_control_characters
 
 
 def show_report(report: Report) -> None:
-    """Print the report on standard output, for a person."""
+    """Print the report as text on standard output."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     out = Console(highlight=False)
     if not out.is_terminal:
-        out = Console(highlight=False, width=120)                               # a file has no width to keep to
+        out = Console(highlight=False, width=120)                               # a file has no terminal width
 
-    # Text from files stands in brackets at times; rich would take those for markup.
+    # rich would parse brackets in file names or text as markup.
     def plain(text: str) -> str:
-        return printable(text).replace("[", r"\[")
+        return escape_control_characters(text).replace("[", r"\[")
 
+    # The first `left` columns are aligned to the left.
     def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
         table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns))
         for number, column in enumerate(columns):
@@ -32,60 +33,64 @@ def show_report(report: Report) -> None:
         out.print(table)
 
     read = [corpus for corpus in report.corpora if not corpus.error]
-    print_table(f"Corpora of {report.name}: length of a line, by percentile (100 is the longest)",
+    print_table(f"Corpora of {report.name}: percentiles of line lengths (100 is the longest line)",
                 ["corpus", "side", "pairs", "characters 50", "95", "99", "100", "words 50", "95", "99", "100"],
                 [row for corpus in read for row in _length_rows(corpus)], left=2)
     training = [corpus for corpus in read if corpus.role == "train"]
-    dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.examples[reason]:,}"]
+    dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.first_dropped[reason]:,}"]
                for corpus in training for reason, count in corpus.counts.dropped.items() if count]
     if dropped:
-        print_table("Dropped from train", ["corpus", "reason", "pairs", "such as line"], dropped, left=2)
+        print_table("Pairs that cleaning drops from train", ["corpus", "reason", "pairs", "example line"], dropped,
+                    left=2)
     else:
         out.print("Cleaning drops nothing from train.")
-    found = [[f"{corpus.role} {corpus.label}", kind.replace("_", " "), f"{finding.count:,}",
-              f"{judged:,}", f"{finding.count / judged:.2%}", ", ".join(map(str, finding.lines))]
-             for corpus in read for kind, finding, judged in _findings(corpus) if finding.count]
-    if found:
-        columns = ["corpus", "kind", "lines", "of", "share", "such as line"]
-        print_table("Lines as they were read", columns, found, left=2)
+    findings = [[f"{corpus.role} {corpus.label}", kind.replace("_", " "), f"{finding.count:,}",
+                 f"{checked:,}", f"{finding.count / checked:.2%}", ", ".join(map(str, finding.lines))]
+                for corpus in read for kind, finding, checked in _findings(corpus) if finding.count]
+    if findings:
+        columns = ["corpus", "kind", "lines", "of", "share", "example lines"]
+        print_table("Conspicuous lines before cleaning", columns, findings, left=2)
     limits = [[corpus.label, key, ", ".join(f"{value}: {count:,}" for value, count in values.items())]
               for corpus in training for key, values in corpus.limits.items() if any(values.values())]
     if limits:
-        print_table("Pairs that a limit alone would drop", ["corpus", "data.cleaning", "limit: pairs"], limits, left=3)
+        print_table("Pairs that a limit in data.cleaning alone would drop", ["corpus", "key", "limit: pairs"], limits,
+                    left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
-            out.print(printable(f"{corpus.role} {corpus.label}: too little or too uneven text to say whether its lines "
-                                "translate each other"), markup=False, soft_wrap=True)
+            label = escape_control_characters(f"{corpus.role} {corpus.label}")
+            out.print(f"{label}: alignment was not checked, because train has too few lines, or its pairs score hardly "
+                      "better than random pairs", markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
-            out.print(printable(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False, soft_wrap=True)
-    compared = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
+            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False,
+                      soft_wrap=True)
+    overlaps = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
-    if training and compared:
-        what = f"{next(iter(training[0].sides))}s"
-        print_table(f"{what.capitalize()} that stand in train too", ["corpus", what, "in train", "such as line"],
-                    compared)
+    if training and overlaps:
+        plural = f"{next(iter(training[0].sides))}s"                            # sources, or texts
+        print_table(f"{plural.capitalize()} that also occur in train", ["corpus", plural, "in train", "example line"],
+                    overlaps)
     print_table("Cost", ["", ""], list(_cost(report)), left=2)
     for corpus in report.corpora:
         if corpus.error:
-            out.print(printable(f"not read: {corpus.role} {corpus.label}"), style="red", markup=False)
+            out.print(escape_control_characters(f"not read: {corpus.role} {corpus.label}"), style="red", markup=False)
     for warning in report.warnings:
-        out.print(printable(f"warning: {warning}"), style="yellow", markup=False, soft_wrap=True)
+        out.print(escape_control_characters(f"warning: {warning}"), style="yellow", markup=False, soft_wrap=True)
     if not report.warnings and not report.errors:
-        out.print("Nothing is wrong.")
+        out.print("No problems found.")
 
 
 def _findings(corpus: CorpusReport) -> Iterator[tuple[str, Finding, int]]:
-    """Kinds of lines, by reading them and by judging them, and of how many lines they were found among."""
+    """Yield (kind, finding, number of lines that were checked for this kind)."""
     for kind, finding in corpus.findings.items():
         yield kind, finding, corpus.lines
-    if judgement := corpus.judgement:
-        yield "hardly_a_translation", judgement.suspects, judgement.pairs
-        for side, finding in judgement.wrong_side.items():
-            yield f"{side} like other side", finding, judgement.pairs
-        for side, finding in judgement.wrong_language.items():
-            yield f"{side} in another language", finding, judgement.recognised
+    if checks := corpus.judgement:
+        yield "hardly_a_translation", checks.suspects, checks.pairs
+        for side, finding in checks.wrong_side.items():
+            yield f"{side} like other side", finding, checks.pairs
+        for side, finding in checks.wrong_language.items():
+            yield f"{side} in another language", finding, checks.recognised
 
 
 def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:
@@ -97,46 +102,46 @@ def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:
 
 
 def _cost(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield the expected cost of a training as (name, text)."""
+    """Yield the estimated cost of a training as (name, text)."""
     vocabulary, model, training, machine = report.vocabulary, report.model, report.training, report.machine
     characters = ", ".join(f"{count:,} in {name}" for name, count in vocabulary["characters"].items())
     kind = "whole words" if vocabulary["type"] == "words" else f"subwords, {vocabulary['type']}"
-    yield "vocabulary", f"{_vocabulary_sizes(vocabulary)} ({kind}); different characters: {characters}"
+    yield "vocabulary", f"{_vocabulary_sizes(vocabulary)} ({kind}); number of different characters: {characters}"
     for corpus in report.corpora:
         for side, lines in corpus.sides.items():
             if lines.characters_a_piece is not None and lines.unknown is not None:
-                words = "" if lines.pieces_a_word is None else f"{lines.pieces_a_word:.2f} pieces a word, "
-                yield "", (f"{corpus.role} {corpus.label}, {side}: {words}{lines.characters_a_piece:.2f} characters a "
-                           f"piece; {lines.unknown:.3%} of the pieces are bytes or unknown")
+                words = "" if lines.pieces_a_word is None else f"{lines.pieces_a_word:.2f} pieces per word, "
+                yield "", (f"{corpus.role} {corpus.label}, {side}: {words}{lines.characters_a_piece:.2f} characters "
+                           f"per piece; {lines.unknown:.3%} of the pieces are bytes or unknown")
     if not model:
         return
     yield "model", (f"{model['parameters']:,} parameters ({model['type']}), {model['of_embeddings']:,} of them in "
-                    f"embeddings; a bundle has {_size(model['bytes_of_bundle'])}")
-    yield "memory", (f"{_size(model['bytes_in_training'])} for weights, gradients and optimizer; the states between "
-                     "layers come on top and grow with training.batch_tokens")
+                    f"embeddings; a bundle takes {_size(model['bytes_of_bundle'])}")
+    yield "memory", (f"{_size(model['bytes_in_training'])} for weights, gradients and optimizer, plus activations, "
+                     "which grow with training.batch_tokens")
     if training:
         about = "" if report.tokens_are_exact else "about "
         sides = " and ".join(f"{training[key]:,} {side}" for side in ("source", "target", "text")
                              if (key := f"{side}_tokens") in training)
-        yield "tokens", f"{about}{sides} tokens an epoch"
-        yield "steps", (f"{about}{training['steps_per_epoch']:,} an epoch; {training['max_steps']:,} are "
+        yield "tokens", f"{about}{sides} tokens per epoch"
+        yield "steps", (f"{about}{training['steps_per_epoch']:,} per epoch; {training['max_steps']:,} steps are "
                         f"{about}{training['epochs']:,.1f} epochs")
     if measured := report.measured:
-        yield "time", (f"{_duration(measured['hours'])} without validation: {measured['seconds_a_step']:.3g} s a step "
-                       f"(median of {measured['steps']}), {measured['tokens_a_second']:,.0f} tokens a second of all "
-                       f"languages; the process held up to {_size(measured['peak_bytes'])}")
+        yield "time", (f"{_duration(measured['hours'])} without validation: {measured['seconds_a_step']:.3g} s per "
+                       f"step (median of {measured['steps']}), {measured['tokens_a_second']:,.0f} tokens per second on "
+                       f"all sides together; peak memory {_size(measured['peak_bytes'])}")
     elif training:
-        yield "time", "no step was tried"
+        yield "time", "not measured"
     if report.disk:
-        yield "disk", f"about {_size(report.disk['needed'])}; {_size(report.disk['free'])} are free"
-    yield "machine", f"{machine['device']} ({machine['processor']}), computing in {machine['precision']}"
+        yield "disk", f"about {_size(report.disk['needed'])} needed, {_size(report.disk['free'])} free"
+    yield "machine", f"{machine['device']} ({machine['processor']}), precision {machine['precision']}"
 
 
 def _vocabulary_sizes(vocabulary: Mapping[str, Any]) -> str:
     source, target = vocabulary["source_vocab_size"], vocabulary["vocab_size"]
     if target == "auto":
-        return "a size that suits the text, once there is text"
-    chosen = ", a size that suits the text" if vocabulary["chosen"] else ""
+        return "size not known until there is training text"
+    chosen = ", size derived from the text" if vocabulary["chosen"] else ""
     if vocabulary["joint"]:
         return f"{target:,} pieces, joint{chosen}"
     return f"{source:,} source and {target:,} target pieces, one vocabulary for each language{chosen}"

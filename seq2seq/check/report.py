@@ -1,4 +1,4 @@
-"""Results of `check`."""
+"""Data classes of the results of `check`. Their field names are the keys of the JSON report."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from seq2seq.data.corpus import Counts
 
 PERCENTILES = (50, 95, 99, 100)
 EXAMPLES = 5
+"""Maximum number of line numbers in a finding."""
 
 
 @dataclass
 class SideReport:
-    """One language of a corpus. characters, words: of a line, by percentile; 100 is the longest line."""
+    """Lengths of one side of a corpus. characters, words: line lengths by percentile; 100 is the longest line."""
 
     characters: dict[int, int] = field(default_factory=dict)
     words: dict[int, int] = field(default_factory=dict)
     tokens: int = 0
-    """Pieces of all lines, and an end for each."""
+    """Number of pieces in all lines, plus one `</s>` per line."""
     pieces_a_word: float | None = None
-    """None, too, in a language without spaces between words."""
+    """Mean number of pieces per word; None without a tokenizer, or in a language without spaces between words."""
     characters_a_piece: float | None = None
+    """Mean number of characters per piece; None without a tokenizer."""
     unknown: float | None = None
-    """Share of the pieces that are bytes of a character without a piece of its own, or unknown words."""
+    """Share of the pieces that are unknown words, or bytes of characters that are not in the vocabulary."""
 
 
 @dataclass
 class Finding:
-    """Lines of one kind. lines: the numbers of the first few."""
+    """Number of lines of one kind. lines: line numbers of the first EXAMPLES of them."""
 
     count: int = 0
     lines: list[int] = field(default_factory=list)
@@ -47,8 +49,11 @@ class Finding:
 
 
 @dataclass
-class Slip:
-    """A stretch of lines, first to last, whose targets stand `by` lines later than their sources; earlier below 0."""
+class LineShift:
+    """Run of lines in which each target is `by` lines below its source; a negative `by` means above.
+
+    first, last: numbers of the first and the last line.
+    """
 
     first: int
     last: int
@@ -56,18 +61,19 @@ class Slip:
 
 
 @dataclass
-class Judgement:
-    """Misalignment and wrong languages in a corpus. pairs: number of pairs judged.
+class PairReport:
+    """Misaligned pairs and wrong languages in a corpus. pairs: number of pairs that were checked.
 
-    misaligned: estimated share of all pairs. suspects: pairs that are hardly translations. wrong_side: text that looks
-    like the other side's language, by side. wrong_language: text in a wrong language by lingua, among `recognised`
-    pairs.
+    misaligned: estimated share of misaligned pairs; None if alignment was not checked. suspects: pairs that are
+    probably not translations. wrong_side: for each side, lines that look like the language of the other side.
+    recognised: number of pairs whose language lingua identified. wrong_language: for each side, lines of these pairs in
+    another language than the recipe says.
     """
 
     pairs: int = 0
     misaligned: float | None = None
     suspects: Finding = field(default_factory=Finding)
-    slip: Slip | None = None
+    slip: LineShift | None = None
     wrong_side: dict[str, Finding] = field(default_factory=dict)
     recognised: int = 0
     wrong_language: dict[str, Finding] = field(default_factory=dict)
@@ -75,34 +81,36 @@ class Judgement:
 
 @dataclass
 class CorpusReport:
-    """One corpus. role: train, valid or test.<name>. pairs: left after cleaning (of train; others are taken whole).
-    sides: source and target, or text alone."""
+    """Results for one corpus. role: train, valid or test.<name>. pairs: number of pairs after cleaning, which only
+    training corpora get. sides: reports of source and target, or of text."""
 
     role: str
     label: str
     pairs: int = 0
     counts: Counts = field(default_factory=Counts)
     findings: dict[str, Finding] = field(default_factory=dict)
-    """By kind, of all lines as they were read; what cleaning does with them is in `counts`."""
+    """Lines of each kind before cleaning; `counts` contains the lines that cleaning dropped."""
     limits: dict[str, dict[str, int]] = field(default_factory=dict)
-    """For each key of data.cleaning, and some values of it, how many pairs it alone would drop."""
-    judgement: Judgement | None = None
+    """Number of pairs that a key of data.cleaning alone would drop, by key and value of the key."""
+    judgement: PairReport | None = None
     sides: dict[str, SideReport] = field(default_factory=dict)
     weight: float = 1.0
     in_train: int | None = None
-    """Of valid and tests: lines whose source, or text, stands in train."""
+    """For validation and test corpora, number of lines whose source (or text) also occurs in the training text."""
     in_train_example: int | None = None
+    """Number of the first of these lines."""
     in_train_lines: list[int] = field(default_factory=list)
+    """Numbers of all of these lines."""
     error: str | None = None
     lines: int = 0
     """Number of lines read."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Lines and damage of each file, if text could not be read."""
+    """For a corpus that could not be read: number of lines, encoding and undecodable lines of each file."""
 
 
 @dataclass
 class Report:
-    """All results of `check`. errors prevent a training; warnings do not."""
+    """All results of `check`. errors: problems that would stop a training. warnings: other problems."""
 
     name: str
     corpora: list[CorpusReport]
@@ -117,18 +125,21 @@ class Report:
     errors: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """Return the report as JSON values."""
         return asdict(self)
 
 
 def percentiles(lengths: Counter[int]) -> dict[int, int]:
-    """For each of PERCENTILES the smallest length that so many percent of the lines do not exceed."""
+    """Return for each of PERCENTILES the smallest length that this percentage of the lines does not exceed.
+
+    lengths: number of lines by length.
+    """
     total, result = sum(lengths.values()), {}
     for percent in PERCENTILES if total else ():
-        left = math.ceil(total * percent / 100)
+        remaining = math.ceil(total * percent / 100)
         for length in sorted(lengths):
-            left -= lengths[length]
-            if left <= 0:
+            remaining -= lengths[length]
+            if remaining <= 0:
                 result[percent] = length
                 break
     return result

@@ -1,8 +1,9 @@
-"""The command line: one subcommand, one public call.
+"""The command line. Each module of this package is one subcommand.
 
-Exit codes: 0 done; 2 the user can mend it, and the message says how; 1 a defect of ours; 130 and 143 stopped by signal;
-141 the reader of our output has gone. Results go to standard output, everything else to standard error.
-What takes long to import (torch, sacreBLEU, the recipe's schema) is imported by the command that needs it.
+Exit codes: 0 success; 2 an error that the user can fix, with a message that says how; 1 a bug in seq2seq; 130 and 143
+stopped by SIGINT or SIGTERM; 141 the reader of standard output has closed it. Results go to standard output, everything
+else to standard error. Packages that are slow to import (torch, sacreBLEU, the recipe schema) are imported inside the
+commands that need them.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from seq2seq.errors import UserError
 from seq2seq.signals import Stopped
 from seq2seq.translation.text_io import OutputClosed
 
-# What no program can help: a full disk, a file or directory that may not be written.
-OUTSIDE_OUR_POWER = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
-# In the order of the help.
+# Errors of the file system that the user can fix: no space or quota left, no permission, a read-only file system.
+FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+# In the order in which the help lists them.
 COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average, import_, export,
             verify_resume)
 
@@ -46,8 +47,8 @@ app = typer.Typer(
     name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
     help="Train translation models from recipes, translate text, evaluate with BLEU.",
-    epilog="A first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate runs/NAME < TEXT\n\n"
-    "For commands and options on the Tab key: seq2seq --install-completion, then open a new shell.",
+    epilog="To train and use a first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate runs/NAME < "
+    "TEXT\n\nTo complete commands and options with the Tab key: seq2seq --install-completion, then open a new shell.",
 )
 
 
@@ -55,14 +56,14 @@ app = typer.Typer(
 def global_options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
-    """Options before any command."""
+    """Handle the options that come before the command."""
     if version:
         typer.echo(f"seq2seq {__version__}")
         raise typer.Exit
 
 
 def unwrapped(docstring: str) -> str:
-    """A docstring with one line for each paragraph: the width of the terminal decides where lines end."""
+    """Join the lines of each paragraph of a docstring, so that the terminal's width decides where lines break."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
 
 
@@ -74,13 +75,13 @@ for command in COMMANDS:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code. arguments: those of the process, if not given."""
+    """Run a command and return its exit code. arguments: command line; None: that of the process."""
     try:
         app(args=None if arguments is None else list(arguments), prog_name="seq2seq")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        print(console.printable(str(error)), file=sys.stderr)
+        print(console.escape_control_characters(str(error)), file=sys.stderr)
         return 2
     except Stopped as error:
         print(error, file=sys.stderr)
@@ -90,24 +91,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutputClosed:
         return 141
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in OUTSIDE_OUR_POWER:
-            print(console.printable(f"{error.filename or 'A file'}: {error.strerror}. Make room or check the "
-                                    "permissions, and run the same command again."), file=sys.stderr)
+        if isinstance(error, OSError) and error.errno in FILE_SYSTEM_ERRORS:
+            message = (f"{error.filename or 'A file'}: {error.strerror}. Free disk space or check the permissions, and "
+                       "run the same command again.")
+            print(console.escape_control_characters(message), file=sys.stderr)
             return 2
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            print(console.printable(f"{error.filename}: {error.strerror}. Choose a shorter name."), file=sys.stderr)
+            print(console.escape_control_characters(f"{error.filename}: {error.strerror}. Choose a shorter name."),
+                  file=sys.stderr)
             return 2
-        if _lacks_memory(error):
-            print(f"Memory does not suffice ({type(error).__name__}). What was saved is intact. Use a smaller model or "
-                  "smaller batches (training.batch_tokens, decoding.batch_tokens).", file=sys.stderr)
+        if _is_out_of_memory(error):
+            print(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model or smaller "
+                  "batches (training.batch_tokens, decoding.batch_tokens).", file=sys.stderr)
             return 2
         traceback.print_exc()
-        print("\nThis is a defect of seq2seq. Please report it with the lines above.", file=sys.stderr)
+        print("\nThis is a bug in seq2seq. Please report it with the lines above.", file=sys.stderr)
         return 1
     return 0
 
 
-def _lacks_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
     from seq2seq.devices import is_out_of_memory

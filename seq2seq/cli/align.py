@@ -25,8 +25,9 @@ from seq2seq.translation.text_io import blocks_of_pairs, reading, require_as_man
 if TYPE_CHECKING:
     from seq2seq.analysis.attention_maps import Alignment
 
-# Pairs aligned together: enough to sort them by length.
-ALIGNED_TOGETHER = 4096
+# Number of pairs that are read before they are sorted by length into batches. More pairs need more memory, and the
+# output then appears later.
+PAIRS_PER_BLOCK = 4096
 ATTENTION = "Attention"
 
 EXAMPLES = examples("seq2seq align model test.de test.en > test.align",
@@ -35,14 +36,14 @@ EXAMPLES = examples("seq2seq align model test.de test.en > test.align",
 
 
 class AlignmentStep(StrEnum):
-    """Steps of the decoder at which a target piece can be looked up."""
+    """Decoding steps whose attention can be used for a target piece."""
 
     writes = "writes"
     reads = "reads"
 
 
 class AlignmentRule(StrEnum):
-    """Rules by which links are chosen."""
+    """Rules that choose links from attention weights."""
 
     target = "target"
     mutual = "mutual"
@@ -54,59 +55,61 @@ def align(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="Its translation, line by line.",
                                            show_default=False)],
     layer: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Layer, from 1.", rich_help_panel=ATTENTION,
-        show_default="the one measured to align best, else the last")] = None,
+        metavar="N", min=1, help="Number of the decoder layer, counted from 1.", rich_help_panel=ATTENTION,
+        show_default="the best measured layer in the model's metadata, else the last")] = None,
     head: Annotated[str | None, typer.Option(
-        metavar="N|mean", help="Head, from 1, or the mean of a layer's heads.", rich_help_panel=ATTENTION,
-        show_default="likewise, else mean")] = None,
+        metavar="N|mean", help="Number of the attention head, counted from 1, or mean for the mean of all heads of the "
+        "layer.", rich_help_panel=ATTENTION, show_default="the best measured head, else mean")] = None,
     step: Annotated[AlignmentStep | None, typer.Option(
-        help="The attention of a target piece (subword). writes: that of the step which predicts it. reads: that of "
-        "the next step, whose input it is.",
-        rich_help_panel=ATTENTION, show_default="likewise, else writes")] = None,
+        help="Decoding step whose attention is used for a target piece (subword). writes: the step that predicts the "
+        "piece. reads: the next step, whose input the piece is.",
+        rich_help_panel=ATTENTION, show_default="the best measured step, else writes")] = None,
     rule: Annotated[AlignmentRule | None, typer.Option(
-        help="target: each target word with the source word it attends to most. mutual: of those links the ones that "
-        "are also the strongest of their source word, fewer and surer.", rich_help_panel=ATTENTION,
-        show_default="likewise, else target")] = None,
+        help="target: link each target word to the source word with the highest weight. mutual: keep only the links "
+        "that also have the highest weight of their source word (fewer links, higher precision).",
+        rich_help_panel=ATTENTION, show_default="the best measured rule, else target")] = None,
     format: Annotated[TextOrLines, typer.Option(
-        help="Links in Pharaoh format, or a JSON object with words and weights, for each pair.",
+        help="text: links in Pharaoh format. jsonl: a JSON object with words, links and weights for each pair.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
     device: Device = "auto",
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
 ) -> None:
-    """Align the words of given translations, by cross-attention: "0-0 1-2", source-target, a line for each pair.
+    """Align the words of given translations by cross-attention. Prints a line for each pair: "0-0 1-2", source-target.
 
-    Words are counted from 0 and parted by white space. In Chinese, Japanese, Thai, Lao, Khmer and Burmese, by the
-    languages of the model's recipe, every character counts as a word. A word that attends to nothing has no link.
+    Words are separated by white space and counted from 0. If the model's recipe names Chinese, Japanese, Thai, Lao,
+    Khmer or Burmese as a language, every character of that language's text is a word. A target word that attends most
+    to the end of the sentence, or to nothing, has no link.
     """
     require_model_first("align", model, source, target)
-    given = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,
-             "rule": rule and rule.value}
-    with reading(source) as sources, reading(target) as targets, writing(None) as written:
+    options = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,
+               "rule": rule and rule.value}
+    with reading(source) as sources, reading(target) as targets, writing(None) as output:
         require_as_many_lines(sources, targets)
         from seq2seq.analysis.alignment import format_links
         from seq2seq.analysis.attention_maps import align as align_pairs
 
         translator = load_translator(model, device, precision, threads)
-        chosen = {key: value for key, value in given.items() if value is not None}
-        aligner = replace(measured_aligner(model), **chosen)
-        console.say(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "
-                    f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
-        with bar("aligning", sources, written) as advance:
-            for block in blocks_of_pairs(sources, targets, ALIGNED_TOGETHER):
-                pairs = [(one.text.strip(), other.text.strip()) for one, other in block]
+        overrides = {key: value for key, value in options.items() if value is not None}
+        aligner = replace(measured_aligner(model), **overrides)
+        console.print_message(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "
+                              f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
+        with bar("aligning", sources, output) as advance:
+            for block in blocks_of_pairs(sources, targets, PAIRS_PER_BLOCK):
+                pairs = [(source_line.text.strip(), target_line.text.strip()) for source_line, target_line in block]
                 try:
                     alignments = align_pairs(translator, pairs, aligner, progress=advance)
                 except ValueError as error:
                     raise too_long(translator, block, sources, targets) from error
-                for (one, _), found in zip(block, alignments, strict=True):
+                for (source_line, _), alignment in zip(block, alignments, strict=True):
                     if format is TextOrLines.text:
-                        written.write(format_links(found.links) + "\n")
+                        output.write(format_links(alignment.links) + "\n")
                     else:
-                        written.write(json_line(_record(one.number, found)) + "\n")
+                        output.write(json_line(_record(source_line.number, alignment)) + "\n")
 
 
-def _record(line: int, found: Alignment) -> dict[str, Any]:
+def _record(line: int, alignment: Alignment) -> dict[str, Any]:
     links = [{"source": source, "target": target, "weight": round(weight, 6)}
-             for (source, target), weight in found.links.items()]
-    return {"line": line, "source_words": found.source_words, "target_words": found.target_words, "links": links}
+             for (source, target), weight in alignment.links.items()]
+    return {"line": line, "source_words": alignment.source_words, "target_words": alignment.target_words,
+            "links": links}

@@ -19,11 +19,13 @@ EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 3 --output model
 
 def average(
     models: Annotated[list[Path], typer.Argument(
-        metavar="RUN_OR_CHECKPOINTS", help="A run, or checkpoints of one run.", show_default=False)],
+        metavar="RUN_OR_CHECKPOINTS", help="A run, or several checkpoints of one run.", show_default=False)],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="DIR", help="The bundle that is made.", show_default=False)],
+        "--output", "-o", metavar="DIR", help="Directory to write the averaged model (a bundle) to.",
+        show_default=False)],
     last: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Of a run, only the newest N checkpoints.", show_default="all that it keeps")] = None,
+        metavar="N", min=1, help="Average only the newest N checkpoints of the run.",
+        show_default="all checkpoints in the run")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Average the weights of checkpoints into one model."""
@@ -31,6 +33,8 @@ def average(
     from seq2seq.storage.averaging import average_checkpoints
 
     steps = average_checkpoints(models, output, last)
-    fewer = f" (of the {last} asked for; training.keep_checkpoints keeps more)" if last and last > len(steps) else ""
-    console.say(f"averaged {len(steps)} checkpoints{fewer}, of the steps {', '.join(f'{step:,}' for step in steps)}; "
-                f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")
+    fewer = (f" (--last {last} was requested, but the run has no more; training.keep_checkpoints sets how many a run "
+             "keeps)") if last and last > len(steps) else ""
+    console.print_message(f"averaged {len(steps)} checkpoints{fewer}, saved at steps "
+                          f"{', '.join(f'{step:,}' for step in steps)}; "
+                          f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

@@ -29,21 +29,22 @@ def check(
     recipe: RecipeFile,
     settings: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="Where the run is to be kept; its tokenizer is used if it has one.",
+        metavar="DIR", help="Directory of the run. If it already has a tokenizer, that tokenizer is used.",
         show_default="runs/NAME")] = None,
     measure: Annotated[bool, typer.Option(
-        "--measure/--no-measure", help="Train a few steps, aside, and tell their time and memory.")] = True,
-    format: Annotated[TextOrJson, typer.Option(help="How to print the report.", rich_help_panel=FORMAT)] =
+        "--measure/--no-measure", help="Train a few steps in a temporary run to measure time and memory.")] = True,
+    format: Annotated[TextOrJson, typer.Option(help="Format of the report.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
     device: TrainingDevice = None,
     precision: TrainingPrecisionOption = None,
     threads: TrainingThreads = None,
 ) -> None:
-    """Say what is wrong with a recipe and its data, and what training will cost. Leaves nothing on disk."""
+    """Report problems in a recipe and its data, and estimate the time and memory of training. Leaves no files behind.
+    """
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
-    from seq2seq.check import inspect, show_report
+    from seq2seq.check import check_recipe, show_report
 
-    report = inspect(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
+    report = check_recipe(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
     if format is TextOrJson.json:
         print_json(report.to_dict())
     else:

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from seq2seq.analysis.attention_maps import Aligner
     from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import DecodingSection, Recipe
+    from seq2seq.translation.line_translator import LineTranslator
     from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -28,18 +30,87 @@ if TYPE_CHECKING:
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
     """Load a recipe with the overrides of `--set`.
 
-    training: keys of the `training` section that have options of their own; None: option not given.
+    training: values of flags for keys of the `training` section; None: the flag was not given.
     Raises:
-        UserError: one of these keys is given twice, or the recipe has mistakes.
+        UserError: a key is set by its flag and by `--set`, or the recipe has mistakes.
     """
     from seq2seq import recipe
 
-    given = {key: value for key, value in training.items() if value is not None}
+    flags = _require_set_once("training", training, settings or ())
+    from_flags = [f"training.{key}={json.dumps(value)}" for key, value in flags.items()]
+    return recipe.load_recipe(path, [*(settings or ()), *from_flags])
+
+
+def _require_set_once(section: str, flags: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Return the flags that were given, by key of the section; the value of others is None.
+
+    Raises:
+        UserError: a key is set by its flag and by `--set`.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
     for key in given:
-        if any(setting.partition("=")[0].strip() == f"training.{key}" for setting in settings or ()):
-            raise UserError(f"--{key} is short for --set training.{key}, which is given too. Leave one of both out.")
-    short = [f"training.{key}={json.dumps(value)}" for key, value in given.items()]
-    return recipe.load_recipe(path, [*(settings or ()), *short])
+        if any(setting.partition("=")[0].strip() == f"{section}.{key}" for setting in settings):
+            raise UserError(f"{_flag(key)} is short for --set {section}.{key}, which is also given. Remove one of "
+                            "them.")
+    return given
+
+
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class DecodingOverrides:
+    """Overrides of the `decoding` section of a model's recipe.
+
+    values: by key. names: flag or `--set` option that sets each key, for messages.
+    """
+
+    values: dict[str, Any]
+    names: dict[str, str]
+
+    @staticmethod
+    def read(settings: Sequence[str] | None, **flags: Any) -> DecodingOverrides:
+        """Return the overrides of a command line.
+
+        Args:
+            settings: KEY=VALUE of its `--set` options. flags: values of flags for keys of the section; None: not given.
+        Raises:
+            UserError: a key is set by its flag and by `--set`, or `--set` has mistakes.
+        """
+        settings = settings or ()
+        given = _require_set_once("decoding", flags, settings)
+        if not settings:
+            return DecodingOverrides(given, {key: _flag(key) for key in given})
+        from seq2seq import recipe
+
+        names = {setting.partition("=")[0].strip().removeprefix("decoding."): f"--set {setting}"
+                 for setting in settings}
+        return DecodingOverrides({**given, **recipe.read_decoding_overrides(settings)},
+                                 {**{key: _flag(key) for key in given}, **names})
+
+    def name(self, key: str) -> str:
+        """Return the name of a key that the user knows, such as `--beam-size` or `--set decoding.mbr=32`."""
+        return self.names.get(key, f"decoding.{key}")
+
+    def with_defaults(self, **values: Any) -> DecodingOverrides:
+        """Return the overrides with values for keys that they do not set."""
+        return DecodingOverrides({**values, **self.values}, self.names)
+
+    def section(self, translator: LineTranslator | TranslatorPool) -> DecodingSection:
+        """Return the `decoding` section of a model's recipe with the overrides.
+
+        Raises:
+            OptionError: an invalid value; names the option.
+        """
+        from seq2seq import recipe
+
+        return recipe.decoding_with(translator.decoding, self.values, self.name)
+
+    def refuse_without_effect(self, key: str, reason: str) -> None:
+        """Raise UserError if a key is set that has no effect for this reason."""
+        if key in self.values:
+            raise UserError(f"{self.name(key)} has no effect: {reason}")
 
 
 def default_run(recipe: Recipe) -> Path:
@@ -53,20 +124,20 @@ def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
     Raises:
         UserError: the path or one of its parents is a file.
     """
-    for place in (run, *run.absolute().parents):
-        if place.exists() and not place.is_dir():
-            raise UserError(f"{option} {run}: {place} is a file. Name a directory, or a new one; a run is kept in it.")
+    for path in (run, *run.absolute().parents):
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{option} {run}: {path} is a file. Name a directory, existing or new, for the run.")
     return run
 
 
 def require_code(option: str, language: str | None) -> None:
-    """Raises UserError if an option names a language otherwise than by its code; None: the option was not given."""
+    """Raise UserError if an option names a language, but not by its code. language: None: the option was not given."""
     if language is not None and (code := code_for(language)):
-        raise UserError(f"{option} {language}: this is no code of a language, such as {code}. Write the code.")
+        raise UserError(f"{option} {language}: expected the code of the language, {code}.")
 
 
 def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
-    """Raises UserError if a file stands where a command takes its model, and a model where it takes text."""
+    """Raise UserError if the model and a text were given in the wrong order."""
     if not model.is_file():
         return
     from seq2seq.storage.checkpoints import is_model
@@ -75,17 +146,17 @@ def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
         if text is not None and text.is_dir() and is_model(text):
             others = [model, *(other for other in texts if other not in (None, text))]
             order = shlex.join(map(str, ["seq2seq", command, text, *others]))
-            raise UserError(f"{model} is a file and {text} a model, but the model comes first: {order}")
+            raise UserError(f"{model} is a file and {text} is a model, but the model comes first: {order}")
 
 
 def require_no_bundle(output: Path, overwrite: bool) -> None:
-    """Raises UserError if there is a model where a command is to write one, unless --overwrite was given. What is no
-    bundle is never replaced, see `save_bundle`."""
+    """Raise UserError if the output is an existing bundle and --overwrite was not given. Other directories are
+    never replaced, see `save_bundle`."""
     from seq2seq.storage.directories import kind_of
 
     if not overwrite and kind_of(output) == "bundle":
-        raise UserError(f"{output} is a bundle already. It is left as it is; name a new directory, or add --overwrite "
-                        "to replace it.")
+        raise UserError(f"{output} is an existing bundle. Name a new directory, or add --overwrite to replace the "
+                        "bundle.")
 
 
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:
@@ -99,7 +170,7 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
     """Show a progress bar, unless it would interfere with lines that the user reads or types on the terminal.
 
-    before: number of lines already done.
+    before: number of lines that an earlier run has finished.
     """
     if lines.live or written.terminal:
         yield lambda amount: None
@@ -108,20 +179,8 @@ def bar(description: str, lines: Input, written: Output, before: int = 0) -> Ite
         yield advance
 
 
-def decoding_with(translator: Translator | TranslatorPool, given: Mapping[str, Any]) -> DecodingSection:
-    """Return the `decoding` section of a model's recipe with the overrides of the command line.
-
-    Raises:
-        OptionError: an invalid value; names the option.
-    """
-    from seq2seq import recipe
-
-    return recipe.decoding_with(translator.decoding, given,
-                                lambda key: f"--{key.replace('_', '-')} (or decoding in the recipe)")
-
-
 def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
-    """Parse an option whose value is a number from 1 or one of `words`; None if it was not given.
+    """Parse an option whose value is a number of at least 1 or one of `words`; return None if it was not given.
 
     Raises:
         UserError: the value is neither.
@@ -130,16 +189,16 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
         return value
     if value.isdecimal() and int(value) > 0:
         return int(value)
-    raise UserError(f"{option} {value}: say a number from 1{''.join(f', or {word}' for word in words)}.")
+    raise UserError(f"{option} {value}: expected a number of at least 1{''.join(f', or {word}' for word in words)}.")
 
 
 def measured_aligner(model: Path) -> Aligner:
-    """Return the alignment settings that were measured best for a model, or the default ones."""
+    """Return the alignment settings that were found best for a model, or the default settings."""
     from seq2seq.analysis.attention_maps import Aligner
     from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 
     bundle = resolve_model_path(model)
-    return Aligner.measured(bundle_metadata(bundle), f"the metadata of {bundle}")
+    return Aligner.from_metadata(bundle_metadata(bundle), f"the metadata of {bundle}")
 
 
 def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
@@ -147,15 +206,16 @@ def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs:
 
     inputs: source and target, or the text of a language model.
     """
-    most = translator.max_positions
+    max_tokens = translator.max_positions
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)[-len(inputs) :]
     for lines in block:
         for line, file, tokenizer in zip(lines, inputs, tokenizers, strict=True):
             pieces = len(tokenizer.encode([line.text])[0])
-            if pieces + 1 > most:
-                return CorpusError(f"{file.name}:{line.number}: {pieces:,} pieces; the model takes {most - 1:,}. "
-                                   f"Leave this {'pair' if len(inputs) > 1 else 'line'} out, or cut it into sentences.")
-    raise AssertionError("the model refused a line that it has room for")
+            if pieces + 1 > max_tokens:
+                return CorpusError(f"{file.name}:{line.number}: {pieces:,} pieces; the model accepts at most "
+                                   f"{max_tokens - 1:,}. Remove this {'pair' if len(inputs) > 1 else 'line'}, or split "
+                                   "it into sentences.")
+    raise AssertionError("the model refused a line that is not too long")
 
 
 def json_line(record: dict[str, Any]) -> str:

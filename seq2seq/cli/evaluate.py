@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import Recipe
 
+
 class Paired(StrEnum):
-    """Significance tests for the difference of two systems."""
+    """Significance tests for the difference between two systems."""
 
     bootstrap = "bootstrap"
     randomization = "randomization"
@@ -36,59 +37,62 @@ EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
 
 def evaluate(
     model: Annotated[Path | None, typer.Argument(
-        metavar="MODEL", help="A bundle, or a run (its best model). Without files its recipe's test sets are used.",
+        metavar="MODEL", help="A bundle, or a run (its best model). Evaluated on the test sets of its recipe unless "
+        "files are given.",
         show_default=False)] = None,
     source: Annotated[Path | None, typer.Option(
         metavar="F", help="Text for the model to translate.", show_default=False)] = None,
     hypothesis: Annotated[Path | None, typer.Option(
-        metavar="F", help="Translations of any system; no model is needed.", show_default=False)] = None,
+        metavar="F", help="Translations of any system, to score without a model.", show_default=False)] = None,
     reference: Annotated[list[Path] | None, typer.Option(
-        metavar="F", help="What it is compared with, line by line. May be given again.", show_default=False)] = None,
+        metavar="F", help="Reference translations, line by line. May be given several times.",
+        show_default=False)] = None,
     baseline: Annotated[Path | None, typer.Option(
-        metavar="MODEL_OR_F", help="Another model, or translations of another system: tells whether the difference is "
-        "more than luck.", show_default=False)] = None,
+        metavar="MODEL_OR_F", help="Another model, or translations of another system, to compare with. Reports whether "
+        "the difference is statistically significant.", show_default=False)] = None,
     paired: Annotated[Paired | None, typer.Option(
-        help="With --baseline: the test of the difference.", show_default="bootstrap")] = None,
+        help="With --baseline: the significance test.", show_default="bootstrap")] = None,
     samples: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="With --baseline: test sets drawn, or trials.",
-        show_default="1,000; of a randomization 10,000")] = None,
+        metavar="N", min=1, help="With --baseline: number of bootstrap samples or randomization trials.",
+        show_default="1,000 samples or 10,000 trials")] = None,
     text: Annotated[Path | None, typer.Option(
-        metavar="F", help="Text, one sentence a line, that a language model is to give its perplexity of.",
+        metavar="F", help="Text, one sentence a line, to compute the perplexity of a language model on.",
         show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="With --hypothesis: the language of the files, which chooses how BLEU tells words apart.",
+        metavar="CODE", help="With --hypothesis: language of the files. It decides how BLEU tokenises them.",
         show_default="en")] = None,
     metric: Annotated[list[Metric] | None, typer.Option(
-        metavar="METRIC", help="What to measure: bleu, chrf, ter, or exact, the share of lines that equal their "
-        "reference. May be given again.",
-        show_default="bleu, chrf and ter; for a recipe's test sets its metrics")] = None,
-    format: Annotated[TextOrJson, typer.Option(help="How to print the scores.", rich_help_panel=FORMAT)] =
+        metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (share of lines that equal their "
+        "reference). May be given several times.",
+        show_default="bleu, chrf and ter; on the recipe's test sets, the recipe's metrics")] = None,
+    format: Annotated[TextOrJson, typer.Option(help="Format of the scores.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
 ) -> None:
-    """BLEU, chrF and TER of translations, perplexity of a language model, each with the signature that makes it
-    comparable.
+    """Compute BLEU, chrF and TER of translations, or the perplexity of a language model.
 
-    Perplexity is exp of the mean negative log-probability: among so many equally probable continuations the model
-    would hesitate as much. It is given for each piece (subword of the model's vocabulary), word and character.
+    Every score comes with its signature: the settings that two scores must share to be comparable.
+
+    Perplexity is exp of the mean negative log-probability: the number of equally probable continuations among which a
+    model would be as uncertain. It is computed per piece (subword of the model's vocabulary), word and character.
     """
     references = reference or []
-    _refuse_unless_one_way(model, source, hypothesis, references, text, language, baseline)
+    _require_consistent_options(model, source, hypothesis, references, text, language, baseline)
     require_code("--language", language)
     if baseline is None and (paired or samples):
-        raise UserError("--paired and --samples are for the comparison of two systems. Name the other by --baseline.")
+        raise UserError("--paired and --samples compare two systems. Name the other system with --baseline.")
     if baseline is not None and (text is not None or metric and Metric.exact in metric):
         raise UserError("--baseline compares translations by bleu, chrf and ter. Leave out --text and --metric exact.")
     if text is not None and metric:
-        raise UserError(f"--metric {metric[0].value} is of translations; --text is measured by its perplexity. Leave "
-                        "one of both out.")
+        raise UserError(f"--metric {metric[0].value} is for translations; --text is evaluated by perplexity. Leave one "
+                        "of them out.")
     from seq2seq.data.corpus import read_texts
     from seq2seq.evaluation import scores as scoring
 
-    chosen = tuple(dict.fromkeys(each.value for each in metric)) if metric else None
-    metrics = chosen or scoring.METRICS
+    chosen_metrics = tuple(dict.fromkeys(one.value for one in metric)) if metric else None
+    metrics = chosen_metrics or scoring.METRICS
     if baseline is not None:
         test = {"metrics": metrics, "test": (paired or Paired.bootstrap).value, "samples": samples or 0}
         loading = (device, precision, threads)
@@ -97,25 +101,24 @@ def evaluate(
     if hypothesis is not None:
         print_scores(scoring.score_files(hypothesis, references, language or "en", metrics), format)
         return
-    assert model is not None, "otherwise there is a hypothesis"
+    assert model is not None, "_require_consistent_options guarantees a model or a hypothesis"
     if text is not None:
         lines = read_texts(text)
         translator = load_translator(model, device, precision, threads)
-        if not translator.languages.monolingual:
+        if translator.task.has_source:
             raise UserError(f"--text is for a language model; {model} translates. Give --source and --reference.")
         print_scores(scoring.perplexities(translator, [("", line) for line in lines]), format)
         return
     if source is not None:
         texts, *streams = [read_texts(path) for path in (source, *references)]
-        for path, stream in zip(references, streams, strict=True):              # before the work, not after it
+        for path, stream in zip(references, streams, strict=True):              # check before translating
             if len(stream) != len(texts):
                 raise not_parallel(str(source), len(texts), str(path), len(stream))
         translator = load_translator(model, device, precision, threads)
         with console.progress("translating", len(texts)) as advance:
-            hypotheses = [found[0].text for found in translator.translate(texts, progress=advance)]
+            hypotheses = [n_best[0].text for n_best in translator.translate(texts, progress=advance)]
         scores = scoring.corpus_scores(hypotheses, streams, translator.languages.target, metrics,
-                                          names=[str(source), *map(str, references)],
-                                          precision=translator.precision)
+                                       names=[str(source), *map(str, references)], precision=translator.precision)
         print_scores(scores, format)
         return
     from seq2seq.errors import CheckpointError
@@ -123,32 +126,39 @@ def evaluate(
 
     bundle = resolve_model_path(model)
     recipe = _recipe_with_tests(bundle)
-    by_test = scoring.evaluate_tests(load_translator(model, device, precision, threads), recipe, chosen)
+    by_test = scoring.evaluate_tests(load_translator(model, device, precision, threads), recipe, chosen_metrics)
     as_values = {test: scoring.to_dict(scores) for test, scores in by_test.items()}
     if format is TextOrJson.json:
         print_json(as_values)
     else:
         typer.echo(scores_as_text(by_test))
-    if chosen:                                                                  # not what the recipe promises
+    if chosen_metrics:                              # neither comparable with `expected` nor complete for the metadata
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
     try:
         update_bundle_metadata(bundle, test=as_values)
-    except CheckpointError as error:                                            # a model that is shared, for instance
-        console.warn(f"the scores are not kept with the model: {error}")
+    except CheckpointError as error:                                            # a read-only model, for instance
+        console.warn(f"the scores are not stored with the model: {error}")
 
 
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],
              language: str | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
              format: TextOrJson) -> None:
-    """Print the scores of two systems, each a model or a file of translations, on a text or on the test sets of the
-    first model's recipe."""
+    """Print the scores of two systems and the significance of their difference.
+
+    Args:
+        system, baseline: each a model or a file of translations.
+        source: text that models translate; None: with references, both systems are files of translations.
+        references: reference translations; none: the test sets of the recipe of `system` are used.
+        test: metrics, test and number of samples, as in `significance.compare`.
+        loading: device, precision and threads.
+    """
     from seq2seq.data.corpus import read_pairs, read_texts
     from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
     from seq2seq.storage.checkpoints import resolve_model_path
 
-    assert system is not None, "otherwise there is nothing to compare"
+    assert system is not None, "_require_consistent_options guarantees a model or a hypothesis"
     streams = [read_texts(path) for path in references]
     names = [str(system), str(baseline), *map(str, references)]
     tests: dict[str, tuple[list[str], list[list[str]]]] = {"": (read_texts(source) if source else [], streams)}
@@ -159,84 +169,85 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
             pairs = list(read_pairs(recipe, spec))
             tests[name] = ([text for _, text, _ in pairs], [[text for _, _, text in pairs]])
         names.append("the references")
-    # What is there already is looked at before the work, not after it.
+    # Check all files before translating.
     files: dict[Path, list[str]] = {}
     for path in (system, baseline):
         if path.is_dir() and source is None and references:
-            raise UserError(f"{path} is a model; name the text that it is to translate by --source.")
+            raise UserError(f"{path} is a model; name the text to translate with --source.")
         if not path.is_dir():
             if not references:
-                raise UserError(f"{path} is a file of translations; name what they are compared with by --reference.")
+                raise UserError(f"{path} is a file of translations; name the reference translations with --reference.")
             files[path] = read_texts(path)
     if source is not None:
         for path, stream in [*zip(references, streams, strict=True), *files.items()]:
             if len(stream) != len(tests[""][0]):
                 raise not_parallel(str(source), len(tests[""][0]), str(path), len(stream))
-    made: list[dict[str, list[str]]] = []
+    translations: list[dict[str, list[str]]] = []                               # of each system, by test set
     precisions: list[str | None] = []
     for path in (system, baseline):
         if path.is_dir():
             translator = load_translator(path, *loading)
             language = language or translator.languages.target
             precisions.append(translator.precision)
-            made.append({name: [found[0].text for found in translator.translate(texts)]
-                         for name, (texts, _) in tests.items()})
+            translations.append({name: [n_best[0].text for n_best in translator.translate(texts)]
+                                 for name, (texts, _) in tests.items()})
         else:
-            made.append({"": files[path]})
+            translations.append({"": files[path]})
             precisions.append(None)
-    compared = {name: compare(made[0][name], made[1][name], streams, language or "en", names=names,
-                              precisions=precisions, **test)
-                for name, (_, streams) in tests.items()}
+    comparisons = {name: compare(translations[0][name], translations[1][name], streams, language or "en", names=names,
+                                 precisions=precisions, **test)
+                   for name, (_, streams) in tests.items()}
     if format is TextOrJson.json:
-        by_test = {name: comparison_to_dict(found) for name, found in compared.items()}
+        by_test = {name: comparison_to_dict(comparison) for name, comparison in comparisons.items()}
         print_json(by_test.get("", by_test))
         return
-    for name, found in compared.items():
-        typer.echo((f"{name}\n" if name else "") + format_comparison(found, names[0], names[1]))
+    for name, comparison in comparisons.items():
+        typer.echo((f"{name}\n" if name else "") + format_comparison(comparison, names[0], names[1]))
 
 
 def _recipe_with_tests(bundle: Path) -> Recipe:
-    """The recipe of a bundle, with test sets that exist here.
+    """Return the recipe of a bundle, after checking that it has test sets and that their files exist.
 
     Raises:
-        UserError: it has none, or their files are elsewhere.
+        UserError: the recipe has no test sets, or their files do not exist on this machine.
     """
     from seq2seq.recipe import load_recipe
     from seq2seq.storage.checkpoints import recipe_path
 
     bundle = bundle.absolute()
     recipe = load_recipe(recipe_path(bundle), check_files=False)
-    files = "a file by --text" if recipe.languages.monolingual else "files by --source and --reference"
+    files = "files with --source and --reference" if recipe.task.has_source else "a file with --text"
     if not recipe.data.test:
         raise UserError(f"the recipe of {bundle} has no test sets. Name {files}.")
     paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise CorpusError(f"the test sets of {bundle} are not where its recipe looks for them: there is no file "
+        raise CorpusError(f"the test sets in the recipe of {bundle} are missing: there is no file "
                           f"{', '.join(missing)}. Name {files}.")
     return recipe
 
 
-def _refuse_unless_one_way(model: Path | None, source: Path | None, hypothesis: Path | None,
-                           references: Sequence[Path], text: Path | None, language: str | None,
-                           baseline: Path | None) -> None:
-    """Either a model, or translations that exist already."""
+def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
+                                references: Sequence[Path], text: Path | None, language: str | None,
+                                baseline: Path | None) -> None:
+    """Raise UserError unless the options name either a model or existing translations, with the files for them."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
-                        f"{'not both' if model else 'nothing was named'}.")
+                        f"{'not both' if model else 'neither was given'}.")
     if hypothesis is not None and source is not None and not (baseline and baseline.is_dir()):
-        raise UserError("--source is for a MODEL to translate; --hypothesis is translated already. Leave one out.")
+        raise UserError("--source is translated by a MODEL; --hypothesis is a translation already. Leave one out.")
     if hypothesis is not None and not references:
-        raise UserError("--hypothesis needs --reference FILE to be compared with.")
+        raise UserError("--hypothesis needs --reference FILE, too.")
     if text is not None and (hypothesis is not None or source is not None or references):
-        raise UserError("--text is measured by a language model alone; leave the other files out.")
+        raise UserError("--text needs only a language model; leave the other files out.")
     if model is not None and (source is None) != (not references):
-        raise UserError("--source and --reference go together; leave out both for the recipe's test sets.")
+        raise UserError("--source and --reference need each other; leave out both to use the recipe's test sets.")
     if model is not None and language is not None:
-        raise UserError("--language is for --hypothesis; a model knows its own.")
+        raise UserError("--language is for --hypothesis; the language of a MODEL is in its recipe.")
 
 
 def print_scores(scores: dict[str, Score], format: TextOrJson) -> None:
+    """Print scores as a table or as JSON."""
     from seq2seq.evaluation.scores import format_scores, to_dict
 
     if format is TextOrJson.json:

@@ -15,14 +15,14 @@ from seq2seq.errors import UserError
 
 
 class Format(StrEnum):
-    """Formats that can be exported to."""
+    """Export formats."""
 
     huggingface = "huggingface"
     ctranslate2 = "ctranslate2"
 
 
 class Quantization(StrEnum):
-    """Numbers that CTranslate2 keeps weights in."""
+    """Number formats in which CTranslate2 can store weights."""
 
     float32 = "float32"
     int8 = "int8"
@@ -45,25 +45,25 @@ def export(
         "--to", metavar="FORMAT", show_default=False,
         help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2.")],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="DIR", help="The directory that is made.", show_default=False)],
+        "--output", "-o", metavar="DIR", help="Directory to write the exported model to.", show_default=False)],
     quantization: Annotated[Quantization, typer.Option(
-        metavar="TYPE", help="For ctranslate2: the numbers that weights are kept in, one of "
+        metavar="TYPE", help="For ctranslate2: number format of the weights, one of "
         f"{', '.join(Quantization)}.")] = Quantization.float32,
     source: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Source lines on which the exported model is compared.",
+        metavar="FILE", help="Source lines for the comparison of the exported model with the original.",
         show_default="the recipe's validation set")] = None,
     lines: Annotated[int, typer.Option(
-        metavar="N", min=1, help="How many of them, at most.")] = 500,
+        metavar="N", min=1, help="Maximum number of lines to compare.")] = 500,
 ) -> None:
-    """Write a model for another library.
+    """Write a model in the format of another library.
 
-    The exported model then translates and scores a development set in that library. Where it does not do what the
-    model does, there is no export, and the first lines that differ are shown.
+    That library then loads the exported model, translates a development set and scores translations with it. If the
+    results differ from the original model's, no export is written, and the first lines that differ are shown.
     """
     if format is Format.huggingface:
         if quantization is not Quantization.float32:
-            raise UserError("--quantization is for --to ctranslate2; transformers quantises when it loads. Leave it "
-                            "out.")
+            raise UserError("--quantization is for --to ctranslate2; transformers quantises a model when it loads it. "
+                            "Leave the option out.")
         from seq2seq.interop.huggingface_export import export_model
 
         parity = export_model(model, output, source, lines)
@@ -71,10 +71,11 @@ def export(
         from seq2seq.interop import ctranslate2
 
         parity = ctranslate2.export_model(model, output, quantization.value, source, lines)
-    console.say(parity.summary())
-    for one in parity.differences:
-        console.say(f"  line {one.line}, gap {one.size:.4f}: {one.ours} | {one.theirs}")
+    console.print_message(parity.summary())
+    for difference in parity.differences:
+        console.print_message(f"  line {difference.line}, gap {difference.size:.4f}: {difference.ours} | "
+                              f"{difference.theirs}")
     if format is Format.ctranslate2:
-        console.say(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
+        console.print_message(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
     else:
-        console.say(f"{output} loads with transformers' MarianMTModel and MarianTokenizer")
+        console.print_message(f"load {output} with MarianMTModel and MarianTokenizer of transformers")

@@ -15,7 +15,7 @@ from seq2seq.cli.options import Overwrite, examples
 
 
 class Format(StrEnum):
-    """Formats that can be imported."""
+    """Import formats."""
 
     huggingface = "huggingface"
 
@@ -26,21 +26,22 @@ EXAMPLES = examples("seq2seq import --from huggingface Helsinki-NLP/opus-mt-de-e
 
 def import_(
     model: Annotated[str, typer.Argument(
-        metavar="PATH_OR_NAME", help="A directory, or the name of a model on the Hugging Face hub.",
+        metavar="PATH_OR_NAME", help="Directory of the model, or its name on the Hugging Face hub.",
         show_default=False)],
     format: Annotated[Format, typer.Option(
-        "--from", help="The form that it has: a Marian model of transformers, such as those of OPUS-MT.",
+        "--from", help="Format of the model. huggingface: a Marian model of transformers, such as those of OPUS-MT.",
         show_default=False)],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="DIR", help="The bundle that is made.", show_default=False)],
+        "--output", "-o", metavar="DIR", help="Directory to write the imported model (a bundle) to.",
+        show_default=False)],
     source_language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="The language to translate from.", show_default="what the model says")] = None,
+        metavar="CODE", help="Source language.", show_default="from the model's files or name")] = None,
     target_language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="The language to translate into; of a model with several, the one to choose, such as fra "
-        "where it has >>fra<<.", show_default="what the model says")] = None,
+        metavar="CODE", help="Target language. For a multilingual model, the language of one of its target tokens: fra "
+        "selects >>fra<<.", show_default="from the model's files or name")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make a bundle of somebody else's model: it translates, scores and trains on like our own."""
+    """Convert a model of another toolkit to a bundle, which translates, scores and can be fine-tuned like any other."""
     from seq2seq.interop.huggingface_import import import_model
 
     assert format is Format.huggingface
@@ -48,9 +49,9 @@ def import_(
     require_code("--source-language", source_language)
     require_code("--target-language", target_language)
     imported = import_model(model, output, source_language, target_language)
-    console.say(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
+    console.print_message(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
     if imported.languages and imported.token is None:
-        shown = ", ".join(imported.languages[:8]) + (", …" if len(imported.languages) > 8 else "")
-        console.say(f"it translates into {len(imported.languages)} languages: begin each line with one of {shown}, or "
-                    "import it with --target-language")
-    console.say(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")
+        tokens = ", ".join(imported.languages[:8]) + (", …" if len(imported.languages) > 8 else "")
+        console.print_message(f"the model translates into {len(imported.languages)} languages: begin each line with "
+                              f"one of {tokens}, or import it with --target-language")
+    console.print_message(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

@@ -1,5 +1,7 @@
-"""Options that several commands have, and how their help is laid out."""
+"""Options that several commands have, and the layout of the help."""
 
+import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,11 +9,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from seq2seq.errors import UserError
 from seq2seq.recipe.model_sizes import model_sizes
 
 
 class Precision(StrEnum):
-    """Numbers to compute in."""
+    """Number formats of translation and scoring."""
 
     auto = "auto"
     fp32 = "fp32"
@@ -20,7 +23,7 @@ class Precision(StrEnum):
 
 
 class TrainingPrecision(StrEnum):
-    """Numbers to train in."""
+    """Number formats of training."""
 
     auto = "auto"
     fp32 = "fp32"
@@ -28,7 +31,7 @@ class TrainingPrecision(StrEnum):
 
 
 class TextOrLines(StrEnum):
-    """Output formats with a line for each line of input."""
+    """Output formats with one line of output per line of input."""
 
     text = "text"
     jsonl = "jsonl"
@@ -50,11 +53,14 @@ class Metric(StrEnum):
     exact = "exact"
 
 
-def _as_typed(parameters: list[Any], context: Any) -> list[Any]:
-    """Have the help show beside each parameter what is to be typed after its name: typer would show types of Python,
-    `<bool>` of a flag that takes nothing and `<list[Path]>` of an argument that has a name already."""
+def _with_plain_values(parameters: list[Any], context: Any) -> list[Any]:
+    """Return the parameters with the value that the help shows after their names, such as FILE.
+
+    Typer would show Python types: `<bool>` for a flag, which has no value, and `<list[Path]>` for an argument, whose
+    name is enough.
+    """
     for parameter in parameters:
-        if not hasattr(parameter, "display_type"):                              # an older typer shows no types
+        if not hasattr(parameter, "display_type"):                              # older versions of typer show no types
             continue
         if parameter.param_type_name == "argument":
             parameter.display_type = lambda ctx: ""
@@ -63,76 +69,105 @@ def _as_typed(parameters: list[Any], context: Any) -> list[Any]:
     return parameters
 
 
+def _as_setting(option: str, typed: Sequence[str]) -> str | None:
+    """Return the KEY=VALUE of `--set` that means the same as an unknown option; None if it is not a decoding key.
+
+    typed: all arguments of the command, which include the option and its value.
+    """
+    from seq2seq.recipe import DecodingSection
+
+    fields = DecodingSection.model_fields
+    key = option.removeprefix("--").replace("-", "_")
+    positive = key.removeprefix("no_")                                          # --no-ignore-case sets ignore_case
+    if positive in fields and fields[positive].annotation is bool:
+        return f"decoding.{positive}={str(key == positive).lower()}"
+    if key not in fields:
+        return None
+    inline = [argument.partition("=")[2] for argument in typed if argument.startswith(f"{option}=")]
+    following = [value for argument, value in zip(typed, typed[1:], strict=False) if argument == option]
+    return f"decoding.{key}={next(iter([*inline, *following]), 'VALUE')}"
+
+
 def _without_braces(pieces: list[str]) -> list[str]:
-    """The parts of a usage line; typer puts required arguments in braces, as if these were to be typed."""
+    """Return the parts of a usage line without the braces that typer puts around required arguments."""
     return [piece.replace("{", "").replace("}", "") for piece in pieces]
 
 
 class Command(TyperCommand):
-    """A subcommand whose help shows what is to be typed."""
+    """Subcommand whose help shows plain values. It refuses an unknown option that is a decoding key and names its
+    `--set`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:                                              # click's, or typer's copy of it
+            option = getattr(error, "option_name", None)
+            options = {name for parameter in self.params for name in parameter.opts}
+            if option and option not in options and "--set" in options and (setting := _as_setting(option, typed)):
+                raise UserError(f"{option} is now --set {shlex.quote(setting)}") from None
+            raise
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _as_typed(super().get_params(ctx), ctx)
+        return _with_plain_values(super().get_params(ctx), ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return _without_braces(super().collect_usage_pieces(ctx))
 
 
 class CommandGroup(TyperGroup):
-    """The command whose subcommands are `Command`s."""
+    """Command whose subcommands are `Command`s."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _as_typed(super().get_params(ctx), ctx)
+        return _with_plain_values(super().get_params(ctx), ctx)
 
 
 def examples(*lines: str) -> str:
-    """Return the examples at the end of a command's help. The empty lines keep typer from joining them."""
+    """Return the examples at the end of a command's help. Without the empty lines typer would join them."""
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
 
 
 SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
-CONSTRAINTS, SAMPLING, MODELS = "What a translation must hold", "Sampling", "Several models"
+CONSTRAINTS, SAMPLING, MODELS = "Constraints", "Sampling", "Several models"
 RecipeFile = Annotated[Path, typer.Argument(
     metavar="RECIPE", show_default=False,
-    help=f"A recipe, in YAML. Its `model: {{base: SIZE}}` is one of {', '.join(model_sizes())}, or a file.")]
+    help=f"A recipe in YAML. SIZE in its `model: {{base: SIZE}}` is one of {', '.join(model_sizes())}, or a file.")]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", show_default=False,
-    help="Use another value than the recipe's, such as training.max_steps=200. May be given again.")]
+    help="Override a key of the recipe, such as training.max_steps=200. Can be repeated.")]
+DecodingSettings = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", show_default=False, rich_help_panel=SEARCH,
+    help="Override a key of the recipe's decoding section, such as decoding.mbr=32. Can be repeated. "
+    "recipes/REFERENCE.md lists all keys.")]
 Model = Annotated[Path, typer.Argument(
     metavar="MODEL", help="A bundle, or a run (its best model).", show_default=False)]
 Device = Annotated[str, typer.Option(
-    metavar="D", help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.", rich_help_panel=MACHINE)]
+    metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
-    help="Numbers to compute in; auto is bf16 where the processor has it, else fp32. int8 translates fastest on a "
+    help="Number format; auto is bf16 if the hardware supports it, else fp32. int8 translates fastest on a "
     "CPU; its first use compiles kernels for this processor, which takes some seconds and a C++ compiler.",
     rich_help_panel=MACHINE)]
 TrainingDevice = Annotated[str | None, typer.Option(
-    "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one. Short for --set "
+    "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one. Short for --set "
     "training.device=D.", show_default="the recipe's", rich_help_panel=MACHINE)]
 TrainingPrecisionOption = Annotated[TrainingPrecision | None, typer.Option(
-    "--precision", help="Numbers to compute in; auto is bf16 where the processor has it, else fp32. Short for --set "
+    "--precision", help="Number format; auto is bf16 if the hardware supports it, else fp32. Short for --set "
     "training.precision=….", show_default="the recipe's", rich_help_panel=MACHINE)]
 TrainingThreads = Annotated[int | None, typer.Option(
-    "--threads", metavar="N", min=1, max=1024, help="Threads of the CPU. Short for --set training.threads=N.",
-    show_default="the recipe's, else one a core", rich_help_panel=MACHINE)]
+    "--threads", metavar="N", min=1, max=1024, help="Number of CPU threads. Short for --set training.threads=N.",
+    show_default="the recipe's, else one per core", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(
-    metavar="N", min=1, max=1024, help="Workers that translate side by side, with one thread each unless --threads "
-    "says otherwise: faster than one with many threads. In int8 they share the model; else each is a process with "
-    "its own.",
+    metavar="N", min=1, max=1024, help="Number of workers that translate in parallel, with --threads threads "
+    "each (default 1). Faster than one worker with many threads. In int8 they share the model; otherwise each is a "
+    "process with a copy of it.",
     rich_help_panel=MACHINE)]
 Compile = Annotated[bool, typer.Option("--compile", hidden=True)]
 Temperature = Annotated[float | None, typer.Option(
-    metavar="X", help="Below 1 the probable is drawn more often, above 1 less.", show_default="the recipe's",
-    rich_help_panel=SAMPLING)]
-TopK = Annotated[int | None, typer.Option(
-    metavar="N", min=0, help="Draw from the N most probable pieces; 0 is all.", show_default="the recipe's",
-    rich_help_panel=SAMPLING)]
-TopP = Annotated[float | None, typer.Option(
-    metavar="P", help="Draw from the fewest pieces whose probabilities reach P.", show_default="the recipe's",
-    rich_help_panel=SAMPLING)]
-MinP = Annotated[float | None, typer.Option(
-    metavar="P", help="Draw from pieces at least P times as probable as the most probable.",
+    metavar="X", help="Softmax temperature: below 1 sharpens the distribution, above 1 flattens it.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")]
+TopP = Annotated[float | None, typer.Option(
+    metavar="P", help="Sample from the smallest set of pieces whose probabilities reach P.",
+    show_default="the recipe's", rich_help_panel=SAMPLING)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 Threads = Annotated[int | None, typer.Option(
-    metavar="N", min=1, max=1024, help="Threads of the CPU.", show_default="one a core", rich_help_panel=MACHINE)]
+    metavar="N", min=1, max=1024, help="Number of CPU threads.", show_default="one per core", rich_help_panel=MACHINE)]

@@ -21,30 +21,31 @@ from seq2seq.cli.options import (
 
 EXAMPLES = examples("seq2seq train recipe.yaml",
                     "seq2seq train recipe.yaml --set training.max_steps=500 --set seed=2 --run-dir runs/short",
-                    "Run the same command again to go on with a training that was stopped.")
+                    "Run the same command again to resume a training that was stopped.")
 
 
 def train(
     recipe: RecipeFile,
     settings: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="Where the run is kept. An existing run goes on.", show_default="runs/NAME")] = None,
+        metavar="DIR", help="Directory of the run. Training resumes if it contains a run.",
+        show_default="runs/NAME")] = None,
     restart: Annotated[bool, typer.Option(
-        "--restart", help="Begin anew; an existing run is moved aside, nothing is deleted.")] = False,
+        "--restart", help="Train from the beginning. An existing run is renamed, not deleted.")] = False,
     device: TrainingDevice = None,
     precision: TrainingPrecisionOption = None,
     threads: TrainingThreads = None,
 ) -> None:
-    """Train the recipe's model, or go on with its training, and measure it on the recipe's test sets."""
+    """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets."""
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     run = require_run_directory(run_dir or default_run(loaded))
     from seq2seq.training import trainer
 
     scores = trainer.train(loaded, run, restart)
-    if console.is_silent():                                                     # the main rank prints them
+    if console.is_silent():                                                     # only the main rank prints the scores
         return
     typer.echo(scores_as_text(scores), nl=bool(scores))
     name = shlex.quote(str(run))
-    console.say(f"the model is in {run}; " + (f"write with: seq2seq generate {name} --samples 5"
-                                              if loaded.languages.monolingual else
-                                              f"translate with: seq2seq translate {name} FILE"))
+    use = (f"translate with: seq2seq translate {name} FILE" if loaded.task.has_source else
+           f"generate text with: seq2seq generate {name} --samples 5")
+    console.print_message(f"the model is in {run}; {use}")

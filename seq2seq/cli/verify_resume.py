@@ -20,23 +20,26 @@ EXAMPLES = examples("seq2seq verify-resume recipe.yaml",
 def verify_resume(
     recipe: RecipeFile,
     settings: Overrides = None,
-    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Length of each of both trainings.")] = 24,
-    kills: Annotated[int, typer.Option(metavar="N", min=1, help="How often the second one is killed.")] = 3,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Number of steps of each of the two trainings.")] = 24,
+    kills: Annotated[int, typer.Option(
+        metavar="N", min=1, help="Number of times that the second training is killed and resumed.")] = 3,
     directory: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="Where both are kept; deleted when they agree.",
+        metavar="DIR", help="Directory for both trainings. It is deleted if their results are identical.",
         show_default="runs/NAME.verify-resume")] = None,
 ) -> None:
-    """Prove on this machine that a training which is killed ends as one that is not.
+    """Check on this machine that a training that is killed and resumed gives bit-identical results to an
+    uninterrupted one.
 
-    Trains the recipe twice for a few steps, once in peace and once killed again and again (SIGKILL, at last SIGTERM),
-    and compares what they leave: weights, all other state, the best model and the log.
+    Trains the recipe twice for a few steps: once without interruption, and once with several kills (SIGKILL, the last
+    one SIGTERM), each followed by a restart. Then compares the weights, the rest of the train state, the best model and
+    the log of both.
     """
     loaded = load_recipe(recipe, settings)
     run = default_run(loaded)
-    place = directory or run.with_name(f"{run.name}.verify-resume")
-    if place.exists():
-        raise UserError(f"{place} exists. Look whether it is needed, then delete it, or choose another --directory.")
-    from seq2seq.training import verify_resume as proof
+    directory = directory or run.with_name(f"{run.name}.verify-resume")
+    if directory.exists():
+        raise UserError(f"{directory} exists. Delete it if you no longer need it, or choose another --directory.")
+    from seq2seq.training import verify_resume as verification
 
     with console.progress("training twice", 2 * steps, unit="steps") as show:
         shown = 0
@@ -48,17 +51,17 @@ def verify_resume(
                 shown = done
 
         try:
-            found = proof.verify_resume(loaded, place, steps, kills, advance)
+            result = verification.verify_resume(loaded, directory, steps, kills, advance)
         except UserError:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
             raise
-    for kill in found.kills:
-        typer.echo(f"{kill.signal} after step {kill.step}, gone on after step {kill.checkpoint}")
-    if found.differences:
-        typer.echo(f"NOT the same: {', '.join(found.differences)}\n"
-                   f"Both trainings are in {place}. Other numbers of threads and other devices give other sums; where "
-                   "they have not changed, this is a defect of seq2seq.")
+    for kill in result.kills:
+        typer.echo(f"{kill.signal} after step {kill.step}, resumed from step {kill.checkpoint}")
+    if result.differences:
+        typer.echo(f"NOT identical: {', '.join(result.differences)}\n"
+                   f"Both trainings are in {directory}. Results may differ if the device or the number of threads "
+                   "changed; otherwise this is a bug in seq2seq.")
         raise typer.Exit(1)
-    shutil.rmtree(place)
-    typer.echo(f"identical to the bit after {found.steps} steps: weights (sha256 {found.weights[:16]}…), optimizer and "
-               "all other state, best model, log")
+    shutil.rmtree(directory)
+    typer.echo(f"bit-identical after {result.steps} steps: weights (sha256 {result.weights[:16]}…), optimizer and all "
+               "other state, best model, log")

@@ -1,13 +1,14 @@
 """Packed batches: planning of an epoch's optimizer steps, and gathering of their tokens into flat arrays.
 
-Token ids are stored in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `preparation`). An epoch is
-planned as index arrays, and a batch is gathered in one operation, without worker processes and without padding.
+Token ids are stored in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `preparation`). The plan of an epoch
+consists of arrays of pair indices. A batch is gathered in one operation, without worker processes and without padding.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,29 +19,31 @@ from torch import Tensor
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 IGNORE_INDEX = -100
-"""Target id of positions that only fill a fixed shape; loss and metrics ignore it."""
+"""Target id of the positions that fill a batch up to a fixed shape; loss and metrics ignore them."""
 
-# Multiples that the numbers of tokens and sentences of a batch are rounded up to on a CPU.
-ROUND_TOKENS, ROUND_SENTENCES = 64, 8
-# Cost of one more group of similar length, in padded attention scores: small enough that a long tail of lengths is
-# split off, large enough that image captions (2,048 tokens a step) stay together. From timings of three models on one
-# core.
-GROUP_PLACES = 700_000
-# Most groups that a micro-batch is split into.
-MOST_GROUPS = 32
+# On a CPU, the numbers of tokens and sentences of a batch are rounded up to multiples of these numbers.
+TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8
+# Cost of one more group of similar length, as a number of padded attention scores. It is small enough to split off a
+# long tail of lengths, and large enough to keep image captions (2,048 tokens a step) together. Chosen by timing three
+# models on one core.
+GROUP_COST = 700_000
+# Room of a fixed shape for larger micro-batches than those of the first epoch.
+SHAPE_ROOM = 1.02
+# Maximum number of groups that a micro-batch is split into.
+MAX_GROUPS = 32
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed batch: the sentence pairs concatenated.
+    """Packed batch: sentence pairs, concatenated without padding.
 
-    source: (source_tokens,) int64, every sentence closed by `</s>`.
-    source_offsets: (sentences + 1,) int32, first token of each sentence. source_positions: (source_tokens,) int64, from
-        0.
-    longest_source: tokens of the longest source, known on the host to avoid waiting for the device.
-    target_input: (target_tokens,) int64, begins with the start symbol.
-    target_output: (target_tokens,) int64, target_input shifted by one; ends with `</s>`.
-    target_offsets, target_positions, longest_target: likewise.
+    source: (source_tokens,) int64, every sentence ends with `</s>`.
+    source_offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
+    source_positions: (source_tokens,) int64, position of each token in its sentence, from 0.
+    longest_source: length of the longest source in tokens; a Python number, to avoid waiting for the device.
+    target_input: (target_tokens,) int64, every sentence begins with `<s>`.
+    target_output: (target_tokens,) int64, target_input shifted by one token; every sentence ends with `</s>`.
+    target_offsets, target_positions, longest_target: the same for the target.
     target_count: number of target tokens that count in the loss.
     """
 
@@ -59,16 +62,16 @@ class Batch:
         """Return the batch on `device`."""
         if self.source.device == device:
             return self
-        moved: dict[str, Any] = {
+        tensors: dict[str, Any] = {
             field.name: (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
             for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor)
         }
-        return replace(self, **moved)
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True)
 class EncodedSide:
-    """Sentences of one language as ids, each closed by `</s>`.
+    """Sentences of one language as token ids, each with `</s>` at its end.
 
     ids: (tokens,) uint16 or uint32, often memory-mapped. offsets: (sentences + 1,) int64.
     """
@@ -81,24 +84,24 @@ class EncodedSide:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each sentence, (sentences,), `</s>` included; computed at each access."""
+        """Length of each sentence in tokens, (sentences,), `</s>` included. Computed at every access."""
         return np.diff(self.offsets)
 
     def lengths_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return the lengths of some sentences, (indices,), without computing those of the whole corpus."""
+        """Return the lengths of the sentences `indices`, (indices,), without computing all lengths of the corpus."""
         lengths: np.ndarray = self.offsets[indices + 1] - self.offsets[indices]
         return lengths
 
     @staticmethod
     def from_lists(sentences: Sequence[Sequence[int]]) -> EncodedSide:
-        """Build from the ids of each sentence; adds `</s>`."""
+        """Build from the ids of each sentence, and append `</s>` to each."""
         offsets = np.zeros(len(sentences) + 1, np.int64)
         np.cumsum([len(sentence) + 1 for sentence in sentences], out=offsets[1:])
         ids = np.fromiter((token for sentence in sentences for token in (*sentence, END_ID)), np.int64, offsets[-1])
         return EncodedSide(ids, offsets)
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return some sentences as flat arrays: ids (tokens,) int64, offsets (sentences + 1,), positions (tokens,)."""
+        """Return the sentences `indices`: ids (tokens,) int64, offsets (sentences + 1,) and positions (tokens,)."""
         begins, lengths = self.offsets[indices], self.lengths_of(indices)
         offsets = np.zeros(len(indices) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -109,10 +112,10 @@ class EncodedSide:
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """Sentence pairs as ids.
+    """Sentence pairs as token ids.
 
-    weights: (pairs,) float, number of times that each pair is seen in an epoch; None: once.
-    lines: (pairs,) int64, line number of each pair in its corpus; None if it is not needed.
+    weights: (pairs,) float, number of times that each pair occurs in an epoch; None: once.
+    lines: (pairs,) int64, line number of each pair in its corpus; None if the numbers are not needed.
     """
 
     source: EncodedSide
@@ -123,13 +126,18 @@ class EncodedCorpus:
     def __len__(self) -> int:
         return len(self.source)
 
+    def tokens(self, micro_batches: Iterable[np.ndarray]) -> tuple[int, int]:
+        """Return the numbers of source and target tokens of some micro-batches, arrays of pair indices."""
+        pairs = np.concatenate(list(micro_batches))
+        return int(self.source.lengths_of(pairs).sum()), int(self.target.lengths_of(pairs).sum())
+
 
 @dataclass(frozen=True)
 class Shape:
-    """Fixed size that batches are filled to, so that many batches share one compiled program or set of kernels.
+    """Fixed shape that batches are filled up to, so that many batches use the same compiled program or kernels.
 
     source_tokens, target_tokens, sentences: size of the filled batch.
-    longest_source, longest_target: largest length of a sentence, in tokens.
+    longest_source, longest_target: maximum length of a sentence, in tokens.
     """
 
     source_tokens: int
@@ -139,47 +147,51 @@ class Shape:
     longest_target: int
 
     @staticmethod
-    def for_corpus(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, longest: int) -> Shape:
+    def for_corpus(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, longest: int, seed: int) -> Shape:
         """Return one shape for all micro-batches of `plan_epoch` with the same arguments.
 
-        longest: largest length of a sentence, in tokens. A rare micro-batch that is too large is
-            split by `split_to_shape`.
+        It holds the largest micro-batch of the first epoch and `SHAPE_ROOM` more. A rare micro-batch of another epoch
+        that is too large is split by `split_to_shape`. Capacities are taken from the plan because unused ones cost
+        memory: the backward pass of the variable-length kernel allocates 128 rows for every sentence, empty or not.
+
+        longest: maximum length of a sentence, in tokens.
         """
-        target = -(-batch_tokens // accumulation) + longest
-        ratio = max(1.0, 1.1 * int(corpus.source.offsets[-1]) / int(corpus.target.offsets[-1]))
-        source = int(target * ratio) + longest
-        # Dummy sentences need a token on each side; a real target sentence has at least two.
-        dummies = -(-source // longest) + 2
-        return Shape(source + dummies, target + dummies, target // 2 + dummies, longest, longest)
+        plan = [pairs for step in plan_epoch(corpus, batch_tokens, accumulation, seed, epoch=0) for pairs in step]
+        sides = [[int(side.lengths_of(pairs).sum()) for pairs in plan] for side in (corpus.source, corpus.target)]
+        source, target, sentences = (math.ceil(SHAPE_ROOM * max(sizes)) for sizes in (*sides, map(len, plan)))
+        source, target = max(source, longest), max(target, longest)
+        # A dummy sentence needs at least one token on each side; a real target sentence has at least two.
+        dummies = -(-max(source, target) // longest) + 2
+        return Shape(source + dummies, target + dummies, sentences + dummies, longest, longest)
 
     @staticmethod
     def rounded(corpus: EncodedCorpus, pairs: np.ndarray, longest: int) -> Shape:
-        """Return the smallest of a few rounded shapes that `pairs` fit into; sentences have at most `longest` tokens.
+        """Return the size of the batch of `pairs`, rounded up so that only few different shapes occur.
 
-        oneDNN generates code for every new size of a matrix product. Without rounding, that takes a fifth of a training
-        step on a CPU, and the generated code occupies gigabytes.
+        oneDNN generates code for every new size of a matrix product. Without rounding, this takes a fifth of a training
+        step on a CPU, and the generated code occupies gigabytes. `longest` limits the length of a sentence, in tokens.
         """
         source, target = corpus.source.lengths_of(pairs), corpus.target.lengths_of(pairs)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
         shortest = min(longest_source, longest_target)
-        # Room for the dummy sentences, so that each of them has at least a token on each side.
-        room = -(-(ROUND_TOKENS + shortest) // (shortest - 1))
-        source_tokens = _round_up(int(source.sum()) + room, ROUND_TOKENS)
-        target_tokens = _round_up(int(target.sum()) + room, ROUND_TOKENS)
-        sentences = _round_up(len(pairs) + room, ROUND_SENTENCES)
+        # Maximum number of dummy sentences, each of which needs at least one token on each side.
+        max_dummies = -(-(TOKEN_MULTIPLE + shortest) // (shortest - 1))
+        source_tokens = _round_up(int(source.sum()) + max_dummies, TOKEN_MULTIPLE)
+        target_tokens = _round_up(int(target.sum()) + max_dummies, TOKEN_MULTIPLE)
+        sentences = _round_up(len(pairs) + max_dummies, SENTENCE_MULTIPLE)
         return Shape(source_tokens, target_tokens, sentences, longest_source, longest_target)
 
-    def dummies(self, source_tokens: int, target_tokens: int) -> int:
-        """Return the number of dummy sentences that fill up a batch with these numbers of tokens."""
+    def dummies_needed(self, source_tokens: int, target_tokens: int) -> int:
+        """Return the number of dummy sentences that fill up a batch of this many tokens."""
         return max(-(-(self.source_tokens - source_tokens) // self.longest_source),
                    -(-(self.target_tokens - target_tokens) // self.longest_target))
 
-    def holds(self, source_tokens: int, target_tokens: int, sentences: int) -> bool:
-        """Return True if a batch of this size can be filled up.
+    def fits(self, source_tokens: int, target_tokens: int, sentences: int) -> bool:
+        """Return True if a batch of this size can be filled up to the shape.
 
-        Each dummy sentence needs tokens on both sides, because attention of a query without keys is undefined.
+        Each dummy sentence needs tokens on both sides, because the attention of a query without keys is undefined.
         """
-        dummies = self.dummies(source_tokens, target_tokens)
+        dummies = self.dummies_needed(source_tokens, target_tokens)
         return (min(self.source_tokens - source_tokens, self.target_tokens - target_tokens) >= dummies
                 and self.sentences - sentences >= dummies)
 
@@ -189,15 +201,15 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> Iterator[np.ndarray]:
-    """Yield the micro-batch, or halves of it as long as it does not fit into `shape`.
+    """Yield the micro-batch `pairs`, split in half until each part fits into `shape`.
 
-    The gradients of an optimizer step are summed over its micro-batches, so that the split does not change the result.
+    The gradients of an optimizer step are summed over its micro-batches, so the split does not change the result.
 
     Raises:
         ValueError: a single pair does not fit.
     """
     source, target = int(corpus.source.lengths_of(pairs).sum()), int(corpus.target.lengths_of(pairs).sum())
-    if shape.holds(source, target, len(pairs)):
+    if shape.fits(source, target, len(pairs)):
         yield pairs
     elif len(pairs) == 1:
         raise ValueError(f"a pair of {source} source and {target} target tokens does not fit into {shape}")
@@ -209,8 +221,8 @@ def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> It
 def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
     """Gather the pairs `indices` into a packed batch.
 
-    fill: shape to fill the batch up to, with dummy sentences that the loss ignores, so that the offsets cover every
-        token, and with empty sentences. None: no filling.
+    fill: shape that the batch is filled up to; None: it is not filled. Dummy sentences, which the loss ignores, fill
+        the tokens, so that the offsets cover every token. Empty sentences then fill the number of sentences.
     Raises:
         ValueError: the pairs do not fit into `fill`.
     """
@@ -239,24 +251,24 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
 
 
 def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:
-    """Split a micro-batch, shortest target first, into groups of similar length, each of which is padded by itself.
+    """Split a micro-batch, ordered by target length, into groups of similar length that are padded separately.
 
-    Dynamic programming over splits at multiples of `ROUND_SENTENCES`: minimises the padded attention scores, (source +
-    target length)^2 per sentence, plus `GROUP_PLACES` per group.
+    Dynamic programming over splits at multiples of `SENTENCE_MULTIPLE` minimises the cost: the number of padded
+    attention scores, (source + target length)^2 per sentence, plus `GROUP_COST` per group.
     """
-    block = _round_up(-(-len(pairs) // MOST_GROUPS), ROUND_SENTENCES)
+    block = _round_up(-(-len(pairs) // MAX_GROUPS), SENTENCE_MULTIPLE)
     begins = list(range(0, len(pairs), block))
     longest = [np.maximum.reduceat(side.lengths_of(pairs), begins).tolist() for side in (corpus.source, corpus.target)]
-    fewest: list[tuple[float, list[int]]] = [(0, [])]                           # cost and cuts of the first n blocks
+    best: list[tuple[float, list[int]]] = [(0, [])]                             # of the first n blocks: cost and splits
     for last, begin in enumerate(begins):
-        end, source, target, ways = min(begin + block, len(pairs)), 0, 0, []
-        for first in range(last, -1, -1):
+        end, source, target, candidates = min(begin + block, len(pairs)), 0, 0, []
+        for first in range(last, -1, -1):                                       # last group: blocks first to last
             source, target = max(source, longest[0][first]), max(target, longest[1][first])
-            before, cuts = fewest[first]
-            places = (end - begins[first]) * (source + target) ** 2
-            ways.append((before + places + GROUP_PLACES, [*cuts, begins[first]]))
-        fewest.append(min(ways))
-    return np.split(pairs, fewest[-1][1][1:])
+            cost, splits = best[first]
+            padded_scores = (end - begins[first]) * (source + target) ** 2
+            candidates.append((cost + padded_scores + GROUP_COST, [*splits, begins[first]]))
+        best.append(min(candidates))
+    return np.split(pairs, best[-1][1][1:])
 
 
 def _extend(ids: np.ndarray, value: int, length: int) -> np.ndarray:
@@ -268,16 +280,16 @@ def _positions(offsets: np.ndarray) -> np.ndarray:
 
 
 def _tail_lengths(source_tokens: int, target_tokens: int, sentences: int, fill: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths of the dummy sentences on each side, (fill.sentences - sentences,)."""
-    if not fill.holds(source_tokens, target_tokens, sentences):
+    """Return the lengths of the dummy and empty sentences on each side, (fill.sentences - sentences,)."""
+    if not fill.fits(source_tokens, target_tokens, sentences):
         raise ValueError(f"{source_tokens} source and {target_tokens} target tokens in {sentences} sentences "
                          f"cannot be filled to {fill}")
-    dummies = fill.dummies(source_tokens, target_tokens)
+    dummies = fill.dummies_needed(source_tokens, target_tokens)
     tails = np.zeros((2, fill.sentences - sentences), np.int64)
     if dummies:
-        for side, rest in enumerate((fill.source_tokens - source_tokens, fill.target_tokens - target_tokens)):
-            tails[side, :dummies] = rest // dummies
-            tails[side, :rest % dummies] += 1
+        for side, missing in enumerate((fill.source_tokens - source_tokens, fill.target_tokens - target_tokens)):
+            tails[side, :dummies] = missing // dummies
+            tails[side, :missing % dummies] += 1
     return tails[0], tails[1]
 
 
@@ -291,10 +303,10 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
                epoch: int) -> list[list[np.ndarray]]:
     """Assign the pairs of the corpus to the optimizer steps of an epoch, as a function of (seed, epoch).
 
-    Every pair is in exactly one step (in `weight` steps on average if the corpora have weights). A step holds at most
-    `batch_tokens` target tokens and a proportional number of source tokens, or a single longer pair. Its pairs are
-    drawn at random, long and short ones together: with steps of equal lengths, training is slower, because each step
-    pulls the model towards its own length (benchmarks/README.md, Learning).
+    Every pair occurs in exactly one step (if the corpora have weights, in `weight` steps on average). A step consists
+    of at most `batch_tokens` target tokens and a proportional number of source tokens, or of a single longer pair. The
+    pairs of a step are drawn at random, independently of their lengths. Training on steps of pairs of similar length is
+    slower, because each step pulls the model towards this length (benchmarks/README.md, Learning).
 
     Returns:
         For each step up to `accumulation` micro-batches, each an array of pair indices, shortest target first.
@@ -305,26 +317,26 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
 
 
 def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
-    """Yield the pairs of each step of `plan_epoch`, in the order in which they were drawn. Reads the lengths only."""
+    """Yield the pair indices of each step of `plan_epoch`, in random order. Reads the lengths of the sentences only."""
     random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
-    order = random.permutation(_copies(corpus, random))
+    order = random.permutation(_repeat_by_weight(corpus, random))
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
-    # Target tokens decide where a step ends; the bound on source tokens keeps steps with long sources small.
+    # In general the target tokens limit a step. The limit of source tokens keeps steps with long sources small.
     source_budget = batch_tokens * max(1.0, 1.1 * source_lengths.sum() / target_lengths.sum())
-    return _cut(order, source_lengths, target_lengths, source_budget, batch_tokens)
+    return _cut_into_steps(order, source_lengths, target_lengths, source_budget, batch_tokens)
 
 
-def _copies(corpus: EncodedCorpus, random: np.random.Generator) -> np.ndarray:
+def _repeat_by_weight(corpus: EncodedCorpus, random: np.random.Generator) -> np.ndarray:
     indices = np.arange(len(corpus))
     if corpus.weights is None:
         return indices
     whole = np.floor(corpus.weights)
-    once_more = random.random(len(corpus)) < corpus.weights - whole
-    return np.repeat(indices, (whole + once_more).astype(np.int64))
+    extra = random.random(len(corpus)) < corpus.weights - whole
+    return np.repeat(indices, (whole + extra).astype(np.int64))
 
 
-def _cut(order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, source_budget: float,
-         target_budget: float) -> Iterator[np.ndarray]:
+def _cut_into_steps(order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, source_budget: float,
+                    target_budget: float) -> Iterator[np.ndarray]:
     source_ends, target_ends = np.cumsum(source_lengths[order]), np.cumsum(target_lengths[order])
     begin = 0
     while begin < len(order):
@@ -343,22 +355,22 @@ def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths:
                    accumulation: int) -> list[np.ndarray]:
     """Split a step into micro-batches with nearly equal numbers of source and target tokens.
 
-    Pairs are sorted by target length, within small groups by source length, and dealt out to the micro-batches,
-    forwards and backwards in turn.
+    Pairs are sorted by target length, and by source length within small groups of similar target length. They are then
+    assigned to the micro-batches in turn, alternately in forward and in backward order.
     """
     step = step[np.lexsort((source_lengths[step], target_lengths[step]))]
     numbers = np.arange(len(step))
     step = step[np.lexsort((source_lengths[step], numbers // (4 * accumulation)))]
-    round_of, place = np.divmod(numbers, accumulation)
-    micro_batch_of = np.where(round_of % 2 == 0, place, accumulation - 1 - place)
+    rounds, turns = np.divmod(numbers, accumulation)
+    micro_batch_of = np.where(rounds % 2 == 0, turns, accumulation - 1 - turns)
     micro_batches = [step[micro_batch_of == number] for number in range(min(accumulation, len(step)))]
     return [pairs[np.argsort(target_lengths[pairs], kind="stable")] for pairs in micro_batches]
 
 
 def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Yield the indices of batches of at most `batch_tokens` padded tokens.
+    """Yield the sentence indices of batches of at most `batch_tokens` padded tokens, or of one longer sentence.
 
-    The longest sentences come first, so that a lack of memory shows at once.
+    The longest sentences come first, so that out-of-memory errors occur in the first batch.
     """
     order = np.argsort(-lengths, kind="stable")
     begin = 0

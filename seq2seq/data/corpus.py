@@ -1,6 +1,6 @@
 """Readers of parallel text: two files, TSV, CSV, JSONL, Parquet, TMX, and the Hugging Face hub.
 
-Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed) are characters.
+Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed) are ordinary characters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.compressed_files import BLOCK_BYTES, LONGEST_LINE, bounded_lines, opened
+from seq2seq.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, bounded_lines, opened
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.json_reader import NotJson, parse_json
@@ -26,21 +26,23 @@ if TYPE_CHECKING:
     from seq2seq.recipe import Corpus, Languages, Recipe
 
 Pair = tuple[int, str, str]
-"""Line number (from 1), source, target. Monolingual text is the target, with an empty source."""
+"""Line number (from 1), source, target. Monolingual text is the target of pairs with an empty source."""
 Row = tuple[int, tuple[str, ...]]
 """Line number (from 1), and the text of each side."""
 
+
 @dataclass
 class Counts:
-    """Counts of the lines of a corpus.
+    """Statistics of reading and cleaning a corpus.
 
-    lines: read. dropped: by reason. examples: for each reason the number of its first line. carriage_returns: lines
-    that ended in \\r\\n. inner_newlines: line feeds inside a field, replaced by a space. byte_order_marks: removed.
+    lines: number of lines read. dropped: number of lines dropped, by reason. first_dropped: line number of the first
+    line dropped, by reason. carriage_returns: number of lines that ended in \\r\\n. inner_newlines: number of line
+    feeds inside a field, replaced by spaces. byte_order_marks: number of byte order marks removed.
     """
 
     lines: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, int] = field(default_factory=dict)
+    first_dropped: dict[str, int] = field(default_factory=dict)
     carriage_returns: int = 0
     inner_newlines: int = 0
     byte_order_marks: int = 0
@@ -50,25 +52,25 @@ class Counts:
         """Number of lines that were not dropped."""
         return self.lines - sum(self.dropped.values())
 
-    def drop(self, reason: str, line: int) -> None:
+    def count_dropped(self, reason: str, line: int) -> None:
         """Count a dropped line."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
-        self.examples.setdefault(reason, line)
+        self.first_dropped.setdefault(reason, line)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the counts as JSON values."""
+        """Return the numbers as JSON values."""
         return {
-            "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.examples),
+            "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.first_dropped),
             "carriage_returns": self.carriage_returns, "inner_newlines": self.inner_newlines,
             "byte_order_marks": self.byte_order_marks,
         }
 
     def summary(self) -> str:
         """Return a one-line summary for the user."""
-        reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.examples[reason]:,})"
+        reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.first_dropped[reason]:,})"
                    for reason, count in self.dropped.items()]
         repairs = [f"{count:,} {name}" for name, count in (
-            ("carriage returns removed", self.carriage_returns), ("inner line ends replaced", self.inner_newlines),
+            ("carriage returns removed", self.carriage_returns), ("inner line breaks replaced", self.inner_newlines),
             ("byte order marks removed", self.byte_order_marks)) if count]
         return "; ".join([f"{self.lines:,} lines, {self.kept:,} kept", *reasons, *repairs])
 
@@ -76,27 +78,25 @@ class Counts:
 # Reading
 
 
-def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file (or .gz, .zst) without their line feed, otherwise unchanged.
+def read_lines(path: str | Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, which may be compressed (.gz, .zst), unchanged except for the line feed.
 
-    longest: limit of a line's length in bytes.
+    max_line_bytes: maximum length of a line in bytes.
     Raises:
-        CorpusError: the file cannot be read, or holds bytes that are not UTF-8, or a longer line; the message names
-            the line.
+        CorpusError: the file cannot be read, is not UTF-8, or has a longer line; the message names the line.
     """
-    number = 0
-    for number, line in enumerate(byte_lines(Path(path), longest), 1):
+    for number, line in enumerate(byte_lines(Path(path), max_line_bytes), 1):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
             raise CorpusError(
                 f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} is not UTF-8. "
-                "Convert the file (iconv -f ORIGINAL_ENCODING -t UTF-8), or mend the line."
+                "Convert the file (iconv -f ORIGINAL_ENCODING -t UTF-8), or correct the line."
             ) from None
 
 
 def read_texts(path: str | Path) -> list[str]:
-    r"""Return the lines of a file, without byte order mark and without the `\r` of `\r\n`, as in corpora.
+    r"""Return the lines of a file, without byte order mark and without the `\r` of `\r\n`, as `read_corpus` does.
 
     Raises:
         CorpusError: as `read_lines`.
@@ -105,28 +105,28 @@ def read_texts(path: str | Path) -> list[str]:
     return [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
 
 
-def byte_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
-    """Yield the lines of a file (or .gz, .zst) as bytes, without their line feed.
+def byte_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """Yield the lines of a file, which may be compressed (.gz, .zst), as bytes without the line feed.
 
     Raises:
-        CorpusError: the file cannot be read, or has a line of more than `longest` bytes.
+        CorpusError: the file cannot be read, or has a line of more than `max_line_bytes`.
     """
+    remedy = "cut it into sentences, or raise the corpus's max_line_bytes."
     with opened(path) as file:
-        for line in bounded_lines(file, str(path), longest, "cut it into sentences, or raise the corpus's "
-                                                            "max_line_bytes."):
+        for line in bounded_lines(file, str(path), max_line_bytes, remedy):
             yield line.removesuffix(b"\n")
 
 
 def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> Iterator[Pair]:
-    """Yield the pairs of one of the recipe's corpora, checked for the recipe's type of model.
+    """Yield the pairs of one of the recipe's corpora. The targets for a pointer network are checked.
 
     Raises:
-        CorpusError: as `read_corpus`; or a target for a pointer network contains anything but source positions.
+        CorpusError: as `read_corpus`, or a target for a pointer network contains a word that is not a source position.
     """
-    if spec.in_recipes_languages:
+    if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages.model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts)
-    if recipe.model.type != "pointer":
+    if recipe.task.target_is_text:
         yield from pairs
         return
     where = recipe.data_directory / str(spec.target if spec.form == "files" else spec.file or spec.label)
@@ -141,26 +141,27 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> 
 
     Args:
         spec: section of the recipe; its paths are relative to `directory`.
-        counts: receives the numbers of lines read and repaired.
+        counts: updated with the numbers of lines read, and of characters removed or replaced.
     Raises:
-        CorpusError: text is missing, not parallel, not UTF-8, or a column is missing; with file and line.
+        CorpusError: text is missing, not parallel or not UTF-8, or a column is missing; the message names file and
+            line.
     """
     counts = Counts() if counts is None else counts
     rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
     for number, texts in islice(rows, spec.limit):
         counts.lines += 1
         if number == 1:
-            texts = tuple(_without_mark(text, counts) for text in texts)
-        *source, target = (_one_line(text, counts) for text in texts)
+            texts = tuple(_remove_byte_order_mark(text, counts) for text in texts)
+        *source, target = (_replace_line_breaks(text, counts) for text in texts)
         yield number, spec.tagged("".join(source)), target
 
 
-def _without_mark(text: str, counts: Counts) -> str:
+def _remove_byte_order_mark(text: str, counts: Counts) -> str:
     counts.byte_order_marks += text.startswith("\ufeff")
     return text.removeprefix("\ufeff")
 
 
-def _one_line(text: str, counts: Counts) -> str:
+def _replace_line_breaks(text: str, counts: Counts) -> str:
     if text.endswith("\r"):
         counts.carriage_returns += 1
         text = text[:-1]
@@ -180,19 +181,19 @@ def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
             raise _not_parallel(paths, (number + sum(1 for _ in first), number - 1))
         yield number, tuple(texts)
     for side in others:
-        more = sum(1 for _ in side)
-        if more:
-            raise _not_parallel(paths, (number, number + more))
+        extra = sum(1 for _ in side)
+        if extra:
+            raise _not_parallel(paths, (number, number + extra))
 
 
 def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
-    # Lines may lack anywhere, so that the first lines of both files need not be pairs.
-    told = (f"{paths[0]} has {lines[0]:,} lines, {paths[1]} has {lines[1]:,}. Parallel files must match line by line. "
-            "Run again the step that wrote them")
+    # A line may be missing in the middle. Then the lines before the end of the shorter file are not all parallel.
+    message = (f"{paths[0]} has {lines[0]:,} lines, {paths[1]} has {lines[1]:,}. Parallel files must match line by "
+               "line. Run the step that wrote them again.")
     if min(lines):
-        told += (f"; to find where they part, write `limit: {min(lines)}` in this corpus and run seq2seq check, which "
-                 "names the line from which one side has slipped, if the text shows it")
-    return CorpusError(f"{told}.")
+        message += (f" To find the line where they stop matching, write `limit: {min(lines)}` in this corpus and run "
+                    "seq2seq check, which reports the line if it can detect it from the text.")
+    return CorpusError(message)
 
 
 def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
@@ -211,29 +212,29 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
         for column in columns:
             if column not in names:
                 raise CorpusError(f"{path}:1: no column '{column}'; the header has {', '.join(names)}.")
-        places = [names.index(str(column)) for column in columns]
+        indices = [names.index(str(column)) for column in columns]
     else:
-        places = [int(column) - 1 for column in columns]
+        indices = [int(column) - 1 for column in columns]
     for number, fields in lines:
-        if len(fields) <= max(places):
-            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(places) + 1} is asked for. "
-                              "Mend the line, or name other columns in the recipe.")
-        yield number, tuple(fields[place] for place in places)
+        if len(fields) <= max(indices):
+            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but the recipe reads column "
+                              f"{max(indices) + 1}. Correct the line, or choose other columns in the recipe.")
+        yield number, tuple(fields[index] for index in indices)
 
 
 HEADER_WORDS = frozenset((
     "hypothesis", "id", "input", "lang", "language", "line", "original", "output", "ref", "reference", "segment",
     "sentence", "source", "src", "string", "target", "text", "tgt", "translation", "trg"))
-"""Words that names of columns are made of, besides the languages."""
+"""Words that occur in column names, besides the names and codes of languages."""
 
 
-def look_at_first_lines(recipe: Recipe) -> Iterator[str]:
-    """Read the first line of each text file and table, and yield a warning for each that may not mean what it is read
-    as: more columns than the two that are taken unasked, or names of columns that count as a pair.
+def first_line_warnings(recipe: Recipe) -> Iterator[str]:
+    """Yield a warning for each text file or table whose first line may be misread: it looks like a header but is read
+    as a pair, or it has more than two columns, and the first two are read by default.
 
-    Files that cannot be read are passed over; whoever reads them all says what is wrong.
+    Files that cannot be read are skipped, because reading the whole corpus will report the error.
     """
-    for steps, spec in recipe.data.keyed_corpora():
+    for steps, spec in recipe.data.corpora_with_keys():
         key = ".".join(map(str, ("data", *steps)))
         paths = [recipe.data_directory / path for path in spec.paths]
         by_number = spec.has_numbered_columns
@@ -244,15 +245,15 @@ def look_at_first_lines(recipe: Recipe) -> Iterator[str]:
         except CorpusError:
             continue
         if by_number and len(fields) > 2 and spec.source is None and spec.text is None:
-            yield (f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target. "
-                   f"Write their numbers in {key}: `source: 1, target: 2` if these are meant, or others.")
-        places = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))
-        names = [fields[place] for place in places if place < len(fields)]
+            yield (f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target. If "
+                   f"this is right, write `source: 1, target: 2` in {key}; if not, the numbers of the right columns.")
+        indices = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))
+        names = [fields[index] for index in indices if index < len(fields)]
         if names and all(_is_column_name(name, recipe.languages) for name in names):
             columns = ", ".join(f"{side}: {name}" for side, name in zip(spec.sides, names, strict=False))
             remedy = f"write `header: true, {columns}` in {key}" if by_number else "delete it"
-            yield (f"{' and '.join(f'{path}:1' for path in paths)}: the line reads like names of columns "
-                   f"({', '.join(names)}), and is taken for text. If it is a header, {remedy}.")
+            yield (f"{' and '.join(f'{path}:1' for path in paths)}: the line looks like column names "
+                   f"({', '.join(names)}), but is read as text. If it is a header, {remedy}.")
 
 
 def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
@@ -266,36 +267,36 @@ def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
 
 
 def _is_column_name(text: str, languages: Languages) -> bool:
-    """Return True for a text made of HEADER_WORDS, names of languages and codes of these languages: `en`, `German
-    text`, `source_sentence1`."""
+    """Return True if all words of the text are HEADER_WORDS, names of languages, or codes of these two languages, as in
+    `en`, `German text`, `source_sentence1`."""
     codes = {subtags(code)[0] for code in (languages.source, languages.target) if code}
     words = re.findall(r"[^\W\d_]+", text.lower())
     return bool(words) and all(word in HEADER_WORDS or subtags(word)[0] in codes or code_for(word) for word in words)
 
 
-def _tsv_lines(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield number and fields of each line. longest: limit of a line's length in bytes."""
-    for number, line in enumerate(read_lines(path, longest), 1):
+def _tsv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each line of a TSV file."""
+    for number, line in enumerate(read_lines(path, max_line_bytes), 1):
         yield number, line.split("\t")
 
 
-def _csv_lines(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield number and fields of each line of a CSV file (RFC 4180); all lines have the same number of fields.
+def _csv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each line of a CSV file (RFC 4180).
 
-    A byte order mark and a final `\\r` outside of quotes stay in the first and the last field, where `read_corpus`
-    counts them.
+    A byte order mark and a final `\\r` outside of quotes are kept in the first and the last field. `read_corpus`
+    removes and counts them.
 
     Raises:
-        CorpusError: a quote is not closed in its line or is misplaced, or a line has more or fewer fields than the
-            first, such as text with unquoted commas.
+        CorpusError: a quote is misplaced or not closed in its line, or a line has more or fewer fields than the first
+            line, for example because of unquoted commas.
     """
     width = 0
-    for number, line in enumerate(read_lines(path, longest), 1):
+    for number, line in enumerate(read_lines(path, max_line_bytes), 1):
         fields = _csv_fields(line, f"{path}:{number}") if '"' in line else line.split(",")
         width = width or len(fields)
         if len(fields) != width:
             raise CorpusError(f"{path}:{number}: {len(fields)} columns, but line 1 has {width}. Put text with commas "
-                              'in double quotes, such as "yes, sir", or mend the line.')
+                              'in double quotes, such as "yes, sir", or correct the line.')
         yield number, fields
 
 
@@ -312,8 +313,8 @@ def _csv_fields(line: str, where: str) -> list[str]:
         if match is None:
             column = f"{where}: column {len(fields) + 1}"
             if line[start] == '"' and line.count('"', start) % 2:
-                raise CorpusError(f"{column} begins with a quote that is not closed in this line. A sentence is one "
-                                  "line: take line feeds out of the fields, or close the quote.")
+                raise CorpusError(f"{column} begins with a quote that is not closed in this line. Each pair must be on "
+                                  "one line: remove line feeds from the fields, or close the quote.")
             raise CorpusError(f"{column} has a quote in the middle. Put the column in double quotes, and write each "
                               'quote in it twice: "he said ""yes""".')
         quoted, plain = match.groups()
@@ -328,8 +329,8 @@ def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
         try:
             record = parse_json(line.removeprefix("\ufeff"))
         except NotJson as error:
-            raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Mend or remove the line.") from None
-        yield number, _fields(spec, record, f"{path}:{number}")
+            raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Correct or remove the line.") from None
+        yield number, _texts_of_record(spec, record, f"{path}:{number}")
 
 
 def _read_tmx(spec: Corpus, path: Path) -> Iterator[Row]:
@@ -345,17 +346,17 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
     try:
-        with path.open("rb") as opened_file:                                    # a name is a name, never a pattern
+        with path.open("rb") as opened_file:                                    # open() never expands a pattern
             file = pyarrow.parquet.ParquetFile(opened_file)
-            there = file.schema_arrow.names
-            # Other columns are not read: they may be large, or hold values without a Python equivalent.
-            wanted = [name for name in there if name in (*spec.columns, "translation")]
-            missing = next((name for name in spec.columns if name not in there), None)
-            if missing is not None and "translation" not in there:
-                raise CorpusError(f"{path}: no column '{missing}'; there are {', '.join(there)}.")
-            records = (record for batch in file.iter_batches(columns=wanted) for record in batch.to_pylist())
+            existing = file.schema_arrow.names
+            # Other columns are not read: they may be large, or contain values without a Python equivalent.
+            needed = [name for name in existing if name in (*spec.columns, "translation")]
+            missing = next((name for name in spec.columns if name not in existing), None)
+            if missing is not None and "translation" not in existing:
+                raise CorpusError(f"{path}: no column '{missing}'; there are {', '.join(existing)}.")
+            records = (record for batch in file.iter_batches(columns=needed) for record in batch.to_pylist())
             for number, record in enumerate(records, 1):
-                yield number, _fields(spec, record, f"{path}: row {number}")
+                yield number, _texts_of_record(spec, record, f"{path}: row {number}")
     except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         raise CorpusError(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
 
@@ -363,47 +364,48 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
 def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
     import datasets
 
-    if os.path.isdir(str(spec.hub)) and has_magic(place := os.path.realpath(str(spec.hub))):
-        raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library takes the name of its "
-                          f"directory, {place}, for a pattern, and could read others. Rename it without *, ? and [.")
+    if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
+        raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of its "
+                          f"directory, {path}, as a pattern. Rename it without *, ? and [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # Streamed data sets are downloaded while they are read.
         for number, record in enumerate(rows, 1):
-            yield number, _fields(spec, record, f"{spec.label}: row {number}")
+            yield number, _texts_of_record(spec, record, f"{spec.label}: row {number}")
     except CorpusError:
         raise
     except Exception as error:                                                  # the hub's errors have no common class
         reason = f"{type(error).__name__}: {_first_line(error)}"
         raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check the name, config and split, "
-                          "and the connection; data sets that are Python scripts are no longer supported.") from error
+                          "and the network; data sets that are Python scripts are no longer supported.") from error
 
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _fields(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
-    """Return the texts of a record: its columns, or keys inside its `translation`."""
+def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
+    """Return the texts of a record from the columns of the corpus, or from these keys of its `translation`."""
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
     if spec.columns[0] not in record and isinstance(record.get("translation"), dict):
         record = record["translation"]
-    found = []
+    texts = []
     for column in spec.columns:
         if column not in record:
             raise CorpusError(f"{where}: no column '{column}'; there are {', '.join(map(str, record))}.")
         value = record[column]
         if value is not None and not isinstance(value, str):
-            raise CorpusError(f"{where}: column '{column}' holds {type(value).__name__}, not text.")
-        found.append(_whole_characters(value or "", where))
-    return tuple(found)
+            raise CorpusError(f"{where}: column '{column}' contains {type(value).__name__}, not text.")
+        texts.append(_reject_surrogates(value or "", where))
+    return tuple(texts)
 
 
-def _whole_characters(text: str, where: str) -> str:
+def _reject_surrogates(text: str, where: str) -> str:
+    """Return the text. Raises CorpusError if it cannot be encoded in UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise CorpusError(f"{where}: character {error.start + 1} is half a surrogate pair, which no text can hold. "
-                          "Mend or remove the line.") from None
+        raise CorpusError(f"{where}: character {error.start + 1} is half a surrogate pair, which UTF-8 cannot encode. "
+                          "Correct or remove the line.") from None
     return text

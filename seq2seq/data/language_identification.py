@@ -1,4 +1,4 @@
-"""Detection of lines in a wrong language, by character n-grams learned from the corpus, or by lingua (75 languages)."""
+"""Detection of texts in a wrong language, by character n-grams learned from the corpus, or by lingua (75 languages)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.errors import UserError
@@ -15,125 +16,130 @@ if TYPE_CHECKING:
     from seq2seq.recipe import Languages
 
 LETTERS = re.compile(r"[^\W\d_]+")
-GRAM = 3
+N_GRAM_LENGTH = 3
 SMOOTHING = 0.5
-"""Added to each count (Jeffreys' prior)."""
-# Least evidence that a text belongs to the other side, in nats: in total, and per n-gram. Names with the same spelling
-# in both languages give almost none; a sentence of five words has some 30 n-grams.
-LEAST_EVIDENCE = 8.0
-LEAST_EVIDENCE_A_GRAM = 0.35
-# Thresholds of lingua's probabilities: a text is in another language if that one has at least the first, and the
-# expected one less than the second.
-OTHER_LIKELY, OWN_UNLIKELY = 0.3, 0.03
-# Shorter texts are not judged: names and codes.
-LEAST_LETTERS = 15
+"""Number that is added to the count of each n-gram (Jeffreys' prior)."""
+# A text is in the wrong language if the log odds of the other side's language, in nats, are at least MIN_LOG_ODDS in
+# total and MIN_MEAN_LOG_ODDS per n-gram. Names, which are spelled alike in both languages, have log odds near 0. A
+# sentence of five words has some 30 n-grams.
+MIN_LOG_ODDS = 8.0
+MIN_MEAN_LOG_ODDS = 0.35
+# A text is in the wrong language if lingua assigns at least the first probability to another language, and less than
+# the second one to the expected language.
+MIN_OTHER_PROBABILITY, MIN_EXPECTED_PROBABILITY = 0.3, 0.03
+# Minimum number of letters of a text that lingua checks. Shorter texts are mostly names and codes.
+MIN_LETTERS = 15
 
 
 class SideLanguages:
-    """Naive Bayes classifier of the sides of a corpus over character n-grams.
+    """Naive Bayes classifier over character n-grams that distinguishes the languages of the two sides of a corpus.
 
-    Cavnar and Trenkle 1994 rank the same n-grams. It needs no knowledge of the languages. It finds nothing if both
-    sides are in the same language, and cannot recognise a third one.
+    It learns both languages from the corpus. It finds nothing if both sides are in the same language, and cannot detect
+    a third language. Cavnar and Trenkle 1994 compare ranks of the same kind of n-grams.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Learn from parallel text, most of which must be on the right side."""
+        """Learn from parallel text. Most of the texts must be in the language of their side."""
         counts = [Counter[str](), Counter[str]()]
         for texts in pairs:
             for count, text in zip(counts, texts, strict=True):
                 count.update(_grams(_words(text)))
-        every = counts[0].keys() | counts[1].keys()
-        source, target = (count.total() + SMOOTHING * len(every) for count in counts)
-        self._odds = {gram: math.log((counts[0][gram] + SMOOTHING) / source * target / (counts[1][gram] + SMOOTHING))
-                      for gram in every}
+        grams = counts[0].keys() | counts[1].keys()
+        source, target = (count.total() + SMOOTHING * len(grams) for count in counts)
+        self._log_odds = {                                                      # of the source against the target
+            gram: math.log((counts[0][gram] + SMOOTHING) / source * target / (counts[1][gram] + SMOOTHING))
+            for gram in grams}
 
     def wrong(self, source: str, target: str) -> str | None:
-        """Return the side whose text looks like the other language, `source` or `target`; None if both are right.
+        """Return the side with text in the other side's language, `source` or `target`; None if both are right.
 
-        Words on both sides may be names. So the words of one side only, if there are any, must look like the other
-        language, too: in `Golf Cabrio (ab 2011)` beside `Golf Cabrio (from 2011)` they do not.
+        Words that occur on both sides may be names. The remaining words of the side, if there are any, must therefore
+        look like the other language, too. In the pair `Golf Cabrio (ab 2011)`, `Golf Cabrio (from 2011)` the remaining
+        words `ab` and `from` show that both sides are right.
         """
         sides = {"source": _words(source), "target": _words(target)}
         for side, other, sign in (("source", "target", -1), ("target", "source", 1)):
             words = sides[side]
-            odds = self._odds_of(words)
-            evidence = sign * sum(odds)
-            if evidence > max(LEAST_EVIDENCE, LEAST_EVIDENCE_A_GRAM * len(odds)):
-                own = self._odds_of(_own_words(words, sides[other]))
-                if not own or sign * sum(own) > 0:
+            log_odds = self._log_odds_of(words)
+            if sign * sum(log_odds) > max(MIN_LOG_ODDS, MIN_MEAN_LOG_ODDS * len(log_odds)):
+                remaining = self._log_odds_of(_words_not_in(words, sides[other]))
+                if not remaining or sign * sum(remaining) > 0:
                     return side
         return None
 
-    def _odds_of(self, words: list[str]) -> list[float]:
-        return [self._odds[gram] for gram in _grams(words) if gram in self._odds]
+    def _log_odds_of(self, words: list[str]) -> list[float]:
+        return [self._log_odds[gram] for gram in _grams(words) if gram in self._log_odds]
 
 
 def _words(text: str) -> list[str]:
     return LETTERS.findall(text.lower())
 
 
-def _own_words(words: list[str], others: list[str]) -> list[str]:
-    """Return the words that are not among the others."""
-    known = set(others)
-    return [word for word in words if word not in known]
+def _words_not_in(words: list[str], others: list[str]) -> list[str]:
+    """Return the words that do not occur in `others`."""
+    excluded = set(others)
+    return [word for word in words if word not in excluded]
 
 
-def _share(language: Any, values: Any) -> float:
-    """Return lingua's probability of a language."""
+def _probability(language: Any, values: Any) -> float:
+    """Return the probability of a language among lingua's confidence values."""
     return next(value.value for value in values if value.language == language)
 
 
 def _grams(words: list[str]) -> list[str]:
     spaced = f" {' '.join(words)} "
-    return [spaced[place : place + GRAM] for place in range(len(spaced) - GRAM + 1)]
+    return [spaced[begin : begin + N_GRAM_LENGTH] for begin in range(len(spaced) - N_GRAM_LENGTH + 1)]
 
 
 class LanguageDetector:
-    """Language identification by lingua, among all its languages; takes some 7 ms per text."""
+    """Language identification by lingua among all 75 languages that it supports. One text takes some 7 ms."""
 
     def __init__(self, languages: Languages) -> None:
-        """
+        """Load lingua's models.
+
         Raises:
-            UserError: lingua is not installed, or does not know one of the two.
+            UserError: lingua is not installed, or does not support one of the two languages.
         """
         try:
             import lingua
         except ImportError:
-            raise UserError("lingua is not installed, which recognises languages: pip install lingua-language-detector."
-                            ) from None
+            raise UserError("Language identification needs the package lingua, which is not installed. Install it: "
+                            "pip install lingua-language-detector") from None
         codes = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
-        self._own: list[Any] = []
+        self._expected: list[Any] = []
         for code in (languages.source, languages.target):
             short = subtags(code or "")[0]
-            short = {"no": "nb"}.get(short, short)                              # lingua knows only its two forms
+            short = {"no": "nb"}.get(short, short)                              # lingua has nb and nn, but not no
             if code is not None and short not in codes:
-                raise UserError(f"lingua does not know the language '{code}'; it knows {', '.join(sorted(codes))}.")
-            self._own.append(codes.get(short))
+                raise UserError(f"lingua does not support the language '{code}', only {', '.join(sorted(codes))}.")
+            self._expected.append(codes.get(short))
         self._detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
 
     def wrong(self, source: str, target: str) -> str | None:
-        """Return the side that is in another language, `source` or `target`; None if none is, or it is uncertain."""
-        for side, text, beside, own in zip(("source", "target"), (source, target), (target, source), self._own,
-                                           strict=True):
-            if own is not None and self._is_other(text, beside, own):
+        """Return the side that is in a wrong language, `source` or `target`; None if both are right or uncertain."""
+        for side, text, other, expected in zip(("source", "target"), (source, target), (target, source), self._expected,
+                                               strict=True):
+            if expected is not None and self._is_wrong(text, other, expected):
                 return side
         return None
 
-    def _is_other(self, text: str, beside: str, own: Any) -> bool:
-        if sum(map(str.isalpha, text)) < LEAST_LETTERS:
+    def _is_wrong(self, text: str, other: str, expected: Any) -> bool:
+        if sum(map(str.isalpha, text)) < MIN_LETTERS:
             return False
         values = self._detector.compute_language_confidence_values(text)
-        likeliest = values[0]
-        if likeliest.language == own or likeliest.value < OTHER_LIKELY or _share(own, values) >= OWN_UNLIKELY:
+        best = values[0]
+        if (best.language == expected or best.value < MIN_OTHER_PROBABILITY
+                or _probability(expected, values) >= MIN_EXPECTED_PROBABILITY):
             return False
-        # As in SideLanguages.wrong, words on both sides may be names, so the words of this side only are tested, too.
-        rest = _own_words(_words(text), _words(beside))
-        return not rest or _share(own, self._detector.compute_language_confidence_values(" ".join(rest))) < OWN_UNLIKELY
+        # As in SideLanguages.wrong: words on both sides may be names, so the remaining words are checked, too.
+        remaining = _words_not_in(_words(text), _words(other))
+        if not remaining:
+            return True
+        values = self._detector.compute_language_confidence_values(" ".join(remaining))
+        return _probability(expected, values) < MIN_EXPECTED_PROBABILITY
 
 
 def is_installed() -> bool:
     """Return True if lingua is installed."""
-    from importlib.util import find_spec
-
     return find_spec("lingua") is not None
 

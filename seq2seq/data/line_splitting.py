@@ -1,4 +1,4 @@
-"""Splitting of lines for the model: white space around the text, which is restored later, and overlong lines."""
+"""Splitting of lines for the model: removes white space around the text, to restore it later, and splits long lines."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 
 from seq2seq.recipe.language_codes import subtags
 
-# Languages written without spaces between words (and so between sentences).
+# Codes of languages written without spaces between words and between sentences.
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
 # Codes of Chinese languages in ISO 639-3, which ISO 639-1 does not have.
 CHINESE = {"cmn", "yue", "wuu", "lzh"}
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
-SPACE = re.compile(r"\s+")
+WHITE_SPACE = re.compile(r"\s+")
 
 
 def main_language(code: str) -> str:
-    """Return the two-letter code of a language: zh for zh, zh-CN, zh_Hant, zho_Hans, cmn, …; else the main subtag."""
+    """Return the code of a language without script and region: de for de-AT; zh for zh-CN, zho_Hans and cmn."""
     main = subtags(code)[0]
     return "zh" if main in CHINESE else main
 
 
 @dataclass(frozen=True)
 class DividedLine:
-    """Line split for the model.
+    """Line that was split for the model.
 
-    before, after: white space around it. texts: its parts, usually one; none if the line is white space. gaps: white
-    space after each part but the last.
+    before, after: white space around the text of the line. texts: parts of the text, usually one; none if the line is
+    empty or white space. gaps: white space between consecutive parts.
     """
 
     before: str
@@ -37,22 +37,22 @@ class DividedLine:
     after: str
 
     def join(self, translations: Sequence[str], target_language: str) -> str:
-        """Return the translated line from the translations of its parts."""
+        """Return the translated line, given the translations of its parts."""
         parts = list(zip(translations, [*self.gaps, ""], strict=True)) if translations else []
         return self.before + join_translations(parts, target_language) + self.after
 
 
-def divide(line: str, fits: Callable[[str], bool], head: str = "") -> DividedLine:
-    """Split a line into parts that fit; no part is empty or has white space around it.
+def divide(line: str, fits: Callable[[str], bool], prefix: str = "") -> DividedLine:
+    """Split a line into parts that fit the model. No part is empty or has white space around it.
 
     Args:
-        fits: returns True if a text is short enough for the model. Must hold for a single character.
-        head: beginning of the line's text that each part needs, such as a language token.
+        fits: returns True if a text is short enough for the model. It must return True for a single character.
+        prefix: language token at the beginning of the text; it is repeated before each part.
     """
     before, text, after = split_margins(line)
-    if head and not fits(text):
-        parts = divide(text.removeprefix(head), lambda part: fits(f"{head} {part}"))
-        return DividedLine(before, [f"{head} {part}" for part in parts.texts], parts.gaps, parts.after + after)
+    if prefix and not fits(text):
+        parts = divide(text.removeprefix(prefix), lambda part: fits(f"{prefix} {part}"))
+        return DividedLine(before, [f"{prefix} {part}" for part in parts.texts], parts.gaps, parts.after + after)
     texts: list[str] = []
     gaps: list[str] = []
     for segment in split_long(text, fits) if text else []:
@@ -68,7 +68,7 @@ def divide(line: str, fits: Callable[[str], bool], head: str = "") -> DividedLin
 
 
 def split_margins(line: str) -> tuple[str, str, str]:
-    """Return white space before, text, white space after."""
+    """Return the white space before the text, the text, and the white space after the text."""
     text = line.strip()
     if not text:
         return line, "", ""
@@ -77,23 +77,24 @@ def split_margins(line: str) -> tuple[str, str, str]:
 
 
 def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Split a text into parts that fit: at sentence ends, else at spaces, else anywhere. Concatenated, they are the
-    text.
+    """Split a text into parts that fit the model: at sentence ends if possible, else at white space, else anywhere.
+
+    The concatenated parts are the text.
 
     Args:
-        fits: returns True if a text is short enough for the model. Must hold for a single character.
+        fits: returns True if a text is short enough for the model. It must return True for a single character.
     """
     if len(text) <= 1 or fits(text):
         return [text]
-    for boundary in (SENTENCE_END, SPACE):
-        units = list(_units(text, boundary))
-        if len(units) > 1:
-            return [part for joined in _join(units, fits) for part in split_long(joined, fits)]
+    for boundary in (SENTENCE_END, WHITE_SPACE):
+        segments = list(_split_at(boundary, text))
+        if len(segments) > 1:
+            return [part for joined in _join_segments(segments, fits) for part in split_long(joined, fits)]
     middle = len(text) // 2
     return split_long(text[:middle], fits) + split_long(text[middle:], fits)
 
 
-def _units(text: str, boundary: re.Pattern[str]) -> Iterator[str]:
+def _split_at(boundary: re.Pattern[str], text: str) -> Iterator[str]:
     begin = 0
     for match in boundary.finditer(text):
         if begin < match.end() < len(text):
@@ -102,26 +103,29 @@ def _units(text: str, boundary: re.Pattern[str]) -> Iterator[str]:
     yield text[begin:]
 
 
-def _join(units: list[str], fits: Callable[[str], bool]) -> Iterator[str]:
-    """Join units into the longest runs that fit, by doubling and bisection, so that a long line needs few trials."""
+def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator[str]:
+    """Join consecutive segments into the longest texts that fit, with few calls of `fits` (doubling and bisection)."""
     begin = 0
-    while begin < len(units):
+    while begin < len(segments):
         size = 1
-        while begin + 2 * size <= len(units) and fits("".join(units[begin:begin + 2 * size])):
+        while begin + 2 * size <= len(segments) and fits("".join(segments[begin:begin + 2 * size])):
             size *= 2
         step = size // 2
         while step:
-            if begin + size + step <= len(units) and fits("".join(units[begin:begin + size + step])):
+            if begin + size + step <= len(segments) and fits("".join(segments[begin:begin + size + step])):
                 size += step
             step //= 2
-        yield "".join(units[begin:begin + size])
+        yield "".join(segments[begin:begin + size])
         begin += size
 
 
 def join_translations(parts: list[tuple[str, str]], target_language: str) -> str:
-    """Join the translations of a line's parts, each with the white space that followed its source.
+    """Join the translations of the parts of a line.
 
-    Spaces between parts are removed if the target language is written without spaces, and added otherwise.
+    Spaces between parts are removed if the target language is written without spaces. Otherwise a space is added
+    between parts without white space. Other white space, such as tabs, is kept.
+
+    parts: the translation of each part, and the white space after the part in the source line.
     """
     spaceless = main_language(target_language) in SPACELESS
     joined = ""

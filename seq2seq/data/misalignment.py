@@ -1,8 +1,9 @@
 """Detection of misaligned sentence pairs, from word co-occurrence in the corpus itself.
 
-IBM model 1 (Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1) learns a small lexicon. A pair's
-score is how much more likely its target words are given this source than in general. Each pair is scored with a
-lexicon that was learned from other pairs, because a lexicon fits the pairs that it was learned from.
+IBM model 1 (Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1) learns a small translation table. The
+score of a pair is the log of a ratio: the probability of the target given this source, divided by its probability
+without a source. Each pair must be scored with a table that was learned from other pairs, because a table fits the
+pairs that it was learned from.
 """
 
 from __future__ import annotations
@@ -18,120 +19,124 @@ from seq2seq.data.pair_quality import LengthModel
 
 Texts = tuple[str, str]
 
-# A word, a number, or one character of a script that puts no spaces between words (kana, CJK, Thai).
+# A word, a number, or a single character of a script without spaces between words (Thai, Lao, kana, CJK).
 WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|\d+|"
                   r"[^\W\d_\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
-# The beginning of a word: endings change with the case, and compounds are long.
-STEM = 6
-LONGEST_SENTENCE = 60
-LEAST_COUNT = 2
+STEM_LENGTH = 6
+"""Number of characters to which words are cut, because endings change with the case, and compounds are long."""
+MAX_WORDS = 60
+"""Maximum number of different words of a text that are used."""
+MIN_COUNT = 2
+"""Minimum number of occurrences of a word in the translation table. Other words are rare words."""
 ITERATIONS = 4
-MOST_LINKS = 3_000_000
-"""Pairs of words in the text that a dictionary is learned from: some seconds, some 200 MB."""
-FREE = 0.1
-"""Share of the words of a translation that have no counterpart. Bounds what one word can say against a pair."""
-SHARED_RARE_WORD = 3.0
-"""Nats for a rare word, a name or a number, that stands on both sides."""
-MOST_OF_LENGTH = 4.0
-"""Nats that the two lengths may say at most, for or against."""
+"""Number of iterations of expectation maximisation."""
+MAX_LINKS = 3_000_000
+"""Approximate maximum number of links (pairs of words) to learn from, which takes some seconds and 200 MB."""
+UNTRANSLATED_SHARE = 0.1
+"""Assumed share of the target words without a counterpart. It limits the amount by which one word lowers a score."""
+SHARED_RARE_WORD_SCORE = 3.0
+"""Score, in nats, of a rare word that occurs on both sides, such as a name or a number."""
+MAX_LENGTH_SCORE = 4.0
+"""Maximum absolute value of the score of the two lengths, in nats."""
 
 
-class Dictionary:
-    """p(target word | source word), and how likely each target word is anywhere."""
+class TranslationTable:
+    """Translation table of IBM model 1: p(target word | source word), and p(target word) without a source."""
 
     def __init__(self, pairs: Sequence[Texts]) -> None:
-        """Learn from pairs, of which most must translate each other."""
+        """Learn from sentence pairs. Most of them must be translations of each other."""
         words = [tuple(map(_words, pair)) for pair in pairs]
         counts = [Counter(word for both in words for word in both[side]) for side in (0, 1)]
-        # The empty word, number 0, is at home on the source side: every target word may come from it.
-        self._source = {word: number for number, word in enumerate(
-            (word for word, count in counts[0].items() if count >= LEAST_COUNT), start=1)}
-        self._target = {word: number for number, word in enumerate(
-            word for word, count in counts[1].items() if count >= LEAST_COUNT)}
+        # Id 0 on the source side is the empty word, which every target word may be linked to.
+        self._source = {word: index for index, word in enumerate(
+            (word for word, count in counts[0].items() if count >= MIN_COUNT), start=1)}
+        self._target = {word: index for index, word in enumerate(
+            word for word, count in counts[1].items() if count >= MIN_COUNT)}
         self._lengths = LengthModel.learn((len(source), len(target)) for source, target in pairs)
         lengths = np.array([len(target) for _, target in pairs] or [1], float)
-        self._any_length = (float(lengths.mean()), float(max(lengths.var(), 1.0)))
-        numbers = [self._numbers(both) for both in words]
-        self._usual = np.bincount(np.concatenate([np.zeros(0, np.int64), *(target for _, target in numbers)]),
-                                  minlength=len(self._target)).astype(float)
-        self._usual /= max(self._usual.sum(), 1.0)
-        self._learn(numbers)
+        self._target_length = (float(lengths.mean()), float(max(lengths.var(), 1.0)))
+        ids = [self._ids(both) for both in words]
+        self._target_probability = np.bincount(np.concatenate([np.zeros(0, np.int64), *(target for _, target in ids)]),
+                                               minlength=len(self._target)).astype(float)
+        self._target_probability /= max(self._target_probability.sum(), 1.0)
+        self._learn(ids)
 
-    def _numbers(self, words: tuple[list[str], ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the words that are known: (source_words + 1,) with the empty word, and (target_words,)."""
+    def _ids(self, words: tuple[list[str], ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of the words that are not rare: (source_words + 1,) with the empty word, (target_words,)."""
         source = [0, *(self._source[word] for word in words[0] if word in self._source)]
         target = [self._target[word] for word in words[1] if word in self._target]
         return np.array(source, np.int64), np.array(target, np.int64)
 
     def _learn(self, sentences: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
         links = np.cumsum([len(source) * len(target) for source, target in sentences], dtype=np.int64)
-        sentences = sentences[: int(np.searchsorted(links, MOST_LINKS)) + 1]
+        sentences = sentences[: int(np.searchsorted(links, MAX_LINKS)) + 1]
         keys, group, _ = _links(sentences, max(len(self._target), 1))
-        self._keys, place = np.unique(keys, return_inverse=True)
+        self._keys, entry = np.unique(keys, return_inverse=True)                # entry of the table for each link
         sources = self._keys // max(len(self._target), 1)
         probability = np.ones(len(self._keys))
         for _ in range(ITERATIONS):
-            likely = probability[place]
-            expected = likely / np.bincount(group, likely)[group]               # equation 17, for each target word
-            together = np.bincount(place, expected, minlength=len(self._keys))
-            probability = together / np.bincount(sources, together)[sources]
+            of_link = probability[entry]
+            expected = of_link / np.bincount(group, of_link)[group]             # equation 17, for each target word
+            counts = np.bincount(entry, expected, minlength=len(self._keys))
+            probability = counts / np.bincount(sources, counts)[sources]
         self._probability = probability
 
     def evidence(self, pairs: Sequence[Texts]) -> np.ndarray:
-        """(pairs,), log of how much likelier the target is as a translation of this source than as any text, in nats.
+        """Return the score of each pair, (pairs,): log(p(target | source) / p(target)), in nats.
 
-        Above 0 speaks for a translation. Words that the dictionary does not know say nothing, unless both sides have
-        them.
+        The target of a pair with a positive score is probably a translation of the source. Words that are not in the
+        table do not change the score, unless they occur on both sides.
         """
         if not pairs:
             return np.zeros(0)
         words = [tuple(map(_words, pair)) for pair in pairs]
-        sentences = [self._numbers(both) for both in words]
+        sentences = [self._ids(both) for both in words]
         keys, group, owner = _links(sentences, max(len(self._target), 1))
-        total = np.array([self._of_rest(pair, both) for pair, both in zip(pairs, words, strict=True)])
+        total = np.array([self._score_lengths_and_rare_words(*pair) for pair in zip(pairs, words, strict=True)])
         if len(keys) and len(self._keys):
-            place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-            likely = np.where(self._keys[place] == keys, self._probability[place], 0.0)
-            many = np.bincount(group)                                           # source words beside each target word
-            mean = np.bincount(group, likely) / many
-            usual = self._usual[np.concatenate([target for _, target in sentences])]
-            gain = np.log((1 - FREE) * mean / usual + FREE)
-            total += np.bincount(owner, gain, minlength=len(pairs))
+            entry = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            of_link = np.where(self._keys[entry] == keys, self._probability[entry], 0.0)
+            # p(target word | source): the mean over the words of the source and the empty word.
+            with_source = np.bincount(group, of_link) / np.bincount(group)
+            without_source = self._target_probability[np.concatenate([target for _, target in sentences])]
+            scores = np.log((1 - UNTRANSLATED_SHARE) * with_source / without_source + UNTRANSLATED_SHARE)
+            total += np.bincount(owner, scores, minlength=len(pairs))
         return total
 
-    def _of_rest(self, pair: Texts, words: tuple[list[str], ...]) -> float:
-        """Evidence of lengths and of rare words."""
+    def _score_lengths_and_rare_words(self, pair: Texts, words: tuple[list[str], ...]) -> float:
         source, target = map(len, pair)
         if not source or not target:
-            return -MOST_OF_LENGTH
+            return -MAX_LENGTH_SCORE
         variance = self._lengths.variance * source
-        mean, any_variance = self._any_length
-        of_length = (0.5 * math.log(any_variance / variance) - self._lengths.deviation(source, target) ** 2 / 2
-                     + (target - mean) ** 2 / any_variance / 2)
+        mean, target_variance = self._target_length
+        # Log ratio of two normal distributions of the target's length: given the source's length, and without it.
+        of_length = (0.5 * math.log(target_variance / variance) - self._lengths.deviation(source, target) ** 2 / 2
+                     + (target - mean) ** 2 / target_variance / 2)
         shared = {word for word in words[1] if word not in self._target}.intersection(words[0])
-        return max(-MOST_OF_LENGTH, min(MOST_OF_LENGTH, of_length)) + SHARED_RARE_WORD * len(shared)
+        return max(-MAX_LENGTH_SCORE, min(MAX_LENGTH_SCORE, of_length)) + SHARED_RARE_WORD_SCORE * len(shared)
 
 
 def _words(text: str) -> list[str]:
-    return list(dict.fromkeys(word[:STEM] for word in WORD.findall(text.lower())))[:LONGEST_SENTENCE]
+    return list(dict.fromkeys(word[:STEM_LENGTH] for word in WORD.findall(text.lower())))[:MAX_WORDS]
 
 
 def _links(sentences: Sequence[tuple[np.ndarray, np.ndarray]], targets: int
            ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each source word beside each target word of its sentence.
+    """Return the links of each target word to every source word of its sentence.
 
+    targets: number of target words in the vocabulary.
     Returns:
-        keys: (links,), source word × targets + target word. group: (links,), which target word of the text it is.
-        owner: (target_words,), the sentence of each target word.
+        keys: (links,), source id × targets + target id. group: (links,), index of the target word in the whole text.
+        owner: (target_words,), index of the sentence of each target word.
     """
     sources = np.array([len(source) for source, _ in sentences], np.int64)
-    of_target = np.array([len(target) for _, target in sentences], np.int64)
-    owner = np.repeat(np.arange(len(sentences)), of_target)
+    lengths = np.array([len(target) for _, target in sentences], np.int64)
+    owner = np.repeat(np.arange(len(sentences)), lengths)
     empty = np.zeros(0, np.int64)
     flat_source = np.concatenate([empty, *(source for source, _ in sentences)])
     flat_target = np.concatenate([empty, *(target for _, target in sentences)])
-    beside = sources[owner]                                                     # (target_words,)
-    group = np.repeat(np.arange(len(owner)), beside)
-    within = np.arange(len(group)) - np.repeat(np.cumsum(beside) - beside, beside)
+    link_counts = sources[owner]                                                # (target_words,)
+    group = np.repeat(np.arange(len(owner)), link_counts)
+    within = np.arange(len(group)) - np.repeat(np.cumsum(link_counts) - link_counts, link_counts)
     first = np.cumsum(sources) - sources
     return flat_source[first[owner][group] + within] * targets + flat_target[group], group, owner

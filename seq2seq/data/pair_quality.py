@@ -1,6 +1,6 @@
-"""Signals of bad pairs from their text alone: length and damaged characters. Numbers: see `numbers`.
+"""Signals of bad pairs in their text alone: unusual lengths and damaged characters. Numbers: see `number_agreement`.
 
-Cleaning drops pairs by these signals, `check` counts them.
+Cleaning drops the pairs with these signals; `seq2seq check` counts them.
 """
 
 from __future__ import annotations
@@ -11,34 +11,36 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
-# The bytes 0x80 to 0xBF as Windows-1252 shows them, and as Latin-1 does.
+# The characters of the bytes 0x80 to 0xBF in Windows-1252 and in Latin-1.
 CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for byte in range(0x80, 0xC0))
-# A full stop or comma that stands alone, and the hyphen of the Moses tokeniser. French sets ? ! ; : apart in raw text.
+# A full stop or comma between spaces, or @-@, the hyphen of the Moses tokeniser. ? ! ; : are not included, because they
+# have a space before them in ordinary French text.
 TOKENIZED = re.compile(r" [.,](?: |$)|@-@")
-# UTF-8 that was read as one of the two: ä has become Ã¤, a quotation mark â€œ. Then U+FFFD, and control characters.
+# UTF-8 that was decoded as one of these encodings (Ã¤ for ä, â€œ for a quotation mark), U+FFFD, control characters.
 DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x0e-\x1f\x7f]")
 
 
 def is_damaged(text: str) -> bool:
-    """Return True for text with lost characters or from a wrong encoding: U+FFFD, control characters, Ã¤ for ä."""
+    """Return True for text with U+FFFD, control characters, or signs of a wrong encoding such as Ã¤ for ä."""
     return DAMAGE.search(text) is not None
 
 
 def is_tokenized(text: str) -> bool:
-    """Return True for tokenised text, with detached punctuation: `a dog runs .`"""
+    """Return True for tokenised text, with spaces before punctuation: `a dog runs .`"""
     return TOKENIZED.search(text) is not None
 
 
 def has_entities(text: str) -> bool:
-    """Return True for text with HTML entities such as &quot;."""
+    """Return True for text with HTML entities such as `&quot;`."""
     return ENTITY.search(text) is not None
 
 
 @dataclass(frozen=True)
 class LengthModel:
-    """Model of translation lengths in a corpus (Gale and Church 1993, section 2.2, https://aclanthology.org/J93-1004).
+    """Model of the lengths of translations (Gale and Church 1993, section 2.2, https://aclanthology.org/J93-1004).
 
-    A text of `length` characters has a translation of mean × length characters, with a variance of variance × length.
+    The translation of a text of `length` characters has a normally distributed length, with the mean mean × length and
+    the variance variance × length.
     """
 
     mean: float
@@ -46,16 +48,16 @@ class LengthModel:
 
     @staticmethod
     def learn(lengths: Iterable[tuple[int, int]]) -> LengthModel:
-        """lengths: of source and target, in characters; pairs with an empty side say nothing."""
+        """Estimate mean and variance from the lengths of source and target. Pairs with an empty side are ignored."""
         known = [(source, target) for source, target in lengths if source and target]
         mean = sum(target for _, target in known) / max(sum(source for source, _ in known), 1) or 1.0
         variance = sum((target - mean * source) ** 2 / source for source, target in known) / max(len(known), 1)
-        # A corpus of copies has none, and then the smallest difference would be an endless deviation.
+        # If all pairs have the same length ratio, the variance is 0, and every other length would deviate infinitely.
         return LengthModel(mean, max(variance, 0.01))
 
     def deviation(self, source: int, target: int) -> float:
-        """Standard deviations between the target's length and the one expected; their delta, without its sign.
+        """Return the absolute difference between the target's length and its mean, in standard deviations (delta).
 
-        source: at least 1.
+        source: length of the source, at least 1.
         """
         return abs(target - self.mean * source) / math.sqrt(self.variance * source)

@@ -1,4 +1,4 @@
-"""Subword sampling of a whole corpus: each epoch is cut into pieces anew and mapped into memory."""
+"""Subword sampling of a whole corpus: each epoch is segmented again, written to disk and memory-mapped."""
 
 from __future__ import annotations
 
@@ -15,43 +15,44 @@ from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 
 
 class SampledEpochs:
-    """Subword sampling: the corpus encoded again for each epoch (Kudo 2018, Provilkov et al. 2020), one epoch ahead.
+    """Corpora of the epochs, each with new sampled segmentations (Kudo 2018, Provilkov et al. 2020).
 
-    The random state is derived from (seed, epoch, block), so that an epoch is always the same.
+    A thread encodes the next epoch during the current one. The random seed is derived from (seed, epoch, block), so
+    that an epoch is the same in every run.
     """
 
-    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, makes: bool = True) -> None:
-        """makes: this process encodes the epochs; False: another one does."""
-        self.makes = makes
+    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, is_main: bool = True) -> None:
+        """is_main: encode the epochs in this process; False: the main rank encodes them."""
+        self.is_main = is_main
         self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
         self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="subword-sampling")
-        self._coming: dict[int, Future[EncodedCorpus]] = {}
+        self._epochs: dict[int, Future[EncodedCorpus]] = {}
         self._closing = threading.Event()
 
     def corpus(self, epoch: int) -> EncodedCorpus:
-        """Return the corpus of `epoch`, and start to encode the next one."""
-        if not self.makes:
+        """Return the corpus of `epoch`, start to encode the next epoch, and delete the files of earlier ones."""
+        if not self.is_main:
             return self._open(epoch)
         for number in (epoch, epoch + 1):
-            if number not in self._coming:
-                self._coming[number] = self._worker.submit(self._make, number)
-        for past in [number for number in self._coming if number < epoch]:
-            del self._coming[past]
+            if number not in self._epochs:
+                self._epochs[number] = self._worker.submit(self._encode, number)
+        for past in [number for number in self._epochs if number < epoch]:
+            del self._epochs[past]
             shutil.rmtree(self._directory(past), ignore_errors=True)
-        return self._coming[epoch].result()
+        return self._epochs[epoch].result()
 
     def close(self) -> None:
         """Stop encoding, and delete the files of all epochs."""
         self._closing.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
-        for epoch in self._coming:
+        for epoch in self._epochs:
             shutil.rmtree(self._directory(epoch), ignore_errors=True)
 
     def _directory(self, epoch: int) -> Path:
         return self.prepared.directory / f"epoch-{epoch:05d}"
 
-    def _make(self, epoch: int) -> EncodedCorpus:
+    def _encode(self, epoch: int) -> EncodedCorpus:
         directory = self._directory(epoch)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
@@ -76,9 +77,9 @@ class SampledEpochs:
 
 
 def sampled(tokenizer: Vocabulary, lines: list[str], alpha: float, seed: int, max_pieces: int) -> list[list[int]]:
-    """Encode lines with subword sampling. A line that becomes longer than `max_pieces` is encoded as usual."""
-    found = tokenizer.sample(lines, alpha, seed)
-    long = [place for place, ids in enumerate(found) if len(ids) > max_pieces]
-    for place, shortest in zip(long, tokenizer.encode([lines[place] for place in long]), strict=True):
-        found[place] = shortest
-    return found
+    """Encode lines with subword sampling. A line that becomes longer than `max_pieces` is encoded without sampling."""
+    encoded = tokenizer.sample(lines, alpha, seed)
+    long = [index for index, ids in enumerate(encoded) if len(ids) > max_pieces]
+    for index, ids in zip(long, tokenizer.encode([lines[index] for index in long]), strict=True):
+        encoded[index] = ids
+    return encoded

@@ -8,34 +8,34 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from xml.parsers import expat
 
-from seq2seq.compressed_files import LONGEST_LINE
+from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.errors import CorpusError
 from seq2seq.recipe.language_codes import subtags
 
-# Elements with inline markup of a word processor; <hi> (and <sub>, a footnote) contain text.
-CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
-LANGUAGE = ("xml:lang", "lang")
-"""Attributes of a <tuv>; the second is that of TMX 1.1."""
-MOST_NAMED = 20
-"""Largest number of languages that an error lists."""
+# Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) contain text.
+MARKUP_ELEMENTS = frozenset({"bpt", "ept", "it", "ph", "ut"})
+LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")
+"""Attributes of a <tuv> that contain its language; TMX 1.1 has `lang`."""
+MAX_LISTED_LANGUAGES = 20
+"""Maximum number of languages in an error message."""
 
 
 @dataclass
 class _Unit:
-    """A <tu> as read so far: the text of each of its variants, with its language."""
+    """Translation unit (<tu>) that is being read. variants: language and text of each finished <tuv>."""
 
     variants: list[tuple[str, str]] = field(default_factory=list)
     language: str = ""
     text: list[str] | None = None
-    depth_in_codes: int = 0
+    markup_depth: int = 0
 
 
 class _Reader:
-    """Handlers of the XML parser. units: finished units that the caller has not taken yet."""
+    """XML parser with its handlers. units: finished units that were not yielded yet."""
 
-    def __init__(self, path: str, keep_markup: bool, longest: int) -> None:
-        self.path, self.keep_markup, self.longest = path, keep_markup, longest
-        self.length = 0
+    def __init__(self, path: str, keep_markup: bool, max_segment_bytes: int) -> None:
+        self.path, self.keep_markup, self.max_segment_bytes = path, keep_markup, max_segment_bytes
+        self.segment_bytes = 0
         self.units: list[_Unit] = []
         self.unit: _Unit | None = None
         self.root: str | None = None
@@ -44,8 +44,8 @@ class _Reader:
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._characters
-        self.parser.EntityDeclHandler = self._refuse_entity
-        self.parser.SkippedEntityHandler = self._unknown_entity
+        self.parser.EntityDeclHandler = self._reject_entity
+        self.parser.SkippedEntityHandler = self._reject_unknown_entity
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if self.root is None:
@@ -59,11 +59,11 @@ class _Reader:
         if unit is None:
             return
         if name == "tuv":
-            unit.language = next((attributes[key] for key in LANGUAGE if key in attributes), "")
+            unit.language = next((attributes[key] for key in LANGUAGE_ATTRIBUTES if key in attributes), "")
         elif name == "seg":
-            unit.text, self.length = [], 0
-        elif name in CODES:
-            unit.depth_in_codes += 1
+            unit.text, self.segment_bytes = [], 0
+        elif name in MARKUP_ELEMENTS:
+            unit.markup_depth += 1
 
     def _end(self, name: str) -> None:
         unit = self.unit
@@ -72,96 +72,96 @@ class _Reader:
         if name == "seg" and unit.text is not None:
             unit.variants.append((unit.language, "".join(unit.text)))
             unit.text = None
-        elif name in CODES:
-            unit.depth_in_codes -= 1
+        elif name in MARKUP_ELEMENTS:
+            unit.markup_depth -= 1
         elif name == "tu":
             self.units.append(unit)
             self.unit = None
 
     def _characters(self, text: str) -> None:
         unit = self.unit
-        if unit is not None and unit.text is not None and (self.keep_markup or not unit.depth_in_codes):
+        if unit is not None and unit.text is not None and (self.keep_markup or not unit.markup_depth):
             unit.text.append(text)
-            self.length += len(text.encode())
-            if self.length > self.longest:
+            self.segment_bytes += len(text.encode())
+            if self.segment_bytes > self.max_segment_bytes:
                 raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: a segment has more than "
-                                  f"{self.longest:,} bytes. Cut it, or raise the corpus's max_line_bytes.")
+                                  f"{self.max_segment_bytes:,} bytes. Cut it, or raise the corpus's max_line_bytes.")
 
-    def _refuse_entity(self, name: str, *_: object) -> None:
-        raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file declares the entity '{name}'. Such "
-                          "declarations can grow without bound and are not read; write the text itself.")
+    def _reject_entity(self, name: str, *_: object) -> None:
+        raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file declares the entity '{name}'. "
+                          "Entities are not read, because they can expand without limit. Write their text instead.")
 
-    def _unknown_entity(self, name: str, is_parameter: bool) -> None:
+    def _reject_unknown_entity(self, name: str, is_parameter: bool) -> None:
         if not is_parameter:
-            raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the entity '&{name};' is declared nowhere "
-                              "in the file, and its text would be lost; write the character itself.")
+            raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the entity '&{name};' is not declared "
+                              "in the file. Write its character instead.")
 
 
 def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
-               limit: int | None = None, longest: int = LONGEST_LINE) -> Iterator[tuple[str, ...]]:
-    """Yield the texts of each unit in these languages.
+               limit: int | None = None, max_segment_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[str, ...]]:
+    """Yield for each unit its texts in the given languages.
 
     Args:
-        blocks: the file's bytes, in blocks of any size.
-        path: name of the file in errors.
-        languages: codes; `en` also takes `en-US` if no variant is `en` itself, and `eng` is the same as `en`. A unit
-            without one of them gives "" for it; of several variants in one language the first is taken.
-        keep_markup: keep inline markup (`<b>` …) in the text.
-        limit: number of units to read, from the first.
-        longest: limit of a segment's length in bytes.
+        blocks: contents of the file, in blocks of any size.
+        path: name of the file in error messages.
+        languages: language codes. `en` also matches `en-US` if the unit has no variant `en`; `eng` is the same as `en`.
+            If several variants match, the first one is used; if none matches, the text is "".
+        keep_markup: keep inline markup (`<b>` and so on) in the text.
+        limit: maximum number of units to read.
+        max_segment_bytes: maximum length of a segment in bytes.
     Raises:
-        CorpusError: the file is no TMX, or damaged, or has a longer segment; with its line. Or no unit has one of the
-            languages.
+        CorpusError: the file is not TMX, is damaged, or has a longer segment; the message names the line. Or one of the
+            languages occurs in no unit.
     """
-    missing, there, count = list(dict.fromkeys(languages)), dict[str, None](), 0
-    for count, unit in enumerate(islice(_units(blocks, path, keep_markup, longest), limit), 1):
+    missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
+    for count, unit in enumerate(islice(_units(blocks, path, keep_markup, max_segment_bytes), limit), 1):
         texts = {language: _text(unit, language) for language in languages}
         if missing:
             missing = [language for language in missing if texts[language] is None]
-            there.update(dict.fromkeys(code for code, _ in unit.variants))
-            if missing and count == limit:                                      # the caller may stop here
-                raise _without(path, missing, f"the first {count:,}", list(there))
+            existing.update(dict.fromkeys(code for code, _ in unit.variants))
+            if missing and count == limit:                                      # the caller may stop reading here
+                raise _missing_language(path, missing, f"the first {count:,}", list(existing))
         yield tuple(texts[language] or "" for language in languages)
     if missing and count:
-        raise _without(path, missing, f"its {count:,}", list(there))
+        raise _missing_language(path, missing, f"its {count:,}", list(existing))
 
 
-def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, longest: int) -> Iterator[_Unit]:
-    reader = _Reader(path, keep_markup, longest)
+def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, max_segment_bytes: int) -> Iterator[_Unit]:
+    reader = _Reader(path, keep_markup, max_segment_bytes)
     try:
-        # The parser may hold units back until the end of the file (expat 2.6 does).
+        # The parser may report units only at the end of the file (expat 2.6 does).
         for block, last in chain(((block, False) for block in blocks), [(b"", True)]):
             reader.parser.Parse(block, last)
             yield from reader.units
             reader.units.clear()
-    except (LookupError, ValueError) as error:                                  # of the encoding that the file names
-        raise CorpusError(f"{path}: its encoding cannot be read ({error}). Convert the file to UTF-8, and name that in "
-                          "its first line.") from error
+    except (LookupError, ValueError) as error:                                  # unknown or wrong declared encoding
+        raise CorpusError(f"{path}: its encoding cannot be read ({error}). Convert the file to UTF-8, and change the "
+                          "encoding in its first line to UTF-8.") from error
     except expat.ExpatError as error:
-        raise CorpusError(f"{path}:{error.lineno}: no well-formed XML ({expat.ErrorString(error.code)}). Export the "
-                          "translation memory again, or mend the line.") from error
+        raise CorpusError(f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}). Export the "
+                          "translation memory again, or correct the line.") from error
 
 
-def _without(path: str, missing: Sequence[str], units: str, there: Sequence[str]) -> CorpusError:
-    """Return the error about a file without text in the languages `missing`. there: languages that it has."""
-    named = ", ".join(code or "not named" for code in there[:MOST_NAMED])
+def _missing_language(path: str, missing: Sequence[str], units: str, existing: Sequence[str]) -> CorpusError:
+    """Return the error for a file without text in the languages `missing`. existing: languages of the file."""
+    listed = ", ".join(code or "(no language code)" for code in existing[:MAX_LISTED_LANGUAGES])
     return CorpusError(
-        f"{path}: none of {units} units has text in {' or '.join(repr(code) for code in missing)}. Their languages are "
-        f"{named or 'none'}{', …' if len(there) > MOST_NAMED else ''}. Write two of these as `source` and `target` of "
-        "the corpus (for a language model, one as `text`), or name another file.")
+        f"{path}: none of {units} units has text in {' or '.join(repr(code) for code in missing)}. The file has the "
+        f"languages {listed or 'none'}{', …' if len(existing) > MAX_LISTED_LANGUAGES else ''}. Write two of these as "
+        "`source` and `target` of the corpus (for a language model, one as `text`), or choose another file.")
 
 
 def _text(unit: _Unit, language: str) -> str | None:
-    """Return the unit's text in a language.
+    """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
-    It is that of the variant with the shortest matching code, `en` before `en-US`; of two such variants, of the one
-    whose code is spelled the same way, `en` before `eng`.
+    The shortest matching code is the best: `en` before `en-US`. Of equally short ones, the code in the same spelling is
+    the best: `en` before `eng`.
     """
     wanted = subtags(language)
-    fitting = [(len(parts), _main(code) != _main(language), number) for number, (code, _) in enumerate(unit.variants)
-               if (parts := subtags(code))[:len(wanted)] == wanted]
-    return unit.variants[min(fitting)[2]][1] if fitting else None
+    matches = [(len(parts), _main_subtag(code) != _main_subtag(language), index)
+               for index, (code, _) in enumerate(unit.variants) if (parts := subtags(code))[:len(wanted)] == wanted]
+    return unit.variants[min(matches)[2]][1] if matches else None
 
 
-def _main(code: str) -> str:
+def _main_subtag(code: str) -> str:
     return re.split("[-_]", code.lower())[0]

@@ -1,1 +1,1 @@
-"""BLEU, chrF and TER with signatures; significance tests."""
+"""Scores of translations (BLEU, chrF, TER, exact match), perplexities, and significance tests."""

@@ -1,10 +1,10 @@
 """Evaluation of models: BLEU, chrF, TER, exact match and perplexity, each with its signature.
 
-Translations are scored by sacreBLEU on raw text, because BLEU scores are only comparable with the same tokenisation and
-settings (Post 2018, arXiv:1804.08771). A perplexity likewise needs its unit.
+sacreBLEU scores the translations on raw text, because BLEU scores are comparable only with the same tokenisation and
+settings (Post 2018, arXiv:1804.08771). Likewise, perplexities are comparable only with the same unit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,33 +19,35 @@ from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
+    from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.translator import Translator
 
+Translate = Callable[..., "list[list[Translation]]"]
+"""Function with the arguments and results of `Translator.translate`."""
 METRICS = ("bleu", "chrf", "ter")
-"""Default metrics of translations; `exact` is the fourth."""
-TOKENIZED = 0.2
-"""Share of lines with detached punctuation above which text counts as tokenised."""
-# Perplexities and their units.
-UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
-
+"""Default metrics of translations. A fourth metric is `exact`, the share of exact matches."""
+MAX_TOKENIZED_SHARE = 0.2
+"""Maximum share of lines with punctuation separated by spaces. Above it, text is considered tokenised."""
+PERPLEXITY_UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
+"""Unit of each perplexity metric."""
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER",
-          **{metric: f"perplexity per {unit}" for metric, unit in UNITS.items()}}
+          **{metric: f"perplexity per {unit}" for metric, unit in PERPLEXITY_UNITS.items()}}
+"""Name of each metric in tables."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Value of a metric: in percent as sacreBLEU computes it, the share of exact matches in percent, or a
-    perplexity."""
+    """Value of a metric: sacreBLEU's score from 0 to 100, the percentage of exact matches, or a perplexity."""
 
     value: float
     signature: str
     """sacreBLEU's signature, or one in its format: references, case, tokeniser, smoothing, version. For a perplexity:
     its unit."""
     details: dict[str, Any] = field(default_factory=dict)
-    """For BLEU: brevity_penalty, precisions (of n-grams of 1 to 4 words), and both lengths in words. For a perplexity:
-    the sum of -log p in nats, the number of units, and the number of lines."""
+    """For BLEU: brevity_penalty, the precisions of 1-grams to 4-grams, and the lengths of hypotheses and references in
+    words. For a perplexity: the sum of -log p in nats, the number of units, and the number of lines."""
     precision: str | None = None
-    """Precision of the model (fp32, bf16, int8), which is not part of signatures; None for text from elsewhere."""
+    """Number format of the model (fp32, bf16, int8), which is not part of the signature; None if it is not known."""
 
 
 def bleu_tokenizer(language: str) -> str:
@@ -69,17 +71,17 @@ def corpus_scores(
         language: code of the target language; selects the tokeniser of BLEU.
         metrics: some of bleu, chrf, ter, and exact: the share of lines that equal their line in a reference.
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
-        precision: of the model that produced the hypotheses, if known.
+        precision: number format of the model that produced the hypotheses, if known.
     Raises:
-        CorpusError: there are no lines, or their numbers differ.
-        UserError: the language needs an optional package.
-        TypeError: a line is no str.
+        CorpusError: there are no lines, the numbers of lines differ, or a reference has only blank lines.
+        UserError: BLEU of the language needs an optional package that is not installed.
+        TypeError: a line is not a str.
     """
     if isinstance(references, str) or any(isinstance(stream, str) for stream in references):
-        raise TypeError("references are streams of lines: [lines], or [lines, lines] where there are two")
+        raise TypeError("references must be a list of streams of lines: [lines], or [lines, lines] for two references")
     require_texts(hypotheses, "hypotheses")
-    for place, stream in enumerate(references):
-        require_texts(stream, f"references[{place}]")
+    for index, stream in enumerate(references):
+        require_texts(stream, f"references[{index}]")
     if names is None:
         numbers = [f" {number}" for number in range(1, len(references) + 1)] if len(references) > 1 else [""]
         names = ["the hypotheses", *(f"the reference{number}" for number in numbers)]
@@ -90,40 +92,46 @@ def corpus_scores(
 def score_files(
     hypothesis_path: Path, reference_paths: Sequence[Path], language: str, metrics: Sequence[str] = METRICS
 ) -> dict[str, Score]:
-    """Return `corpus_scores` of text files (or .gz) from any system.
+    """Return the `corpus_scores` of translations in a text file, which may be compressed.
 
     Raises:
-        CorpusError: as corpus_scores; or a file cannot be read.
+        CorpusError, UserError: as corpus_scores; or a file cannot be read.
     """
     paths = [Path(hypothesis_path), *map(Path, reference_paths)]
     hypotheses, *references = [read_texts(path) for path in paths]
-    if sum(map(is_tokenized, hypotheses)) > TOKENIZED * len(hypotheses):
-        console.warn(f"{hypothesis_path} looks tokenised (full stops and commas stand apart), and sacreBLEU tokenises "
-                     "again. Detokenise it; or, for the figure of a paper on tokenised text, use sacrebleu --force "
-                     "--tokenize none.")
+    if sum(map(is_tokenized, hypotheses)) > MAX_TOKENIZED_SHARE * len(hypotheses):
+        console.warn(f"{hypothesis_path} looks tokenised (full stops and commas are separated by spaces), and "
+                     "sacreBLEU tokenises again. Detokenise it; or, to compare with a paper on tokenised text, use "
+                     "sacrebleu --force --tokenize none.")
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
 
 
 def score_pairs(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS,
+    translate: Translate | None = None,
 ) -> dict[str, Score]:
-    """Return the scores of a model on sentence pairs: of its translations, and perplexities of the targets.
+    """Return the scores of a model on sentence pairs.
 
-    metrics: those of `corpus_scores`, and perplexities; for perplexities alone, nothing is translated.
+    Args:
+        metrics: metrics of `corpus_scores` and perplexities. If there are only perplexities, nothing is translated.
+        translate: function that translates the sources; None: `translator.translate`. Distributed training passes one
+            that divides the lines among the ranks.
     Raises:
-        CorpusError, UserError: as corpus_scores.
+        CorpusError, UserError: as corpus_scores and perplexities.
     """
-    of_likelihood = [metric for metric in metrics if metric in UNITS]
-    of_text = [metric for metric in metrics if metric not in UNITS]
+    of_likelihood = [metric for metric in metrics if metric in PERPLEXITY_UNITS]
+    of_text = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
     scores = perplexities(translator, pairs, of_likelihood) if of_likelihood else {}
-    return (scores | _translated(translator, pairs, of_text)) if of_text else scores
+    if of_text:
+        scores |= _translated(translator, pairs, of_text, translate or translator.translate)
+    return scores
 
 
 def _translated(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str]
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str], translate: Translate
 ) -> dict[str, Score]:
     with console.progress("translating", len(pairs)) as advance:
-        found = translator.translate([source for source, _ in pairs], progress=advance)
+        found = translate([source for source, _ in pairs], progress=advance)
     hypotheses = [best.text for best, *_ in found]
     references = [target for _, target in pairs]
     return corpus_scores(hypotheses, [references], translator.languages.target, metrics,
@@ -131,32 +139,34 @@ def _translated(
 
 
 def perplexities(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = tuple(UNITS)
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = tuple(PERPLEXITY_UNITS)
 ) -> dict[str, Score]:
-    """Return perplexities of the pairs' targets, exp of the mean -log p, per piece, word and character.
+    """Return the perplexities of the targets, which are exp of the mean -log p per piece, word or character.
 
-    `</s>` counts as a unit, as in loss and validation. Perplexity per piece is comparable between models with the same
-    tokenizer only; per word and per character, between all models on the same text. Words are separated by white space.
+    `</s>` counts as a unit, as in the loss and in validation. Perplexities per piece are comparable only between models
+    with the same tokenizer; those per word and per character, between all models on the same text. Words are separated
+    by white space.
 
     Raises:
-        CorpusError: there is no line that the model can take.
+        CorpusError: all lines are too long for the model, or there are none.
     """
-    from seq2seq.model.loss import perplexity  # not earlier: it imports torch, which scores of finished text do without
+    from seq2seq.model.loss import perplexity  # imported here because it imports torch, which BLEU does not need
 
     tokenizer = translator.tokenizers.target
-    kept = translator.within_reach(pairs)
+    kept = translator.scorable_pairs(pairs)
     if not kept:
-        raise CorpusError("There is nothing to evaluate: no line that the model can take.")
+        raise CorpusError("There is nothing to evaluate: there are no lines, or all of them have more than "
+                          f"{translator.max_positions - 1} pieces, the limit of the model.")
     if len(kept) < len(pairs):
         console.warn(f"{len(pairs) - len(kept):,} of {len(pairs):,} lines have more than "
-                     f"{translator.max_positions - 1} pieces; they count nowhere")
+                     f"{translator.max_positions - 1} pieces; they are not scored")
     with console.progress("scoring", len(kept)) as advance:
-        found = translator.score(kept, advance)
-    total = -sum(score.log_probability for score in found)
-    counts = {"perplexity": sum(score.tokens for score in found),
+        scored = translator.score(kept, advance)
+    total = -sum(score.log_probability for score in scored)
+    counts = {"perplexity": sum(score.tokens for score in scored),
               "word_perplexity": sum(len(text.split()) + 1 for _, text in kept),
               "character_perplexity": sum(len(text) + 1 for _, text in kept)}
-    signatures = {metric: f"unit:{unit}|end:yes" for metric, unit in UNITS.items()}
+    signatures = {metric: f"unit:{unit}|end:yes" for metric, unit in PERPLEXITY_UNITS.items()}
     signatures["perplexity"] += f"|vocabulary:{tokenizer.vocab_size}|tokenizer:{tokenizer.fingerprint[:8]}"
     return {
         metric: Score(perplexity(total, counts[metric]), signatures[metric],
@@ -167,32 +177,35 @@ def perplexities(
 
 
 def evaluate_tests(
-    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None
+    translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None,
+    translate: Translate | None = None,
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of each of the recipe's test sets, without cleaning.
 
     Args:
         metrics: None: the recipe's.
+        translate: see `score_pairs`.
 
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
     """
-    # All test sets are read before the first one is translated, so that errors show at once.
+    # Read all test sets before the first one is translated, so that errors are reported at once.
     tests = {
         name: [(source, target) for _, source, target in read_pairs(recipe, spec)]
         for name, spec in recipe.data.test.items()
     }
-    return {name: score_pairs(translator, pairs, metrics or recipe.measures) for name, pairs in tests.items()}
+    metrics = metrics or recipe.measures
+    return {name: score_pairs(translator, pairs, metrics, translate) for name, pairs in tests.items()}
 
 
 def require_metrics(metrics: Sequence[str], language: str) -> None:
-    """Raise UserError if BLEU of this language needs an optional package that is not installed."""
+    """Raise UserError if `metrics` include BLEU and it needs, for this language, a package that is not installed."""
     if "bleu" in metrics:
         sacrebleu_metric("bleu", language)
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
-    """Format a line for each metric: name, value, signature, precision, and the details of BLEU."""
+    """Return a table with a line per metric: name, value, signature, number format, and the details of BLEU."""
     width = max((len(TITLES.get(metric, metric)) for metric in scores), default=0)
     rows = []
     for metric, score in scores.items():
@@ -207,7 +220,7 @@ def format_scores(scores: Mapping[str, Score]) -> str:
 
 
 def to_dict(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:
-    """The scores as JSON values, with nothing rounded."""
+    """Return the scores as JSON values, not rounded."""
     return {
         metric: {"value": score.value, "signature": score.signature,
                  **({"precision": score.precision} if score.precision else {}), **score.details}
@@ -218,11 +231,11 @@ def to_dict(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:
 def check_expected(
     scores_by_test: Mapping[str, Mapping[str, Score]], expected: Mapping[str, Mapping[Any, Sequence[float]]]
 ) -> list[str]:
-    """A warning for each score that is outside the [low, high] its recipe promises, or was not measured.
+    """Return a warning for each score that is missing, or outside the range that the recipe expects.
 
     Args:
-        scores_by_test: by test set, then metric.
-        expected: the recipe's ranges, likewise; both ends are inside.
+        scores_by_test: scores by test set and metric.
+        expected: inclusive ranges (lowest, highest) by test set and metric.
     """
     warnings = []
     for test, ranges in expected.items():
@@ -237,26 +250,26 @@ def check_expected(
 
 
 def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
-    """bleu, chrf or ter, as sacreBLEU computes it for text in this language.
+    """Return sacreBLEU's metric for text in this language. metric: bleu, chrf or ter.
 
     Raises:
         OptionError: there is no such metric.
-        UserError: the language needs an optional package.
+        UserError: the language needs an optional package that is not installed.
     """
     if metric == "chrf":
         return CHRF()
     if metric == "ter":
-        # Without spaces TER would take a whole sentence for one word; sacreBLEU can split it into characters instead.
-        characters = main_language(language) in ("zh", "ja")
-        return TER(normalized=characters, asian_support=characters)
+        # Without spaces, TER would treat a whole sentence as one word; sacreBLEU can split it into characters instead.
+        by_character = main_language(language) in ("zh", "ja")
+        return TER(normalized=by_character, asian_support=by_character)
     if metric != "bleu":
         raise OptionError(f"there is no metric {metric!r}. Use one of {', '.join((*METRICS, 'exact'))}.")
     tokenizer = bleu_tokenizer(language)
     try:
-        # force: without it three lines about tokenised text go to the terminal at every validation. `check` and
-        # `score_files` say it once.
+        # Without force=True, sacreBLEU logs three lines about tokenised text at every validation. `check` and
+        # `score_files` warn about it once.
         return BLEU(tokenize=tokenizer, force=True)
-    except RuntimeError as error:  # sacreBLEU's way to say that a package is missing
+    except RuntimeError as error:  # raised by sacreBLEU if a package is missing
         extra = main_language(language)
         raise UserError(
             f"BLEU for {language!r} needs the {tokenizer} tokeniser: pip install 'sacrebleu[{extra}]'"
@@ -284,17 +297,20 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
 
 
 def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:
-    """Raises CorpusError unless each of the references has a line for each hypothesis. names: of all of them."""
+    """Raise CorpusError unless every reference stream has as many lines as the hypotheses, and text.
+
+    names: names of the hypotheses and of each stream in messages.
+    """
     if not references:
-        raise CorpusError("There are no references to compare with.")
+        raise CorpusError("There are no references to compare with. Give at least one.")
     if not hypotheses:
         raise CorpusError(f"There is nothing to evaluate: {names[0]}: 0 lines.")
     for stream, name in zip(references, names[1:], strict=True):
         if len(stream) != len(hypotheses):
             raise CorpusError(
-                f"{names[0]}: {len(hypotheses):,} lines; {name}: {len(stream):,} lines. They must match line by line; "
-                "translate the whole test set again, and look for blank lines that a tool has dropped."
+                f"{names[0]}: {len(hypotheses):,} lines; {name}: {len(stream):,} lines. They must match line by line: "
+                "translate the whole test set again, and check that no tool has dropped blank lines."
             )
-        # A score against nothing would be a number all the same (BLEU 0, TER 100).
+        # sacreBLEU would compute meaningless scores for blank references (BLEU 0, TER 100).
         if not any(line.strip() for line in stream):
             raise CorpusError(f"There is nothing to compare with: {name}: all lines are blank.")

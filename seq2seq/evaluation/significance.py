@@ -16,18 +16,20 @@ from sacrebleu.significance import PairedTest
 from seq2seq.evaluation.scores import METRICS, TITLES, require_parallel, sacrebleu_metric
 
 TESTS = {"bootstrap": "bs", "randomization": "ar"}
-SIGNIFICANT = 0.05
-LEAST_LINES = 6
-"""Lines in which two systems must differ for a test. Of the 2^n ways to exchange the translations of n lines, one and
-its opposite give a difference as large as it can be, so that a two-sided test finds no p below 2 / 2^n: 0.0625 of 5
-lines, 0.031 of 6. The bootstrap gives less, 0.001 of 3 lines that are all better, because it draws from these lines
-alone."""
+"""sacreBLEU's name of each test."""
+SIGNIFICANCE_LEVEL = 0.05
+MIN_DIFFERING_LINES = 6
+"""Minimum number of lines in which two systems must differ for a test. If they differ in n lines, a two-sided
+randomisation test cannot yield a p-value below 2 / 2^n, because only 2 of the 2^n ways to swap the translations give
+the largest difference: 0.0625 for 5 lines, 0.031 for 6. The bootstrap test is too optimistic on few lines: p = 0.001
+for 3 lines that are all better."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A system's score on the whole test set; mean, and half the width of the 95 % interval, of the scores of test sets
-    drawn from it. precision: of the model that has translated; None of a file of translations."""
+    """Score of a system. value: score on the whole test set. mean: mean score of the resampled test sets. interval:
+    half the width of their 95 % confidence interval. precision: number format of the model; None for translations from
+    a file."""
 
     value: float
     mean: float
@@ -37,8 +39,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One metric of two systems. p_value: how often a difference as large comes about where there is none; None where
-    the systems differ in too few lines for a test. lines_that_differ: in the translations of both."""
+    """Comparison of two systems by one metric. p_value: probability of a difference of at least this size between
+    equally good systems; None if fewer than MIN_DIFFERING_LINES differ. lines_that_differ: number of lines that the
+    systems translate differently."""
 
     system: Estimate
     baseline: Estimate
@@ -48,6 +51,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
+        """Score of the system minus score of the baseline."""
         return self.system.value - self.baseline.value
 
 
@@ -58,59 +62,64 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
     """Compare the translations of two systems.
 
     Args:
-        references: one stream or more, each with a line for every translation.
+        references: one or more streams, each with a line for every translation.
         metrics: some of bleu, chrf, ter.
         test: "bootstrap" or "randomization".
-        samples: test sets that are drawn, or trials; 0 is sacreBLEU's default, 1,000 or 10,000. Seeded, as there, by
-            the environment variable SACREBLEU_SEED.
-        names: what errors call the two systems and each stream of references.
-        precisions: of the models that have made the translations of the two systems, where models have.
+        samples: number of resampled test sets, or of randomisation trials. 0: sacreBLEU's default, 1,000 or 10,000. The
+            seed is the environment variable SACREBLEU_SEED, as in sacreBLEU.
+        names: names of the two systems and of each stream of references in errors.
+        precisions: number formats of the models that produced the translations; None for translations from a file.
     Raises:
-        CorpusError: lines do not match.
-        UserError: the language needs an optional package.
+        CorpusError: numbers of lines differ.
+        UserError: the language needs an optional package that is not installed.
     """
     names = names or ["the system", "the baseline", *("the reference" for _ in references)]
     require_parallel(system, [baseline, *references], names)
-    compared = {}
-    differ = sum(one != other for one, other in zip(system, baseline, strict=True))
+    comparisons = {}
+    differing = sum(one != other for one, other in zip(system, baseline, strict=True))
     for metric in metrics:
         tested = PairedTest([(names[1], baseline), (names[0], system)],
                             {metric: sacrebleu_metric(metric, language)}, references, TESTS[test], samples,
                             n_ar_confidence=0 if test == "randomization" else -1)
         signatures, scores = tested()
         (title, signature), = signatures.items()
-        of_baseline, of_system = scores[title]
-        compared[metric] = Comparison(_estimate(of_system, precisions[0]), _estimate(of_baseline, precisions[1]),
-                                      float(of_system.p_value) if differ >= LEAST_LINES else None, str(signature),
-                                      differ)
-    return compared
+        baseline_result, system_result = scores[title]
+        comparisons[metric] = Comparison(
+            _estimate(system_result, precisions[0]), _estimate(baseline_result, precisions[1]),
+            float(system_result.p_value) if differing >= MIN_DIFFERING_LINES else None, str(signature), differing)
+    return comparisons
 
 
-def _estimate(found: Any, precision: str | None) -> Estimate:
-    return Estimate(float(found.score), float(found.mean), float(found.ci), precision)
+def _estimate(result: Any, precision: str | None) -> Estimate:
+    return Estimate(float(result.score), float(result.mean), float(result.ci), precision)
 
 
-def format_comparison(compared: Mapping[str, Comparison], system: str, baseline: str) -> str:
-    """A table: both systems, the difference and its p-value for each metric."""
+def format_comparison(comparisons: Mapping[str, Comparison], system: str, baseline: str) -> str:
+    """Return a table with both scores, their difference and its p-value for each metric.
+
+    system, baseline: names of the two systems.
+    """
     width = max(len(system), len(baseline), len("difference"))
     lines = []
-    for metric, found in compared.items():
-        if found.p_value is None:
-            count = found.lines_that_differ
-            verdict = (f"no test: the translations differ in {count:,} line{'s' * (count != 1)}, a test needs "
-                       f"{LEAST_LINES} to reach p < {SIGNIFICANT}")
+    for metric, comparison in comparisons.items():
+        if comparison.p_value is None:
+            count = comparison.lines_that_differ
+            verdict = (f"not tested: the translations differ in {count:,} line{'s' * (count != 1)}; a test needs "
+                       f"{MIN_DIFFERING_LINES} to reach p < {SIGNIFICANCE_LEVEL}")
         else:
-            # Where both scores are the same, sacreBLEU's bootstrap can give the smallest p there is.
-            significant = found.difference and found.p_value < SIGNIFICANT
-            verdict = f"p = {found.p_value:.4f}, {'' if significant else 'not '}significant at {SIGNIFICANT}"
-        lines += [f"{TITLES[metric]}  {found.signature}"]
+            # sacreBLEU's bootstrap can yield the smallest possible p-value even if both scores are equal.
+            significant = comparison.difference and comparison.p_value < SIGNIFICANCE_LEVEL
+            verdict = (f"p = {comparison.p_value:.4f}, {'' if significant else 'not '}significant at "
+                       f"{SIGNIFICANCE_LEVEL}")
+        lines += [f"{TITLES[metric]}  {comparison.signature}"]
         lines += [f"  {name:<{width}}  {score.value:6.2f}  (95 %: {score.mean:.2f} ± {score.interval:.2f})"
                   f"{f'  precision:{score.precision}' if score.precision else ''}"
-                  for name, score in ((system, found.system), (baseline, found.baseline))]
-        lines += [f"  {'difference':<{width}}  {found.difference:+6.2f}  ({verdict})"]
+                  for name, score in ((system, comparison.system), (baseline, comparison.baseline))]
+        lines += [f"  {'difference':<{width}}  {comparison.difference:+6.2f}  ({verdict})"]
     return "\n".join(lines)
 
 
-def comparison_to_dict(compared: Mapping[str, Comparison]) -> dict[str, dict[str, Any]]:
-    """The comparison as JSON values, with nothing rounded."""
-    return {metric: {**asdict(found), "difference": found.difference} for metric, found in compared.items()}
+def comparison_to_dict(comparisons: Mapping[str, Comparison]) -> dict[str, dict[str, Any]]:
+    """Return the comparisons as JSON values, not rounded."""
+    return {metric: {**asdict(comparison), "difference": comparison.difference}
+            for metric, comparison in comparisons.items()}

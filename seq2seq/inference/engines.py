@@ -67,10 +67,10 @@ def _kernels() -> Path | None:
     try:
         return library()
     except CompilationError as error:
-        console.say(f"translating without int8: {error}")
+        console.print_message(f"translating without int8: {error}")
         return None
 
 
 @cache
 def _say_once(message: str) -> None:
-    console.say(message)
+    console.print_message(message)

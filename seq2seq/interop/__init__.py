@@ -1,4 +1,5 @@
-"""Other people's formats, one a file, each imported only when it is asked for.
+"""Conversion to and from the model formats of other libraries, one module for each format and direction.
 
-Their libraries are the extra `interop` of seq2seq-mt; what needs one imports it inside the function that does.
+The libraries are optional dependencies (the extra `interop` of seq2seq-mt). Each is imported inside the functions that
+need it.
 """

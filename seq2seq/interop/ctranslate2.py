@@ -1,10 +1,11 @@
-"""CTranslate2: our models in its format, and its translator behind the interface of ours."""
+"""Export models to CTranslate2, and translate with exported models through the `Translator` interface."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,17 +14,16 @@ from torch import Tensor, nn
 from torch import device as torch_device
 
 from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
-from seq2seq.inference.engines import Engine
 from seq2seq.interop.parity import (
     REPORT,
-    SEARCHED,
+    SUPPORTED_DECODING_KEYS,
     Exportable,
     Parity,
     Tolerance,
     development_lines,
     read_exportable,
-    searching_alike,
-    write_gated,
+    translator_with_exported_decoding,
+    write_checked_export,
 )
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
@@ -35,18 +35,22 @@ from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.directories import read_file
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
-from seq2seq.translation.search_setup import Decoding, Found, Part
-from seq2seq.translation.translator import PairScore, Translator
+from seq2seq.translation.line_translator import LineTranslator, PairScore
+from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 MODEL_FILE = "model.bin"
-SEARCHED_HERE = SEARCHED | {"patience"}
+CTRANSLATE2_DECODING_KEYS = SUPPORTED_DECODING_KEYS | {"patience"}
 PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 
 
 def library() -> Any:
-    """Raises UserError where CTranslate2 is not installed."""
+    """Import CTranslate2 and return the module.
+
+    Raises:
+        UserError: CTranslate2 is not installed.
+    """
     try:
         return importlib.import_module("ctranslate2")
     except ImportError as error:
@@ -57,39 +61,41 @@ def library() -> Any:
 
 
 def tolerance_of(quantization: str) -> Tolerance:
-    """float32 computes the same; what is rounded differs from line to line."""
+    """Return the maximum difference allowed for an export. With float32 every line must agree; quantised weights change
+    some lines, so that only the mean is limited."""
     return Tolerance(1e-3, 0.99, each=True) if quantization == "float32" else Tolerance(0.02, 0.7, each=False)
 
 
 def export_model(path: Path, output: Path, quantization: str = "float32", source: Path | None = None,
-                 most: int = 500) -> Parity:
-    """Write a model as a CTranslate2 directory, with tokenizer, recipe and a README that says how to run it.
+                 max_lines: int = 500) -> Parity:
+    """Write a model as a CTranslate2 directory, with tokenizer, recipe and a README that explains how to run it.
 
     Args:
-        quantization: of the weights, one of QUANTIZATIONS.
-        source: lines to compare on, at most `most`; if not given, the recipe's validation set.
+        quantization: number format of the weights, one of QUANTIZATIONS.
+        source: file of lines to compare on; None: the recipe's validation set.
+        max_lines: maximum number of lines to compare.
     Raises:
-        FormatError: CTranslate2 has no such model, or the exported one does not do what ours does.
+        FormatError: CTranslate2 does not support the model, or the export's results differ from the original's.
     """
     library()
-    exportable = read_exportable(path, "ctranslate2", SEARCHED_HERE)
+    exportable = read_exportable(path, "ctranslate2", CTRANSLATE2_DECODING_KEYS)
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
-    lines = development_lines(recipe, source, most)
-    ours = searching_alike(path, exportable)
+    lines = development_lines(recipe, source, max_lines)
+    ours = translator_with_exported_decoding(path, exportable)
 
-    def write(place: Path) -> None:
-        convert(exportable.model, recipe.model, tokenizers, place, quantization)
-        tokenizers.save(place)
-        text = with_decoding(load_bundle(resolve_model_path(path)).recipe_text, exportable)
-        (place / RECIPE).write_text(text, encoding="utf-8", newline="\n")
-        (place / "README.md").write_text(readme(exportable, quantization), encoding="utf-8")
+    def write(directory: Path) -> None:
+        convert(exportable.model, recipe.model, tokenizers, directory, quantization)
+        tokenizers.save(directory)
+        text = with_exported_decoding(load_bundle(resolve_model_path(path)).recipe_text, exportable)
+        (directory / RECIPE).write_text(text, encoding="utf-8", newline="\n")
+        (directory / "README.md").write_text(readme(exportable, quantization), encoding="utf-8")
 
-    return write_gated(output, f"the export to ctranslate2 ({quantization})", write, CTranslate2Translator.open, ours,
-                       lines, tolerance_of(quantization))
+    return write_checked_export(output, f"the export to ctranslate2 ({quantization})", write,
+                                CTranslate2Translator.open, ours, lines, tolerance_of(quantization))
 
 
-def with_decoding(text: str, exportable: Exportable) -> str:
-    """The text of a recipe, written anew where its `decoding` is not exported as it is."""
+def with_exported_decoding(text: str, exportable: Exportable) -> str:
+    """Return the text of the recipe for the export. It is unchanged unless keys of `decoding` were dropped."""
     if not exportable.note:
         return text
     recipe = read_yaml(text, RECIPE).value
@@ -99,7 +105,7 @@ def with_decoding(text: str, exportable: Exportable) -> str:
 
 def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, directory: Path,
             quantization: str = "float32") -> None:
-    """Write a CTranslate2 model with the weights of `model`, whose scores are scaled dot products."""
+    """Write a CTranslate2 model with the weights of `model`, whose attention scores must be scaled dot products."""
     library()
     from ctranslate2.specs import common_spec, transformer_spec
 
@@ -115,7 +121,7 @@ def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, d
         side.scale_embeddings = section.scale_embedding
         side.position_encodings.encodings = _array(positions)
         for theirs, layer in zip(side.layer, layers, strict=True):
-            ours = cast(DecoderLayer, layer)                                    # an encoder's has all but the attention
+            ours = cast(DecoderLayer, layer)                    # an encoder layer lacks only the cross-attention
             _self_attention(theirs.self_attention, ours.self_attention, ours.self_residual.norm)
             if isinstance(side, transformer_spec.TransformerDecoderSpec):
                 _cross_attention(theirs.attention, ours.cross_attention, ours.cross_residual.norm)
@@ -139,7 +145,7 @@ def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, d
 
 
 def pieces(tokenizer: Vocabulary) -> list[str]:
-    """The vocabulary by id."""
+    """Return the pieces of a vocabulary in the order of their ids."""
     return tokenizer.pieces(range(tokenizer.vocab_size))
 
 
@@ -178,8 +184,8 @@ def _feed_forward(spec: Any, layer: FeedForward, norm: nn.LayerNorm) -> None:
 README = """\
 # {name}: {source} to {target}, for CTranslate2
 
-Weights in {quantization}. Exported by seq2seq, which compared it with the model that it was made from: {report} has the
-figures.{note} With seq2seq:
+Weights in {quantization}. Exported by seq2seq, which compared the results of this model with those of the original:
+see {report}.{note} With seq2seq:
 
     seq2seq translate --engine ctranslate2 DIRECTORY < text.{source} > text.{target}
 
@@ -219,17 +225,17 @@ def decode(pieces):
 
 
 def readme(exportable: Exportable, quantization: str) -> str:
-    """Return the README of an exported model: instructions and code to run it."""
+    """Return the README of an exported model, with instructions and code to run it."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     files = list(tokenizers.files())
-    imported = isinstance(tokenizers.source, MarianVocabulary)
+    marian = isinstance(tokenizers.source, MarianVocabulary)
     encode, imports = WITH_WORDS, ""
-    if recipe.tokenizer.type != "words" or imported:
+    if recipe.tokenizer.type != "words" or marian:
         token = f"[{tokenizers.source.language!r}] + " if (
             isinstance(tokenizers.source, MarianVocabulary) and tokenizers.source.language) else ""
         encode = WITH_SENTENCEPIECE.format(
             files=repr((files[0], files[min(1, len(files) - 1)])), token=token,
-            spaces='.replace("\\u2581", " ").strip()' if imported else "")
+            spaces='.replace("\\u2581", " ").strip()' if marian else "")
         imports = "\nimport sentencepiece"
     return README.format(
         name=recipe.name, source=recipe.languages.source, target=recipe.languages.target, quantization=quantization,
@@ -240,47 +246,57 @@ def readme(exportable: Exportable, quantization: str) -> str:
 # Translation
 
 
-@dataclass(frozen=True)
-class _Elsewhere:
-    """Properties of a model that another library runs."""
+@dataclass(frozen=True, eq=False, repr=False)
+class CTranslate2Translator(LineTranslator):
+    """`LineTranslator` whose search and scoring run in CTranslate2, limited to the options that CTranslate2 supports.
 
-    max_positions: int
-    precision: str
+    Scores of translations are higher than those of the original model by about 1e-4, because CTranslate2 excludes
+    suppressed tokens from the softmax. A translation that does not end is cut at the original's length limit.
 
-
-class CTranslate2Translator(Translator):
-    """CTranslate2's translator: the same lines in and out, for what its search has.
-
-    Words that are never generated have no share of the probability, so that scores are higher by some 1e-4. A
-    translation that does not end is cut where ours has to end.
+    translator: `ctranslate2.Translator`. recipe: recipe of the exported model.
     """
 
-    def __init__(self, translator: Any, tokenizers: Tokenizers, recipe: Recipe) -> None:
-        """Usually made by `open`."""
-        elsewhere = cast(Engine, _Elsewhere(recipe.model.max_positions, translator.compute_type))
-        longest = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
-        super().__init__(elsewhere, tokenizers, recipe.languages, recipe.decoding, longest,
-                         torch_device(translator.device))
-        self.translator = translator
-        self.suppressed = [[piece] for piece in tokenizers.target.pieces(tokenizers.target.control_ids)]
-        self.ids = {piece: index for index, piece in enumerate(pieces(tokenizers.target))}
+    translator: Any
+    recipe: Recipe
+
+    @property
+    def precision(self) -> str:
+        """Number format of the computation."""
+        return str(self.translator.compute_type)
+
+    @property
+    def max_positions(self) -> int:
+        """Maximum length of a sentence in tokens, `</s>` included."""
+        return self.recipe.model.max_positions
+
+    @cached_property
+    def suppressed(self) -> list[list[str]]:
+        """Sequences that must not occur in a translation."""
+        return [[piece] for piece in self.tokenizers.target.pieces(self.tokenizers.target.never_generated_ids)]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Ids of the target vocabulary by piece."""
+        return {piece: index for index, piece in enumerate(pieces(self.tokenizers.target))}
 
     @staticmethod
     def open(directory: Path, device: str = "cpu", precision: str = "auto", threads: int | None = None,
              workers: int = 1) -> CTranslate2Translator:
-        """Read what `export_model` wrote.
+        """Load a directory that `export_model` wrote.
 
         Args:
-            device: cpu, cuda, auto. precision: auto is that of the weights, where the processor has it.
-            threads: of each worker. workers: batches that are translated side by side.
+            device: cpu, cuda, cuda:1, …, or auto.
+            precision: fp32, bf16, int8, or auto for the number format of the weights if the processor supports it.
+            threads: number of threads of each worker. workers: number of batches that are translated in parallel.
         Raises:
-            CheckpointError: there is none, or it is damaged, or its files do not belong together.
+            CheckpointError: there is no export, it is damaged, or its files belong to different models.
+            UserError: CTranslate2 is not installed, or there is no such device.
         """
         package = library()
         missing = [name for name in (MODEL_FILE, RECIPE) if not (directory / name).exists()]
         if missing:
-            raise CheckpointError(f"{directory} is no model that was exported to CTranslate2: it has no {missing[0]}. "
-                                  "Make one: seq2seq export MODEL --to ctranslate2 --output DIR")
+            raise CheckpointError(f"{directory} is not a model exported to CTranslate2: it has no {missing[0]}. "
+                                  "Export one: seq2seq export MODEL --to ctranslate2 --output DIR")
         files = {name: read_file(directory / name) for name in Tokenizers.file_names(directory)}
         try:
             recipe = parse_recipe(read_file(directory / RECIPE).decode(), directory / RECIPE, alone=True)
@@ -297,17 +313,19 @@ class CTranslate2Translator(Translator):
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
         tokenizers = Tokenizers.from_files(files, str(directory))
         _require_same_pieces(directory, tokenizers)
-        return CTranslate2Translator(loaded, tokenizers, recipe)
+        max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
+        return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, max_pieces,
+                                     torch_device(loaded.device), recipe.task, loaded, recipe)
 
-    def search_parts(self, parts: Sequence[Part], asked: Decoding,
-                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[Found]]:
-        """See `Translator.search_parts`. Raises RequestError if what is asked for is none of CTranslate2's."""
-        self._refuse_what_it_lacks(parts, asked.options)
-        options = asked.options
+    def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
+                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
+        """See `LineTranslator.search_parts`. Raises RequestError if CTranslate2 lacks a requested option."""
+        options = setup.decoding
+        self._require_supported(parts, options)
         sources = [self.tokenizers.source.pieces(ids) for ids in
                    self.tokenizers.source.encode([part.text for part in parts])]
-        limits = asked.limits(parts, np.array([len(source) for source in sources]), self.max_positions)
-        found: list[list[Found]] = [[] for _ in parts]
+        limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
+        found: list[list[PartTranslation]] = [[] for _ in parts]
         lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
         for length in np.unique(lengths):
             indices = np.flatnonzero(lengths == length)
@@ -320,16 +338,16 @@ class CTranslate2Translator(Translator):
                 batch_type="tokens", max_input_length=0, return_scores=True,
                 suppress_sequences=self.suppressed)
             for index, result in zip(indices, results, strict=True):
-                # One that has not ended is as long as the longest of this call.
-                hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, asked)
+                # A hypothesis that has not ended is as long as the maximum of this call; cut it at its own limit.
+                hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, setup)
                               for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
-                found[index] = list(map(Found, hypotheses, asked.texts(hypotheses)))
+                found[index] = list(map(PartTranslation, hypotheses, setup.texts(hypotheses)))
             progress(indices)
         return found
 
     def score(self, pairs: Sequence[tuple[str, str]], progress: Callable[[int], None] | None = None
               ) -> list[PairScore]:
-        """See `Translator.score`."""
+        """See `LineTranslator.score`."""
         sources, targets = ([side.pieces(ids) for ids in side.encode(lines)] for side, lines in (
             (self.tokenizers.source, [source for source, _ in pairs]),
             (self.tokenizers.target, [target for _, target in pairs])))
@@ -339,31 +357,33 @@ class CTranslate2Translator(Translator):
             progress(len(pairs))
         return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]
 
-    def _hypothesis(self, hypothesis: list[str], score: float, asked: Decoding) -> Hypothesis:
-        divisor = asked.normaliser(len(hypothesis) + 1)
+    def _hypothesis(self, hypothesis: list[str], score: float, setup: SearchSetup) -> Hypothesis:
+        divisor = setup.length_penalty(len(hypothesis) + 1)
         return Hypothesis([self.ids[piece] for piece in hypothesis], score * divisor, score)
 
-    def _refuse_what_it_lacks(self, parts: Sequence[Part], options: DecodingSection) -> None:
-        lacking = [key for key, value in options.model_dump().items() if key not in SEARCHED_HERE
-                   and value != DecodingSection.model_fields[key].default]
-        lacking += ["prefix"] * any(part.prefix for part in parts) + ["require"] * any(part.required for part in parts)
-        if lacking:
-            raise RequestError(f"CTranslate2's search has no {' and no '.join(lacking)} as ours has it. Leave it out, "
-                               "or leave out --engine ctranslate2.")
+    def _require_supported(self, parts: Sequence[Part], options: DecodingSection) -> None:
+        unsupported = [key for key, value in options.model_dump().items() if key not in CTRANSLATE2_DECODING_KEYS
+                       and value != DecodingSection.model_fields[key].default]
+        unsupported += ["prefix"] * any(part.prefix for part in parts)
+        unsupported += ["require"] * any(part.required for part in parts)
+        if unsupported:
+            raise RequestError(f"CTranslate2 does not support {' and '.join(unsupported)}. Leave out these options, or "
+                               "leave out --engine ctranslate2.")
 
 
 def _require_same_pieces(directory: Path, tokenizers: Tokenizers) -> None:
-    """Raises CheckpointError unless CTranslate2 numbers the pieces as the tokenizers do."""
+    """Raise CheckpointError unless the vocabularies of CTranslate2 and of the tokenizers have the same pieces and ids.
+    """
     for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target)):
         names = (f"{side}_vocabulary.json", "shared_vocabulary.json")
-        place = next((directory / name for name in names if (directory / name).exists()), directory / names[0])
+        path = next((directory / name for name in names if (directory / name).exists()), directory / names[0])
         try:
-            found = parse_json(read_file(place))
+            vocabulary = parse_json(read_file(path))
         except NotJson as error:
-            raise CheckpointError(f"{place} cannot be read: {error}. Export the model again.") from error
-        if found != pieces(tokenizer):
-            raise CheckpointError(f"{place} has not the pieces of the tokenizer beside it: these files are of several "
-                                  "models. Export the model again.")
+            raise CheckpointError(f"{path} cannot be read: {error}. Export the model again.") from error
+        if vocabulary != pieces(tokenizer):
+            raise CheckpointError(f"{path} and the tokenizer in the same directory have different pieces: the files "
+                                  "belong to different models. Export the model again.")
 
 
 __all__ = ["QUANTIZATIONS", "CTranslate2Translator", "FormatError", "convert", "export_model", "pieces"]

@@ -1,4 +1,4 @@
-"""Marian models in Hugging Face form: the 1,400 of OPUS-MT, and ours for those who use `transformers`."""
+"""Import Marian models in Hugging Face format, such as the 1,400 models of OPUS-MT."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.errors import FormatError, RecipeError, TokenizerError
-from seq2seq.interop.marian import BIAS, section_from, weights_from
+from seq2seq.interop.marian import BIAS, model_section_from_config, weights_from_marian
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
-from seq2seq.tokenizers.marian_vocabulary import LANGUAGE, MarianVocabulary
+from seq2seq.tokenizers.marian_vocabulary import LANGUAGE_TOKEN, MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
@@ -32,19 +32,23 @@ SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 DOWNLOADED = ["*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL]
-# What reading a file raises that holds anything but what it should.
+# Exceptions that reading a model raises if a file has unexpected contents.
 UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, OverflowError, struct.error)
 LANGUAGES_IN_NAME = re.compile(r"opus-mt-(?:tc-)?(?:big-|base-|tiny-)?([A-Za-z]{2,8})-([A-Za-z]{2,8})$")
 
 HEADER = """\
-# Imported from {name}, a Marian model in Hugging Face form. It was trained elsewhere: there is no data here to train it
-# on. To go on with it, name this directory in a recipe of your own as training.start_from.
+# Imported from {name}, a Marian model in Hugging Face format. The training data below does not exist.
+# To fine-tune the model, write a recipe with your own data and name this directory as its training.start_from.
 """
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Summary of an import. languages: language tokens of a multilingual model; token: the chosen one."""
+    """Summary of an import.
+
+    parameters: number of parameters. source, target: codes of the languages. languages: language tokens of a
+    multilingual model, such as >>fra<<; empty for others. token: the selected language token.
+    """
 
     parameters: int
     source: str
@@ -55,14 +59,15 @@ class Imported:
 
 def import_model(name: str, output: Path, source_language: str | None = None,
                  target_language: str | None = None) -> Imported:
-    """Write the bundle of a Marian model in Hugging Face form.
+    """Convert a Marian model in Hugging Face format to a bundle.
 
     Args:
         name: a directory, or the name of a model on the hub, such as Helsinki-NLP/opus-mt-de-en.
-        source_language, target_language: codes, where the model does not say them. Of a model that translates into
-            several languages, `target_language` is the one of them: every source then begins with its token.
+        output: the bundle to write.
+        source_language, target_language: codes; None: from the model's files or name. For a model that translates into
+            several languages, `target_language` selects one: its token is then added to every source.
     Raises:
-        FormatError: it is no such model, or one that there is no equal of here.
+        FormatError: there is no such model, its files are damaged, or seq2seq does not support the model.
     """
     folder = local_folder(name)
     try:
@@ -71,10 +76,10 @@ def import_model(name: str, output: Path, source_language: str | None = None,
         raise FormatError(f"{name} cannot be imported: {error}") from error
     except RecipeError as error:
         reason = re.sub(rf"^{re.escape(str(folder / RECIPE))}:\d+: ", "", str(error), flags=re.MULTILINE)
-        raise FormatError(f"{name} cannot be imported: {CONFIG}, {GENERATION} or {TOKENIZER} says what no recipe can "
-                          f"say: {reason}") from error
+        raise FormatError(f"{name} cannot be imported: {CONFIG}, {GENERATION} or {TOKENIZER} has a value that a recipe "
+                          f"does not support: {reason}") from error
     except UNREADABLE as error:
-        raise FormatError(f"{name} cannot be imported: its files are not as those of Marian models are "
+        raise FormatError(f"{name} cannot be imported: its files are not those of a Marian model, or are damaged "
                           f"({_reason(error)}). Copy all of them again.") from error
     save_bundle(output, weights, text, files, {"imported_from": name, "parameters": imported.parameters})
     return imported
@@ -82,13 +87,13 @@ def import_model(name: str, output: Path, source_language: str | None = None,
 
 def _read(folder: Path, name: str, source_language: str | None, target_language: str | None
           ) -> tuple[Imported, dict[str, Tensor], str, dict[str, bytes]]:
-    """Read a model folder; returns a summary, and weights, recipe and tokenizer files of the bundle."""
-    config, about = _read_object(folder / CONFIG), _read_object(folder / TOKENIZER, missing={})
+    """Read a model and return a summary and the weights, recipe and tokenizer files of the bundle."""
+    config, tokenizer_config = _read_object(folder / CONFIG), _read_object(folder / TOKENIZER, missing={})
     theirs = _read_weights(folder)
-    section = section_from(config, bool(theirs.get(BIAS, torch.zeros(1)).any()))
-    tokenizers, ids = _vocabularies(folder, config, about, target_language)
-    weights = weights_from(theirs, section, *ids)
-    source, target = _languages(name, about, source_language, target_language)
+    section = model_section_from_config(config, bool(theirs.get(BIAS, torch.zeros(1)).any()))
+    tokenizers, ids = _vocabularies(folder, config, tokenizer_config, target_language)
+    weights = weights_from_marian(theirs, section, *ids)
+    source, target = _languages(name, tokenizer_config, source_language, target_language)
     token = tokenizers.source.language if isinstance(tokenizers.source, MarianVocabulary) else None
     recipe = {
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(name).resolve().name).lstrip("_.-") or "imported",
@@ -108,26 +113,26 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
 
 
 def local_folder(name: str) -> Path:
-    """The directory of that name, or the model of that name on the hub, downloaded.
+    """Return the directory with this name, or download the model with this name from the hub.
 
     Raises:
-        FormatError: there is neither.
+        FormatError: there is neither a directory nor a model with this name.
     """
     if Path(name).is_dir():
         return Path(name)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", name):
-        raise FormatError(f"there is no directory {name}. Name one with a {CONFIG} in it, or a model of the Hugging "
-                          "Face hub, such as Helsinki-NLP/opus-mt-de-en.")
+        raise FormatError(f"there is no directory {name}. Name a directory that contains a {CONFIG}, or a model on the "
+                          "Hugging Face hub, such as Helsinki-NLP/opus-mt-de-en.")
     try:
         import huggingface_hub
     except ImportError as error:
         raise FormatError("downloading from the Hugging Face hub needs huggingface_hub: "
                           "pip install huggingface_hub") from error
-    console.say(f"there is no directory {name}: downloading it from the Hugging Face hub")
+    console.print_message(f"there is no directory {name}: downloading it from the Hugging Face hub")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=DOWNLOADED))
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
-        raise FormatError(f"{name} is no directory, and the Hugging Face hub does not give it: "
+        raise FormatError(f"there is no directory {name}, and it cannot be downloaded from the Hugging Face hub: "
                           f"{str(error).strip().splitlines()[0]}") from error
 
 
@@ -137,55 +142,56 @@ def _read_json(path: Path, missing: Any = None) -> Any:
     try:
         return parse_json(path.read_bytes())
     except OSError as error:
-        raise FormatError(f"{path} cannot be read: {error.strerror}. A model in Hugging Face form has {CONFIG}, "
+        raise FormatError(f"{path} cannot be read: {error.strerror}. A model in Hugging Face format has {CONFIG}, "
                           f"{SAFETENSORS} (or {PICKLED}), {VOCABULARY}, {SOURCE_MODEL} and {TARGET_MODEL}.") from error
     except NotJson as error:
-        raise FormatError(f"{path} is no JSON: {error}. Copy it again.") from error
+        raise FormatError(f"{path} is not valid JSON: {error}. Copy it again.") from error
 
 
 def _read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    found = _read_json(path, missing)
-    if not isinstance(found, dict):
-        raise FormatError(f"{path} holds no object, with names and values. Copy it again.")
-    return found
+    """Read a JSON object. missing: value if there is no such file; None: the file must exist."""
+    value = _read_json(path, missing)
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} must contain a JSON object. Copy it again.")
+    return value
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Tensors by name. Nothing is unpickled but tensors."""
+    """Return the weights by name. Only tensors are unpickled, so no code in the file is executed."""
     try:
         if (folder / SAFETENSORS).exists():
             return load_file(folder / SAFETENSORS)
         if (folder / PICKLED).exists():
-            found = torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
-            if not isinstance(found, dict) or not all(isinstance(weight, Tensor) for weight in found.values()):
-                raise FormatError(f"{folder / PICKLED} holds something other than weights by name.")
-            return found
+            weights = torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
+            if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+                raise FormatError(f"{folder / PICKLED} contains something other than weights by name.")
+            return weights
     except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, *UNREADABLE) as error:
-        # torch advises to switch the protection off, which would run the code of strangers.
+        # torch's message advises to set weights_only=False, which would execute code in the file.
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
-            found = re.search(r"GLOBAL (\S+)", str(error))
-            raise FormatError(f"the weights in {folder} cannot be read: {PICKLED} holds something other than weights"
-                              f"{f' ({found[1]})' if found else ''}, or is damaged. Such a file can run the code of "
-                              f"whoever made it, so that it is not opened. Ask for the model as {SAFETENSORS}, or copy "
-                              "it again.") from error
+            name = re.search(r"GLOBAL (\S+)", str(error))
+            raise FormatError(f"the weights in {folder} cannot be read: {PICKLED} contains something other than weights"
+                              f"{f' ({name[1]})' if name else ''}, or is damaged. Such a file can execute code, so it "
+                              f"was not loaded. Ask for the model as {SAFETENSORS}, or copy it again.") from error
         raise FormatError(f"the weights in {folder} cannot be read: {_reason(error)}") from error
     raise FormatError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}.")
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what an error says; some say nothing but their name."""
+    """Return the first line of an error's message, or its type if it has no message."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 # Vocabulary
 
 
-def _vocabularies(folder: Path, config: Mapping[str, Any], about: Mapping[str, Any], target_language: str | None
-                  ) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
-    """The tokenizers, and for each language Marian's ids in the order of ours."""
-    separate = bool(about.get("separate_vocabs", False))
+def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any],
+                  target_language: str | None) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
+    """Return the tokenizers, and for source and target the Marian id of each of this package's ids."""
+    separate = bool(tokenizer_config.get("separate_vocabs", False))
     if separate and config.get("share_encoder_decoder_embeddings", True):
-        raise FormatError("it says that its languages share embeddings, but not their vocabulary.")
+        raise FormatError(f"{CONFIG} says that source and target share embeddings, {TOKENIZER} that they have separate "
+                          "vocabularies.")
     files = (VOCABULARY, TARGET_VOCABULARY if separate else VOCABULARY)
     source, target = (_read_ids(folder / file) for file in files)
     models = []
@@ -197,23 +203,23 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], about: Mapping[str, A
     start: Any = config.get("decoder_start_token_id", config.get("pad_token_id"))
     end: Any = config.get("eos_token_id")
     names = {id: name for name, id in target.items()}
-    unknown = _symbol(about, "unk_token", "<unk>")
+    unknown = _symbol(tokenizer_config, "unk_token", "<unk>")
     if unknown not in target or not all(isinstance(id, int) and id in names for id in (start, end)):
-        raise FormatError(f"{files[1]} has no {unknown}, or not the ids of the start and the end of a sentence that "
-                          f"config.json names ({start} and {end}).")
-    # Sources have no start symbol, but theirs is filled up by one.
+        raise FormatError(f"{files[1]} lacks {unknown}, or the ids of the start and the end of a sentence in {CONFIG} "
+                          f"({start} and {end}).")
+    # Sources have no start symbol. If the vocabularies are separate, the padding symbol gets its id.
     symbols = {"target": [target[unknown], start, end], "source": []}
-    pad = _symbol(about, "pad_token", "<pad>")
+    pad = _symbol(tokenizer_config, "pad_token", "<pad>")
     for name in (unknown, pad if separate else names[start], names[end]):
         if name not in source:
             raise FormatError(f"{files[0]} has no {name}.")
         symbols["source"].append(source[name])
     ids = tuple(symbols[side] + sorted(set(pieces.values()) - set(symbols[side]))
                 for side, pieces in (("source", source), ("target", target)))
-    places = ({id: place for place, id in enumerate(order)} for order in ids)
-    renumbered = [{name: of_id[id] for name, id in pieces.items()}
-                  for pieces, of_id in zip((source, target), places, strict=True)]
-    language = _token_of(target_language, source)
+    new_ids = ({id: new_id for new_id, id in enumerate(order)} for order in ids)
+    renumbered = [{name: new_id[id] for name, id in pieces.items()}
+                  for pieces, new_id in zip((source, target), new_ids, strict=True)]
+    language = _language_token(target_language, source)
     tokenizers = Tokenizers(*(_vocabulary(model, pieces, token, file) for model, pieces, token, file in
                               zip(models, renumbered, (language, None), (SOURCE_MODEL, TARGET_MODEL), strict=True)))
     if models[0] == models[1] and isinstance(tokenizers.source, Tokenizer) and not separate:
@@ -224,36 +230,39 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], about: Mapping[str, A
 def _read_ids(path: Path) -> dict[str, int]:
     ids = _read_json(path)
     if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
-        raise FormatError(f"{path} does not number its pieces from 0 without a gap.")
+        raise FormatError(f"the ids in {path} must be the integers from 0 without a gap.")
     return ids
 
 
 def _vocabulary(model: bytes, ids: Mapping[str, int], language: str | None, where: str) -> Vocabulary:
-    """A sentencepiece model with these ids; where they are its own, as in what we export, nothing but the model."""
-    numbered = MarianVocabulary(model, ids, language, where)
+    """Return a Marian vocabulary, or a plain `Tokenizer` if the sentencepiece model has the same ids, as in the exports
+    of this package."""
+    vocabulary = MarianVocabulary(model, ids, language, where)
     try:
-        own = Tokenizer(model, where)
+        tokenizer = Tokenizer(model, where)
     except TokenizerError:
-        return numbered
-    return own if own.pieces(range(own.vocab_size)) == numbered.pieces(range(numbered.vocab_size)) else numbered
+        return vocabulary
+    same = tokenizer.pieces(range(tokenizer.vocab_size)) == vocabulary.pieces(range(vocabulary.vocab_size))
+    return tokenizer if same else vocabulary
 
 
-def _symbol(about: Mapping[str, Any], key: str, usual: str) -> str:
-    found = about.get(key, usual)
-    piece = found.get("content") if isinstance(found, dict) else found
+def _symbol(tokenizer_config: Mapping[str, Any], key: str, default: str) -> str:
+    """Return the piece of a special symbol, such as unk_token."""
+    value = tokenizer_config.get(key, default)
+    piece = value.get("content") if isinstance(value, dict) else value
     if not isinstance(piece, str):
-        raise FormatError(f"{TOKENIZER} says {key}: {json.dumps(found)}, which is no piece.")
+        raise FormatError(f"{TOKENIZER} has {key}: {json.dumps(value)}, which is not a piece.")
     return piece
 
 
-def _token_of(language: str | None, source: Mapping[str, int]) -> str | None:
-    """The token of a language in a vocabulary that has any."""
-    tokens = [name for name in source if LANGUAGE.fullmatch(name)]
+def _language_token(language: str | None, source: Mapping[str, int]) -> str | None:
+    """Return the token of a language, such as >>fra<<; None if no language is given or the model has no such tokens."""
+    tokens = [name for name in source if LANGUAGE_TOKEN.fullmatch(name)]
     if language is None or not tokens:
         return None
     token = f">>{language}<<"
     if token not in tokens:
-        raise FormatError(f"it does not translate into '{language}'. Its languages: "
+        raise FormatError(f"it does not translate into '{language}'. Its target languages are "
                           f"{', '.join(sorted(name[2:-2] for name in tokens))}.")
     return token
 
@@ -261,29 +270,36 @@ def _token_of(language: str | None, source: Mapping[str, int]) -> str | None:
 # The recipe
 
 
-def _languages(name: str, about: Mapping[str, Any], source: str | None, target: str | None) -> tuple[str, str]:
+def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | None, target: str | None
+               ) -> tuple[str, str]:
+    """Return the codes of source and target: as requested, or from tokenizer_config.json, or from the model's name."""
     in_name = LANGUAGES_IN_NAME.search(Path(name).name)
-    found = [given or about.get(key) or (in_name[place] if in_name else None)
-             for place, (given, key) in enumerate([(source, "source_lang"), (target, "target_lang")], start=1)]
-    for code, option in zip(found, ("--source-language", "--target-language"), strict=True):
+    codes = [requested or tokenizer_config.get(key) or (in_name[group] if in_name else None)
+             for group, (requested, key) in enumerate([(source, "source_lang"), (target, "target_lang")], start=1)]
+    for code, option in zip(codes, ("--source-language", "--target-language"), strict=True):
         if code is None:
-            raise FormatError(f"it does not say its languages. Add {option}, such as {option} de.")
-    return str(found[0]), str(found[1])
+            raise FormatError(f"neither its files nor its name contain its languages. Add {option}, such as {option} "
+                              "de.")
+    return str(codes[0]), str(codes[1])
 
 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:
-    """Return the defaults of `generate` for this model, except that search stops as always here when beam_size
-    hypotheses have finished (`early_stopping=True`)."""
-    said = {**config, **{key: value for key, value in _read_object(folder / GENERATION, missing={}).items()
-                         if value is not None}}
+    """Return the `decoding` section with the defaults of `generate` for this model.
+
+    `early_stopping` is not imported: search here always stops when beam_size hypotheses have finished, as with
+    `early_stopping=True`.
+    """
+    settings = {**config, **{key: value for key, value in _read_object(folder / GENERATION, missing={}).items()
+                             if value is not None}}
     for key in ("max_length", "max_new_tokens", "length_penalty", "num_beams", "no_repeat_ngram_size"):
-        if not isinstance(said.get(key), int | float | None):
-            raise FormatError(f"{GENERATION} or {CONFIG} says {key}: {json.dumps(said[key])}, which is no number.")
-    # Their length counts the start symbol and </s>.
-    longest = max(1, min(said.get("max_length") or section.max_positions, section.max_positions) - 2)
-    if said.get("max_new_tokens"):
-        longest = max(1, min(said["max_new_tokens"], section.max_positions) - 1)
-    penalty = said.get("length_penalty")
-    return {"beam_size": said.get("num_beams") or 1, "length_penalty": 1.0 if penalty is None else float(penalty),
-            "max_length": longest, "max_length_offset": longest,
-            "no_repeat_ngram": said.get("no_repeat_ngram_size") or 0}
+        if not isinstance(settings.get(key), int | float | None):
+            raise FormatError(f"{GENERATION} or {CONFIG} has {key}: {json.dumps(settings[key])}, which is not a "
+                              "number.")
+    # In transformers, max_length includes <s> and </s>, and max_new_tokens includes </s>.
+    max_length = max(1, min(settings.get("max_length") or section.max_positions, section.max_positions) - 2)
+    if settings.get("max_new_tokens"):
+        max_length = max(1, min(settings["max_new_tokens"], section.max_positions) - 1)
+    penalty = settings.get("length_penalty")
+    return {"beam_size": settings.get("num_beams") or 1, "length_penalty": 1.0 if penalty is None else float(penalty),
+            "max_length": max_length, "max_length_offset": max_length,
+            "no_repeat_ngram": settings.get("no_repeat_ngram_size") or 0}

@@ -1,4 +1,4 @@
-"""The gate of every export: the exported model, run by its own library, must translate and score as ours does."""
+"""Parity check of every export: the exported model, run by the other library, must give the results of the original."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, Unpack
@@ -23,20 +23,23 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
-from seq2seq.storage.directories import make_directories, recover, replacing
+from seq2seq.storage.directories import make_directories, recover, replace_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.translation.translator import PairScore, Translation, Translator
+from seq2seq.translation.line_translator import PairScore, Translation
+from seq2seq.translation.translator import Translator
 
 REPORT = "parity.json"
-SHOWN = 5
-# What searches elsewhere have of ours; anything else in `decoding` must be as if it were not there.
-SEARCHED = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
+MAX_LISTED_DIFFERENCES = 5
+"""Maximum number of differing translations in the error message of a refused export."""
+# Keys of `decoding` that an export keeps: the beam search of both other libraries supports them, or they have no effect
+# without an unsupported key, or they do not concern the search (safety_net). Other keys are dropped, with a note.
+SUPPORTED_DECODING_KEYS = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
             "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", *SAMPLING_KEYS,
             "ensemble_mean", "fusion_weight", "safety_net", "ignore_case"}
 
 
 class Exported(Protocol):
-    """The exported model with its own library, as a `Translator` has it."""
+    """Interface of an exported model, run by the other library. The methods are those of `Translator`."""
 
     def translate(self, lines: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`."""
@@ -47,11 +50,12 @@ class Exported(Protocol):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest difference between a model and its export.
+    """Maximum difference between a model and its export.
 
-    score: difference in log p of a given translation, in nats: of the worst line if `each`, else the mean per token.
-    same: smallest share of equal translations. Different translations count as equal if our model's scores of both
-        agree to 1e-3.
+    score: maximum difference in the log-probability of a given translation, in nats: of the worst line if `each`, else
+        the mean per token.
+    same: minimum share of equal translations. Translations that differ count as equal if the original model's scores
+        of the two differ by at most 1e-3.
     """
 
     score: float
@@ -61,8 +65,11 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Difference:
-    """A line that is translated otherwise. gap: by how much our model's own score prefers ours; None where one of them
-    is too long to be scored."""
+    """A line that the two libraries translate differently.
+
+    ours: translation of the original model. theirs: translation of the export. gap: the original model's score of
+    `ours` minus that of `theirs`; None if one of them is too long to be scored.
+    """
 
     line: int
     source: str
@@ -72,14 +79,17 @@ class Difference:
 
     @property
     def size(self) -> float:
-        """Absolute difference of the scores; infinite if one is missing."""
+        """Absolute value of the gap; infinite if there is none."""
         return math.inf if self.gap is None else abs(self.gap)
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Result of a comparison. worst_score, mean_score: differences in log p of our translations, in nats: the
-    largest of a line, and the mean per token."""
+    """Result of a comparison.
+
+    lines: number of compared lines. same: number of equal translations. worst_score, mean_score: absolute difference in
+    the log-probability of the original model's translations, in nats: maximum over all lines, and mean per token.
+    """
 
     lines: int
     same: int
@@ -88,185 +98,196 @@ class Parity:
     differences: list[Difference]
 
     def summary(self) -> str:
-        """In a sentence."""
-        gaps = f", the others with gaps up to {max(one.size for one in self.differences):.1e}" if (
-            self.differences) else ""
-        return (f"{self.same:,} of {self.lines:,} translations are the same{gaps}; the scores of given ones differ by "
-                f"{self.worst_score:.1e} at worst, {self.mean_score:.1e} a token")
+        """Return the result as a sentence for the log."""
+        gaps = (f" (score gap of the others: at most {max(one.size for one in self.differences):.1e})"
+                if self.differences else "")
+        return (f"{self.same:,} of {self.lines:,} translations are equal{gaps}; the log-probabilities of given "
+                f"translations differ by at most {self.worst_score:.1e}, on average {self.mean_score:.1e} per token")
 
 
 @dataclass(frozen=True)
 class Exportable:
-    """A model that can be exported: its attention is the softmax of scaled dot products."""
+    """A model that can be exported: its attention is a softmax over scaled dot products."""
 
     model: Transformer
     recipe: Recipe
-    """Its `decoding` as other libraries have it; its `data` by the paths of the run, where the model is one's."""
+    """Its `decoding` is reduced to what the other library supports. If the model is that of a run, `data` is taken from
+    the recipe in the run, whose paths are valid there."""
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
 
 
-def read_exportable(path: Path, format: str, searched: Set[str] = SEARCHED) -> Exportable:
-    """The model of a bundle or run, with scores that are dot products folded into the projections.
+def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DECODING_KEYS) -> Exportable:
+    """Read the model of a bundle or run for an export.
 
-    searched: keys of `decoding` that the search there has.
+    Args:
+        format: name of the export format in errors.
+        supported: keys of `decoding` that the other library's search supports.
     Raises:
-        FormatError: `format` has no such models.
+        FormatError: the export formats do not support the model.
     """
     model, recipe, tokenizers = read_model(path)
-    if reason := what_is_not_elsewhere(recipe.model):
+    if reason := unsupported_feature(recipe.model):
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
-    decoding, note = decoding_elsewhere(recipe.decoding, searched)
+    decoding, note = supported_decoding(recipe.decoding, supported)
     bundle = resolve_model_path(path)
     data = recipe.data if recipe_path(bundle).parent == bundle.absolute() else (
         load_recipe(recipe_path(bundle), check_files=False).data)
-    return Exportable(folded(model), recipe.model_copy(update={"decoding": decoding, "data": data}), tokenizers, note)
+    recipe = recipe.model_copy(update={"decoding": decoding, "data": data})
+    return Exportable(inference_copy(model), recipe, tokenizers, note)
 
 
-def decoding_elsewhere(decoding: DecodingSection, searched: Set[str]) -> tuple[DecodingSection, str]:
+def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[DecodingSection, str]:
     """Return the part of a recipe's `decoding` that another library supports, and a sentence about the rest."""
-    given = decoding.model_dump(exclude_defaults=True)
-    lacking = [key for key in given if key not in searched]
-    if not lacking:
+    non_default = decoding.model_dump(exclude_defaults=True)
+    unsupported = [key for key in non_default if key not in supported]
+    if not unsupported:
         return decoding, ""
-    # No power of the length is Wu et al.'s divisor: its exponent means nothing there. Without sampling its keys are
-    # refused, and without candidates a search has no more than its beam.
-    in_vain = {*lacking, *SAMPLING_KEYS, "length_penalty" if "length_penalty_form" in lacking else ""}
-    kept = {key: value for key, value in given.items() if key not in in_vain}
+    # The length_penalty of Wu et al. is the exponent of another formula, so its value is not valid for a power of the
+    # length. A recipe may have sampling keys, and n_best above beam_size, only together with keys that are dropped.
+    dropped = {*unsupported, *SAMPLING_KEYS, "length_penalty" if "length_penalty_form" in unsupported else ""}
+    kept = {key: value for key, value in non_default.items() if key not in dropped}
     if "n_best" in kept:
         kept["n_best"] = min(kept["n_best"], decoding.beam_size)
-    elsewhere = DecodingSection.model_validate(kept)
-    penalty = f" length_penalty is {elsewhere.length_penalty:g} instead, the exponent of the length itself." if (
-        "length_penalty_form" in lacking) else ""
-    return elsewhere, (f"The search there has no {' and no '.join(f'decoding.{key}' for key in lacking)} as the recipe "
-                       f"has it: the export leaves it out, and translates without.{penalty}")
+    exported = DecodingSection.model_validate(kept)
+    penalty = f" length_penalty is {exported.length_penalty:g} instead, the exponent of the length itself." if (
+        "length_penalty_form" in unsupported) else ""
+    keys = " and ".join(f"decoding.{key}" for key in unsupported)
+    return exported, f"The search of the other library does not support {keys}: the export translates without.{penalty}"
 
 
-def searching_alike(path: Path, exportable: Exportable) -> Translator:
-    """Our translator of the model, with the `decoding` that is exported; the person is told where that is another."""
-    ours = Translator.load(path, "cpu", "fp32")
-    ours.decoding = exportable.recipe.decoding
+def translator_with_exported_decoding(path: Path, exportable: Exportable) -> Translator:
+    """Return this package's translator of the model, with the exported `decoding`; log what is left out of it."""
     if exportable.note:
-        console.say(exportable.note)
-    return ours
+        console.print_message(exportable.note)
+    return replace(Translator.load(path, "cpu", "fp32"), decoding=exportable.recipe.decoding)
 
 
-def folded(model: Model) -> Transformer:
-    """A copy for inference in fp32."""
+def inference_copy(model: Model) -> Transformer:
+    """Return a copy in fp32 for inference. Its attention scores are scaled dot products: the matrix of bilinear scores
+    is multiplied into the projections."""
     copy = for_inference(model, "fp32")
     assert isinstance(copy, Transformer)
     return copy
 
 
-def what_is_not_elsewhere(section: ModelSection) -> str:
-    """Return a feature of the model that other libraries do not support; "" if it can be exported."""
+def unsupported_feature(section: ModelSection) -> str:
+    """Return the reason why other libraries do not support the model; "" if it can be exported."""
     reasons = {
-        f"model.type: {section.type} is no encoder-decoder Transformer": section.type != "transformer",
+        f"model.type: {section.type} is not an encoder-decoder Transformer": section.type != "transformer",
         "it copies pieces of the source (model.copy)": section.copy,
-        f"attention by model.score: {section.attention_score} is no dot product": section.attention_score == "additive",
+        f"model.score: {section.attention_score} is not a dot product": section.attention_score == "additive",
         f"model.normalize: {section.normalize} is not softmax": section.normalize != "softmax",
-        "its attention sees a window only (model.window)": section.window is not None,
-        "its attention chooses one position (model.selection: hard)": section.selection == "hard",
+        "its attention is limited to a window (model.window)": section.window is not None,
+        "its attention selects a single position (model.selection: hard)": section.selection == "hard",
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def development_lines(recipe: Recipe, source: Path | None, most: int) -> list[str]:
-    """The source lines to compare on: of a file, or of the recipe's validation set; without blank ones.
+def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> list[str]:
+    """Return the source lines to compare on, from a file or the recipe's validation set, without blank lines.
 
     Raises:
-        FormatError: there are none.
+        FormatError: the file cannot be read or has no lines.
     """
     try:
         if source is not None:
             lines = read_texts(source)
         else:
-            lines = [pair[1] for pair in islice(read_pairs(recipe, recipe.data.valid), most)]
+            lines = [pair[1] for pair in islice(read_pairs(recipe, recipe.data.valid), max_lines)]
     except UserError as error:
-        raise FormatError(f"an export is compared on a development set, which cannot be read: {error} "
-                          "Name a file of source lines by --source.") from error
-    lines = [line for line in lines if line.strip()][:most]
+        raise FormatError(f"an export is compared with the original on a development set, which cannot be read: "
+                          f"{error} Name a file of source lines with --source.") from error
+    lines = [line for line in lines if line.strip()][:max_lines]
     if not lines:
-        raise FormatError("an export is compared on a development set, and this one has no lines. Name a file of "
-                          "source lines by --source.")
+        raise FormatError("an export is compared with the original on a development set, and this one has no lines. "
+                          "Name a file of source lines with --source.")
     return lines
 
 
 def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
-    """Translate lines by both, and let both score our translations. Lines too long for the model are left out."""
+    """Translate lines with the original model and the export, and score the original's translations with both. Lines
+    that are too long for the model are left out."""
     longest = max(1, min(ours.max_pieces, 256))
     lines = [line for line, ids in zip(lines, ours.tokenizers.source.encode(lines), strict=True)
              if 0 < len(ids) <= ours.max_pieces]
-    # What every library has, one search for each line; one limit for all lines.
+    # Only options that every library supports, and the same length limit for all lines.
     options = DecodingSection(beam_size=ours.decoding.beam_size, length_penalty=ours.decoding.length_penalty,
                               max_length=longest, max_length_offset=longest, safety_net=False,
                               batch_tokens=ours.decoding.batch_tokens).model_dump()
-    mine, other = ([best.text for best, *_ in side.translate(lines, **options)] for side in (ours, theirs))
-    pairs = list(zip(lines, mine, strict=True))
-    reachable = ours.within_reach(pairs)
-    gaps = [(abs(one.log_probability - another.log_probability), one.tokens) for one, another in
-            zip(ours.score(reachable), theirs.score(reachable), strict=True)]
-    places = [place for place, (one, another) in enumerate(zip(mine, other, strict=True)) if one != another]
-    differences = [Difference(place + 1, lines[place], mine[place], other[place],
-                              _gap(ours, lines[place], mine[place], other[place])) for place in places]
-    # One that is not a number stays one; Python's max would pass over it.
-    worst = float(np.max([gap for gap, _ in gaps], initial=0.0))
-    return Parity(len(lines), len(lines) - len(places), worst,
-                  sum(gap for gap, _ in gaps) / max(1, sum(tokens for _, tokens in gaps)), differences)
+    our_texts, their_texts = (
+        [best.text for best, *_ in translator.translate(lines, **options)] for translator in (ours, theirs))
+    pairs = ours.scorable_pairs(list(zip(lines, our_texts, strict=True)))
+    score_gaps = [(abs(our_score.log_probability - their_score.log_probability), our_score.tokens)
+                  for our_score, their_score in zip(ours.score(pairs), theirs.score(pairs), strict=True)]
+    triples = zip(lines, our_texts, their_texts, strict=True)
+    differences = [Difference(number, *triple, _gap(ours, *triple))
+                   for number, triple in enumerate(triples, start=1) if triple[1] != triple[2]]
+    worst = float(np.max([gap for gap, _ in score_gaps], initial=0.0))          # NaN stays NaN, unlike with max()
+    return Parity(len(lines), len(lines) - len(differences), worst,
+                  sum(gap for gap, _ in score_gaps) / max(1, sum(tokens for _, tokens in score_gaps)), differences)
 
 
-def _gap(ours: Translator, source: str, mine: str, other: str) -> float | None:
-    pairs = ours.within_reach([(source, mine), (source, other)])
+def _gap(ours: Translator, source: str, our_text: str, their_text: str) -> float | None:
+    pairs = ours.scorable_pairs([(source, our_text), (source, their_text)])
     scores = [score.log_probability / score.tokens**ours.decoding.length_penalty for score in ours.score(pairs)]
     return scores[0] - scores[1] if len(scores) == 2 else None
 
 
-def require(parity: Parity, tolerance: Tolerance, what: str) -> None:
-    """Raises FormatError, with the first lines that differ, if an export differs by more than `tolerance` allows."""
-    if not parity.lines:
-        raise FormatError(f"{what} is refused: the model can take none of the lines that it was to be compared on. "
-                          "Name others by --source.")
-    as_good = parity.same + sum(one.size <= 1e-3 for one in parity.differences)
-    found = parity.worst_score if tolerance.each else parity.mean_score
-    # A score that is not a number passes no comparison.
-    if as_good >= tolerance.same * parity.lines and found <= tolerance.score:
-        return
-    shown = [f"  line {one.line}: {one.source}\n    ours:   {one.ours}\n    theirs: {one.theirs}  (gap {one.size:.4f})"
-             for one in parity.differences[:SHOWN]]
-    raise FormatError("\n".join([
-        f"{what} is refused, because it does not do what the model does: {parity.summary()}. Allowed are "
-        f"{tolerance.score:g} {'at worst' if tolerance.each else 'a token'} and {1 - tolerance.same:.0%} of other "
-        f"translations.{' The first of them:' if shown else ''}", *shown]))
-
-
-def write_gated(output: Path, what: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
-                ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
-    """Write an export beside `output`, compare it, and only then give it its name.
+def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
+    """Check that an export is within the tolerance. export: name of the export in errors.
 
     Raises:
-        FormatError: it does not do what the model does, or `output` holds something else.
-        CheckpointError: it cannot be written.
+        FormatError: the export differs by more than `tolerance` allows; the message lists the first lines that differ.
     """
-    output = Path(os.path.realpath(output))                                     # a link to an export stays a link
+    if not parity.lines:
+        raise FormatError(f"{export} is refused: all lines of the development set are too long for the model. Name "
+                          "other lines with --source.")
+    equivalent = parity.same + sum(one.size <= 1e-3 for one in parity.differences)
+    score_difference = parity.worst_score if tolerance.each else parity.mean_score
+    # A NaN is refused, because comparisons with NaN are False.
+    if equivalent >= tolerance.same * parity.lines and score_difference <= tolerance.score:
+        return
+    listed = [f"  line {one.line}: {one.source}\n    ours:   {one.ours}\n    theirs: {one.theirs}  (gap {one.size:.4f})"
+              for one in parity.differences[:MAX_LISTED_DIFFERENCES]]
+    raise FormatError("\n".join([
+        f"{export} is refused, because its results differ from the original model's: {parity.summary()}. Allowed are "
+        f"a difference of {tolerance.score:g} {'in any line' if tolerance.each else 'per token'} and "
+        f"{1 - tolerance.same:.0%} different translations.{' The first ones:' if listed else ''}", *listed]))
+
+
+def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
+                         ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
+    """Write an export to a temporary directory, compare it with the original, and only then rename it to `output`.
+
+    Args:
+        export: name of the export in errors.
+        write: writes the export to a directory. load: loads it from there.
+        ours: the original model. lines: the source lines to compare on.
+    Raises:
+        FormatError: the export differs from the original, or `output` exists and is not an export.
+        CheckpointError: the export cannot be written.
+    """
+    output = Path(os.path.realpath(output))                     # if output is a symbolic link, replace its target
     try:
         recover(output)
         if output.exists() and not (output.is_dir() and ((output / REPORT).exists() or not any(output.iterdir()))):
-            raise FormatError(f"{output} exists and is no export. It is left as it is; name a new directory.")
+            raise FormatError(f"{output} exists and is not an export. It was not changed; name a new directory.")
         make_directories(output.parent)
     except OSError as error:
         raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
-    with replacing(output, None) as place:
-        write(place)
-        parity = compare(ours, load(place), lines)
-        require(parity, tolerance, what)
+    with replace_directory(output, None) as directory:
+        write(directory)
+        parity = compare(ours, load(directory), lines)
+        require(parity, tolerance, export)
         report = {**asdict(parity), "tolerance": asdict(tolerance)}
-        (place / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        for path in place.iterdir():                                            # safetensors lets its owner read alone
-            path.chmod(place.stat().st_mode & 0o666)
+        (directory / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        for path in directory.iterdir():                                # safetensors makes files private to their owner
+            path.chmod(directory.stat().st_mode & 0o666)
         if output.exists():
-            written = {path.name for path in place.iterdir()}
-            if strangers := sorted(path.name for path in output.iterdir() if path.name not in written):
-                raise FormatError(f"{output} holds {strangers[0]} besides an earlier export. It is left as it is; move "
-                                  "that away, or name a new directory.")
+            written = {path.name for path in directory.iterdir()}
+            if others := sorted(path.name for path in output.iterdir() if path.name not in written):
+                raise FormatError(f"{output} contains {others[0]} besides an earlier export. It was not changed; move "
+                                  "that file away, or name a new directory.")
     return parity

@@ -1,6 +1,6 @@
-"""Recipes: the typed schema, reading with all mistakes at once, and comparison. Imports no torch.
+"""Recipes: typed schema, loading with all errors reported at once, and comparison. Does not import torch.
 
-Names are imported on first use: the help of a command needs the sizes of models, but not the schema.
+Names are imported on first use, because the help of a command needs the model sizes, but not the schema.
 """
 
 from importlib import import_module
@@ -10,26 +10,27 @@ if TYPE_CHECKING:
     from seq2seq.recipe.base_section import Section
     from seq2seq.recipe.data_section import Cleaning, Corpus, Data
     from seq2seq.recipe.decoding_section import DecodingOptions, DecodingSection
-    from seq2seq.recipe.loading import load_recipe, parse_recipe
+    from seq2seq.recipe.loading import load_recipe, parse_recipe, read_decoding_overrides
     from seq2seq.recipe.messages import decoding_with
-    from seq2seq.recipe.model_section import Metric, ModelSection
-    from seq2seq.recipe.recipe_differences import PROLONGING, REFUSING, Difference, differences
+    from seq2seq.recipe.model_section import ModelSection
+    from seq2seq.recipe.recipe_differences import LINE_LIMIT_KEY, MAY_CHANGE_ON_RESUME, Difference, differences
     from seq2seq.recipe.reference_page import recipe_reference, recipe_schema
     from seq2seq.recipe.schema import Languages, Recipe, TokenizerSection
+    from seq2seq.recipe.task import Metric, Task
     from seq2seq.recipe.training_section import Average, TrainingSection
 
 _MODULES = {
     "Average": "training_section", "Cleaning": "data_section", "Corpus": "data_section", "Data": "data_section",
     "DecodingOptions": "decoding_section", "DecodingSection": "decoding_section", "Difference": "recipe_differences",
-    "Languages": "schema", "Metric": "model_section", "ModelSection": "model_section",
-    "PROLONGING": "recipe_differences", "REFUSING": "recipe_differences", "Recipe": "schema", "Section": "base_section",
+    "LINE_LIMIT_KEY": "recipe_differences", "Languages": "schema", "MAY_CHANGE_ON_RESUME": "recipe_differences",
+    "Metric": "task", "Task": "task", "ModelSection": "model_section", "Recipe": "schema", "Section": "base_section",
     "TokenizerSection": "schema", "TrainingSection": "training_section", "decoding_with": "messages",
     "differences": "recipe_differences", "load_recipe": "loading", "parse_recipe": "loading",
-    "recipe_reference": "reference_page", "recipe_schema": "reference_page",
+    "read_decoding_overrides": "loading", "recipe_reference": "reference_page", "recipe_schema": "reference_page",
 }
 __all__ = [
-    "PROLONGING",
-    "REFUSING",
+    "LINE_LIMIT_KEY",
+    "MAY_CHANGE_ON_RESUME",
     "Average",
     "Cleaning",
     "Corpus",
@@ -42,12 +43,14 @@ __all__ = [
     "ModelSection",
     "Recipe",
     "Section",
+    "Task",
     "TokenizerSection",
     "TrainingSection",
     "decoding_with",
     "differences",
     "load_recipe",
     "parse_recipe",
+    "read_decoding_overrides",
     "recipe_reference",
     "recipe_schema",
 ]

@@ -1,4 +1,4 @@
-"""`python -m seq2seq.recipe [DIRECTORY]` writes the JSON Schema and the table of keys: in a clone into `recipes/`."""
+"""`python -m seq2seq.recipe [DIRECTORY]` writes the JSON Schema and the table of keys, by default to `recipes/`."""
 
 import sys
 from pathlib import Path

@@ -6,29 +6,29 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
-MOST_POSITIONS = 65_536
-"""Upper limit of a sentence's pieces. At width 512 the table of sinusoids then takes 134 MB, and 0.8 GB while it is
-computed."""
-MOST_TOKENS = 1_000_000
-"""Upper limit of the tokens of a batch, on any machine."""
-Positions = Annotated[int, Field(gt=0, le=MOST_POSITIONS)]
-Pieces = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
-Tokens = Annotated[int, Field(gt=0, le=MOST_TOKENS)]
+MAX_POSITIONS = 65_536
+"""Maximum value of keys that limit a sentence's length in pieces. At this length and d_model 512, the table of
+sinusoidal positions takes 134 MB, and its computation 0.8 GB."""
+MAX_TOKENS = 1_000_000
+"""Maximum value of keys that count tokens or pieces, such as `decoding.batch_tokens`."""
+Positions = Annotated[int, Field(gt=0, le=MAX_POSITIONS)]
+Pieces = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+Tokens = Annotated[int, Field(gt=0, le=MAX_TOKENS)]
 
 
-class MistakeAt(ValueError):
-    """Mistake at a key below the one whose validator found it, so that the message names the right line."""
+class RecipeValueError(ValueError):
+    """Error about a key inside the section that a validator checks, so that the message names the line of that key."""
 
     def __init__(self, key: str | tuple[str | int, ...], message: str) -> None:
-        """key: dotted, or a tuple of steps if one of them is an index into a list."""
+        """key: dotted key relative to the section, or a tuple if the key contains a list index."""
         super().__init__(message)
         self.key = tuple(key.split(".")) if isinstance(key, str) else key
 
 
 class Section(BaseModel):
-    """Base class of the sections. Unknown keys and values of a wrong type are errors; only 1 is converted to 1.0."""
+    """Base class of the sections. Unknown keys and wrong types are errors, but a float key also accepts an integer."""
 
-    # Defaults are validated too, because a rule between two keys must also hold if only one of them is given.
+    # validate_default, because a rule about two keys must also be checked if only one of them is set.
     model_config = ConfigDict(
         extra="forbid",
         strict=True,

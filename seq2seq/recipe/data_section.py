@@ -7,22 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from seq2seq.compressed_files import LONGEST_LINE, PACKED
-from seq2seq.recipe.base_section import MistakeAt, Section
+from seq2seq.compressed_files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
+from seq2seq.recipe.base_section import RecipeValueError, Section
 
-# No dot: `--set data.test.NAME.limit=5` has to know where the name ends.
+# No dots, because they separate the parts of keys in `--set data.test.NAME.limit=5`.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
-OF_COLUMNS = (".tsv", ".csv")
-"""Formats whose columns are numbered, or named in the first line."""
+COLUMN_FORMATS = (".tsv", ".csv")
+"""Table formats whose columns have numbers, or names in the first line."""
 
 
 def _text_or_column(value: Any) -> Any:
-    """Return text or a column number; refuse anything else with one message, where pydantic has one per type."""
+    """Return text or a column number; raise one error for any other value, where pydantic would raise one per type."""
     if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         if isinstance(value, int) and value < 1:
-            raise ValueError(f"columns count from 1, found {value}")
+            raise ValueError(f"columns are numbered from 1, found {value}")
         return value
     raise ValueError("expected a path, the name of a column or the number of a column")
 
@@ -31,33 +31,36 @@ PathOrColumn = Annotated[str | int | None, BeforeValidator(_text_or_column)]
 
 
 class Corpus(Section):
-    """Parallel text in one of three forms: two text files, one table, or a data set of the Hugging Face hub.
+    """Parallel text in one of three forms: two text files, a table, or a data set of the Hugging Face hub.
 
     `{source: train.de, target: train.en}`, `{file: pairs.tsv}`, or
     `{hub: wmt/wmt14, config: de-en, split: train, source: de, target: en}`.
 
-    A language model reads text of one language, in the same forms: `{text: train.en}`, `{file: pairs.tsv, text: 2}`, or
+    A language model reads monolingual text in the same forms: `{text: train.en}`, `{file: pairs.tsv, text: 2}`, or
     `{hub: wmt/wmt14, config: de-en, split: train, text: en}`.
 
-    A model can translate one side into the other: `{target: mono.en, translated_by: runs/en_de}` is back-translation,
-    `{source: train.de, translated_by: runs/teacher}` is knowledge distillation.
+    A model can generate one side of a training corpus by translation: `{target: mono.en, translated_by: runs/en_de}` is
+    back-translation, `{source: train.de, translated_by: runs/teacher}` is knowledge distillation.
     """
 
     source: PathOrColumn = None
-    """File of source sentences, one per line (may end in .gz or .zst); with `file` or `hub`, their column, or in a .tmx
-    their language."""
+    """File of source sentences, one per line, optionally compressed (.gz or .zst). With `file` or `hub`: name or number
+    of the source column; in a .tmx, code of the source language."""
     target: PathOrColumn = None
-    """File of target sentences, the translations line by line; with `file` or `hub`, their column."""
+    """File of target sentences; each line is the translation of the same line of `source`. With `file` or `hub`: name
+    or number of the target column; in a .tmx, code of the target language."""
     text: PathOrColumn = None
-    """For a language model, instead of `source` and `target`: file of sentences, or their column."""
+    """For a language model, instead of `source` and `target`: file of sentences; with `file` or `hub`, the column, as
+    for `source`."""
     file: str | None = None
-    """One file of pairs: .tsv, .csv (RFC 4180: commas, and double quotes around text with commas), .jsonl, a
-    translation memory .tmx (each may end in .gz or .zst as well) or .parquet. Without `source` and `target`, the first
-    two columns of a .tsv or .csv, or the recipe's languages in a .tmx."""
+    """File that contains both sides: .tsv, .csv (RFC 4180: commas, and double quotes around text with commas), .jsonl,
+    a translation memory .tmx (all of them optionally compressed, .gz or .zst) or .parquet. If `source` and `target` are
+    not set, the first two columns of a .tsv or .csv are read, or the recipe's languages of a .tmx."""
     header: bool = False
-    """The first line of a .tsv or .csv contains the names of its columns; otherwise columns are numbered from 1."""
+    """True if the first line of a .tsv or .csv contains the names of the columns. Otherwise columns are numbered from
+    1."""
     markup: bool = False
-    """Keep inline markup in the text of a .tmx, such as `<b>`; otherwise it is removed."""
+    """Keep inline markup such as `<b>` in the text of a .tmx. Otherwise it is removed."""
     hub: str | None = None
     """Data set of the Hugging Face hub. `source` and `target` are columns, or keys of its `translation` column."""
     config: str | None = None
@@ -65,58 +68,59 @@ class Corpus(Section):
     split: str | None = None
     """Split of the `hub` data set."""
     streaming: bool = False
-    """Stream the `hub` data set instead of saving a copy, for one larger than the disk."""
+    """Stream the `hub` data set instead of saving a copy on disk, for very large data sets."""
     translated_by: str | None = None
-    """For a training corpus with only `target` or only `source`: the model (a run or a bundle, relative to the recipe
-    file) that translates it into the other side."""
+    """For a training corpus with only `target` or only `source`: model that generates the missing side by translation
+    (a run or a bundle, relative to the recipe file)."""
     sampling: bool | None = None
-    """With `translated_by`: sample the translations instead of searching for the best. Not set: synthetic sources are
-    sampled, synthetic targets are searched for."""
+    """With `translated_by`: sample the translations instead of searching for the most probable ones. Not set: sample
+    synthetic sources, search for synthetic targets."""
     tag: str | None = None
-    """Text to put before each source, so that the model can tell this corpus from others: `<BT>` for back-translated
-    text (Caswell et al. 2019)."""
+    """Text to add before each source sentence, so that the model can distinguish this corpus from others: `<BT>` for
+    back-translated text (Caswell et al. 2019)."""
     name: str | None = None
-    """Name of the corpus in reports. Not set: its source."""
+    """Name of the corpus in reports. Not set: the name of its file or data set."""
     weight: PositiveFloat = 1.0
-    """Number of times that each pair is seen in an epoch. 2 shows it twice; 0.5 shows half of the pairs, drawn anew in
-    each epoch."""
+    """Number of times that each pair occurs in an epoch. With 2, each pair occurs twice; with 0.5, each epoch contains
+    a different random half of the pairs."""
     limit: PositiveInt | None = None
-    """Read at most this many pairs, from the first."""
-    max_line_bytes: PositiveInt = LONGEST_LINE
-    """Refuse text with a longer line, or a .tmx with a longer segment: it lacks line ends, or is a small compressed
-    file that would fill the memory."""
+    """Read only this many pairs from the beginning of the corpus. Not set: all."""
+    max_line_bytes: PositiveInt = MAX_LINE_BYTES
+    """Maximum length in bytes of a line, or of a segment of a .tmx. Longer lines are an error: the file has no line
+    ends, or is a small compressed file that would fill the memory."""
 
     @model_validator(mode="after")
-    def _exactly_one_form(self) -> "Corpus":
+    def _check_form(self) -> "Corpus":
         if self.text is not None and (self.source is not None or self.target is not None):
-            raise ValueError("a corpus has `source` and `target`, or `text` alone, not both")
+            raise ValueError("a corpus has either `source` and `target`, or `text`")
         if self.file is not None and self.hub is not None:
-            raise ValueError("a corpus has `file` or `hub`, not both")
+            raise ValueError("a corpus has either `file` or `hub`")
         if self.hub is None and (self.config is not None or self.split is not None or self.streaming):
-            raise ValueError("`config`, `split` and `streaming` belong to a corpus with `hub`")
+            raise ValueError("only a corpus with `hub` can have `config`, `split` and `streaming`")
         if self.markup and self.table_format != ".tmx":
-            raise ValueError("`markup: true` belongs to a corpus with a .tmx `file`")
+            raise ValueError("only a corpus with a .tmx `file` can have `markup: true`")
         if self.sampling is not None and self.translated_by is None:
-            raise ValueError("`sampling` belongs to a corpus with `translated_by`")
+            raise ValueError("only a corpus with `translated_by` can have `sampling`")
         if self.tag is not None and (self.text is not None or not self.tag.strip()):
-            raise ValueError("a `tag` is some text before the sources of a corpus")
+            raise ValueError("`tag` must not be blank, and the corpus must have sources")
         if self.translated_by is not None:
-            given = [text for text in (self.source, self.target) if text is not None]
-            if self.form != "files" or len(given) != 1 or not isinstance(given[0], str):
-                raise ValueError("`translated_by` needs one file, `source` or `target`, and makes the other")
+            files = [file for file in (self.source, self.target) if file is not None]
+            if self.form != "files" or len(files) != 1 or not isinstance(files[0], str):
+                raise ValueError("`translated_by` needs one file, either `source` or `target`, and generates the other "
+                                 "side")
             return self
         named = all(isinstance(getattr(self, side), str) for side in self.sides)
-        if self.header and self.table_format not in OF_COLUMNS:
-            raise ValueError("`header: true` belongs to a corpus with a .tsv or .csv `file`")
+        if self.header and self.table_format not in COLUMN_FORMATS:
+            raise ValueError("only a corpus with a .tsv or .csv `file` can have `header: true`")
         if self.form == "files":
             if not named:
                 needed = "`source` and `target` (two files)" if self.text is None else "a file of `text`"
-                alone = self.target is not None and self.source is None
+                only_target = self.target is not None and self.source is None
                 raise ValueError(f"a corpus needs {needed}, or `file`, or `hub`"
-                                 f"{'; that of a language model, `text`' if alone else ''}")
+                                 f"{'; for a language model, `text`' if only_target else ''}")
             return self
         if self.form == "table" and self.table_format is None:
-            raise MistakeAt(
+            raise RecipeValueError(
                 "file",
                 "expected a name that ends in .tsv, .csv, .jsonl or .tmx (and .gz or .zst), or in .parquet, found "
                 f"'{self.file}'",
@@ -124,60 +128,60 @@ class Corpus(Section):
         if self.form == "hub" and self.split is None:
             raise ValueError("`hub` needs `split`, such as `split: train`")
         if (self.source is None) != (self.target is None):
-            raise ValueError("give both columns, `source` and `target`, or neither")
-        if self.in_recipes_languages:
+            raise ValueError("set both columns, `source` and `target`, or neither of them")
+        if self.uses_recipe_languages:
             return self
-        by_number = self.has_numbered_columns
-        if by_number and any(isinstance(column, str) for column in self.columns):
+        numbered = self.has_numbered_columns
+        if numbered and any(isinstance(column, str) for column in self.columns):
             raise ValueError(f"a {self.table_format} without `header: true` has numbered columns, such as `source: 1, "
                              "target: 2`")
-        if not by_number and not named:
+        if not numbered and not named:
             raise ValueError("`source` and `target` must name the columns" if self.text is None
                              else "`text` must name the column")
         return self
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Keys that hold its texts: source and target, or text."""
+        """Keys of the sides of the corpus: source and target, or text."""
         return ("source", "target") if self.text is None else ("text",)
 
     def tagged(self, source: str) -> str:
-        """Return the source sentence as the model reads it, with the tag before it."""
+        """Return a source sentence with the tag of the corpus, if any, before it."""
         return f"{self.tag} {source}" if self.tag else source
 
     @property
     def untagged(self) -> "Corpus":
-        """Return the corpus without its tag, for code that judges the text: with a tag no source is empty."""
+        """Return the corpus without its tag, for code that examines the text: with a tag, no source would be empty."""
         return self.model_copy(update={"tag": None})
 
     @property
-    def in_recipes_languages(self) -> bool:
-        """True for a translation memory without `source` and `target`: the recipe's languages are read from it."""
+    def uses_recipe_languages(self) -> bool:
+        """True for a .tmx without `source` and `target`, in which the recipe's languages are read."""
         return self.table_format == ".tmx" and self.source is None and self.text is None
 
     @property
     def has_numbered_columns(self) -> bool:
-        """True of a table whose columns have numbers, not names."""
-        return self.table_format in OF_COLUMNS and not self.header
+        """True for a table whose columns have numbers instead of names."""
+        return self.table_format in COLUMN_FORMATS and not self.header
 
     @property
     def form(self) -> Literal["files", "table", "hub"]:
-        """Form of the corpus, one of three."""
+        """Form of the corpus."""
         return "hub" if self.hub is not None else "table" if self.file is not None else "files"
 
     @property
     def table_format(self) -> str | None:
-        """Suffix of `file`, one of `TABLE_FORMATS`; None for other forms and other suffixes."""
+        """Suffix of `file` without compression, one of TABLE_FORMATS; None for other suffixes, or without `file`."""
         name = self.file or ""
         suffix = Path(name).suffix
-        if suffix in PACKED:
+        if suffix in COMPRESSED_SUFFIXES:
             suffix = Path(name).with_suffix("").suffix
             return suffix if suffix in TABLE_FORMATS and suffix != ".parquet" else None
         return suffix if suffix in TABLE_FORMATS else None
 
     @property
     def columns(self) -> tuple[str | int, ...]:
-        """Column of each of `sides`, or its file in a corpus of files."""
+        """Column of each side; for a corpus of form `files`, the file of each side."""
         if self.text is not None:
             return (self.text,)
         if self.translated_by is not None:
@@ -186,7 +190,7 @@ class Corpus(Section):
 
     @property
     def samples(self) -> bool:
-        """True if the translations of a corpus with `translated_by` are sampled."""
+        """True if the translations of a corpus with `translated_by` are sampled instead of searched."""
         return self.source is None if self.sampling is None else self.sampling
 
     @property
@@ -200,13 +204,15 @@ class Corpus(Section):
 
     @property
     def paths(self) -> list[Path]:
-        """Files of the corpus, as written in the recipe."""
+        """Paths of the corpus files, as written in the recipe."""
         return [Path(str(getattr(self, key))) for key in self._path_keys()]
 
     def resolve(self, directory: Path, recipe_directory: Path | None = None) -> "Corpus":
         """Return a copy with absolute paths.
 
-        directory: that the files are relative to. recipe_directory: that `translated_by` is relative to.
+        Args:
+            directory: directory that the corpus files are relative to.
+            recipe_directory: directory that `translated_by` is relative to.
         """
         paths = {key: os.path.abspath(directory / getattr(self, key)) for key in self._path_keys()}
         if self.translated_by is not None:
@@ -214,8 +220,9 @@ class Corpus(Section):
         return self.model_copy(update=paths)
 
     def _path_keys(self) -> tuple[str, ...]:
-        given = tuple(side for side in self.sides if getattr(self, side) is not None)
-        return {"files": given, "table": ("file",), "hub": ()}[self.form]
+        """Return the keys whose values are paths of corpus files."""
+        files = tuple(side for side in self.sides if getattr(self, side) is not None)
+        return {"files": files, "table": ("file",), "hub": ()}[self.form]
 
 
 class Cleaning(Section):
@@ -223,7 +230,7 @@ class Cleaning(Section):
     dropped."""
 
     max_characters: PositiveInt = 5000
-    """Drop pairs with a side longer than this. Keeps debris of web pages away from the tokenizer."""
+    """Drop pairs with a side of more characters than this. Protects the tokenizer from very long lines of web pages."""
     max_pieces: PositiveInt = 256
     """Drop pairs with a side of more subword pieces than this."""
     max_length_ratio: Annotated[float, Field(gt=1)] | None = None
@@ -236,54 +243,55 @@ class Cleaning(Section):
     remove_damaged: bool = False
     """Drop pairs with U+FFFD, control characters, or text read in a wrong encoding (`Ã¤` for `ä`)."""
     min_number_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Drop pairs in which a smaller share of the numbers has a counterpart on the other side. Counted are the numbers
-    in digits of the side that has more; a counterpart may be in digits, Chinese or Japanese numerals, English or German
-    number words. The cheapest sign of a wrong pair in text from the web; 0.7 is a good value. Not set: none are
-    dropped, because number words of other languages are not known."""
+    """Drop pairs in which less than this share of the numbers has a counterpart on the other side. The share is
+    computed on the side with more numbers in digits; a counterpart may be written in digits, in Chinese or Japanese
+    numerals, or in English or German number words. This is the cheapest test for misaligned pairs in web text; 0.7 is a
+    good value. Not set: none are dropped, because number words of other languages are not recognised."""
     max_length_deviation: PositiveFloat | None = None
     """Drop pairs whose target is more than this many standard deviations longer or shorter than expected for its source
-    (Gale and Church 1993). The expectation is learned from the first 10,000 pairs, which should be like the rest. 3
-    suits text from the web, 4 costs fewer good pairs. Not set: none are dropped."""
+    (Gale and Church 1993). The expected length is learned from the first 10,000 pairs, which should be similar to the
+    rest. 3 suits web text; 4 drops fewer good pairs. Not set: none are dropped."""
     language: Literal["any", "sides", "lingua"] = "any"
-    """Drop pairs with a side in a wrong language. `sides` learns from the first 10,000 pairs what each side looks like
-    and drops text that looks like the other side; `lingua` knows 75 languages and takes about 10 ms per pair
-    (`pip install lingua-language-detector`)."""
+    """Drop pairs with a side in the wrong language. `sides` learns the languages of both sides from the first 10,000
+    pairs and detects text in the language of the other side. `lingua` identifies 75 languages and takes about 10 ms per
+    pair (`pip install lingua-language-detector`)."""
 
 
 class Data(Section):
-    """Parallel text to train on, to validate with and to test with."""
+    """Parallel text for training, validation and test."""
 
     root: str = "."
-    """Directory that the paths of the corpora are relative to; itself relative to the recipe file."""
+    """Directory that the paths of corpora are relative to. It is itself relative to the recipe file."""
     train: Annotated[tuple[Corpus, ...], Field(strict=False, min_length=1)]
     """List of training corpora."""
     temperature: Annotated[float, Field(ge=1)] = 1.0
-    """Temperature that oversamples small training corpora: each is sampled in proportion to its size (times its weight)
+    """Temperature above 1 oversamples small training corpora: each corpus is sampled in proportion to (size * weight)
     to the power of 1 / temperature (Arivazhagan et al. 2019). 1 keeps the natural proportions."""
     valid: Corpus
-    """Validation corpus, which selects the best model during training."""
+    """Validation corpus, on which the best checkpoint is selected during training."""
     test: dict[TestName, Corpus] = {}
-    """Test corpora by name. The finished model is evaluated on each."""
+    """Test corpora by name. The final model is evaluated on each of them."""
     cleaning: Cleaning = Cleaning()
     """Filters that drop training pairs; the log counts the pairs by reason. Pairs with an empty side are always
     dropped."""
 
     @field_validator("valid", "test")
     @classmethod
-    def _weight_is_for_training(cls, value: Corpus | dict[str, Corpus]) -> Corpus | dict[str, Corpus]:
+    def _reject_training_only_keys(cls, value: Corpus | dict[str, Corpus]) -> Corpus | dict[str, Corpus]:
         for name, corpus in value.items() if isinstance(value, dict) else [("", value)]:
             if corpus.weight != 1.0:
-                raise MistakeAt(f"{name}.weight".strip("."), "only training corpora have a weight")
+                raise RecipeValueError(f"{name}.weight".strip("."), "only training corpora can have a weight")
             if corpus.translated_by is not None:
-                raise MistakeAt(f"{name}.translated_by".strip("."), "only training corpora are translated by a model")
+                raise RecipeValueError(f"{name}.translated_by".strip("."),
+                                       "only training corpora can be translated by a model")
         return value
 
-    def keyed_corpora(self) -> Iterator[tuple[tuple[str | int, ...], Corpus]]:
-        """Yield all corpora (train, valid, test), each after its key below `data`."""
-        yield from ((("train", number), corpus) for number, corpus in enumerate(self.train))
+    def corpora_with_keys(self) -> Iterator[tuple[tuple[str | int, ...], Corpus]]:
+        """Yield (key relative to `data`, corpus) for all corpora: train, valid, test."""
+        yield from ((("train", index), corpus) for index, corpus in enumerate(self.train))
         yield ("valid",), self.valid
         yield from ((("test", name), corpus) for name, corpus in self.test.items())
 
     def corpora(self) -> Iterator[Corpus]:
         """Yield all corpora: train, valid, test."""
-        yield from (corpus for _, corpus in self.keyed_corpora())
+        yield from (corpus for _, corpus in self.corpora_with_keys())

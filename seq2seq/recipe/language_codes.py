@@ -1,8 +1,8 @@
-"""Language codes: ISO 639 has one to three codes for a language, which mean the same. Names that are no codes."""
+"""Normalisation of language codes (ISO 639 has up to three codes per language), and codes of language names."""
 
 from __future__ import annotations
 
-# ISO 639-1 code, then the code of ISO 639-2/T and 639-3, then that of ISO 639-2/B where it is another one.
+# ISO 639-1 code, then the code of ISO 639-2/T and 639-3, then the code of ISO 639-2/B if it is different.
 _ISO_639 = """
 aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara as:asm av:ava ay:aym az:aze ba:bak be:bel bg:bul bh:bih
 bi:bis bm:bam bn:ben bo:bod:tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces:cze cu:chu cv:chv cy:cym:wel
@@ -19,7 +19,7 @@ ty:tah ug:uig uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:
 """
 _TWO_LETTERS = {three: two for two, *others in (entry.split(":") for entry in _ISO_639.split()) for three in others}
 
-# English names of languages with a code of two letters, and what some of them call themselves; lower case, one word.
+# English names of languages with a two-letter code, and some native names: lower case, one word each.
 _NAMES = """
 afrikaans:af albanian:sq amharic:am arabic:ar armenian:hy assamese:as aymara:ay azerbaijani:az bambara:bm bashkir:ba
 basque:eu belarusian:be bengali:bn bosnian:bs breton:br bulgarian:bg burmese:my catalan:ca chechen:ce chichewa:ny
@@ -39,27 +39,30 @@ telugu:te thai:th tibetan:bo tigrinya:ti tonga:to tsonga:ts tswana:tn turkish:tr
 uyghur:ug uzbek:uz venda:ve vietnamese:vi walloon:wa welsh:cy wolof:wo xhosa:xh yiddish:yi yoruba:yo zulu:zu
 """
 _CODES = dict(entry.split(":") for entry in _NAMES.split())
-# Codes of countries that are no language's in ISO 639-1, with the language that is meant. `se` or `kr` are languages.
+# Country codes that are not language codes in ISO 639-1, with the language that is probably meant. Country codes such
+# as `se` or `kr` are missing because they are codes of other languages.
 _COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el", "il": "he", "ir": "fa",
               "jp": "ja", "kz": "kk", "rs": "sr", "ua": "uk", "us": "en", "vn": "vi"}
 
 
 def subtags(code: str) -> list[str]:
-    """The parts of a code in lower case, the language by its code of two letters if it has one.
+    """Return the parts of a language code in lower case, with the two-letter code of the language if it has one.
 
-    `en-us` for eng-US, en_US and EN-us; `de` for de, deu and ger; `gsw` stays.
+    ["en", "us"] for eng-US, en_US and EN-us; ["de"] for de, deu and ger; ["gsw"] for gsw.
     """
     language, *others = code.lower().replace("_", "-").split("-")
     return [_TWO_LETTERS.get(language, language), *others]
 
 
 def same_code(code: str, other: str) -> bool:
-    """Return True if both codes mean the same language, script and region."""
+    """Return True if both codes have the same language, script and region."""
     return subtags(code) == subtags(other)
 
 
 def code_for(name: str) -> str | None:
-    """Code of the language that something other than a code stands for: ja for `japanese` and for `jp`, the code of
-    the country. None for codes, and for what means nothing here."""
+    """Return the code of a language that is given by its name or a country code: ja for `japanese` and `jp`.
+
+    Returns None for language codes, and for unknown names.
+    """
     main = name.strip().lower().replace("_", "-").partition("-")[0]
     return _CODES.get(main) or _COUNTRIES.get(main)

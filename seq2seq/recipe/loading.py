@@ -1,4 +1,4 @@
-"""Reading a recipe: its file, its base and `--set` options; all their mistakes are reported at once."""
+"""Loading of a recipe from its file, its base and `--set` options. All errors are reported at once."""
 
 import difflib
 import os
@@ -9,79 +9,82 @@ from typing import Any
 from pydantic import ValidationError
 
 from seq2seq.errors import RecipeError
-from seq2seq.recipe.messages import explain, show
+from seq2seq.recipe.decoding_section import DecodingSection
+from seq2seq.recipe.messages import explain, format_value, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
-from seq2seq.recipe.yaml_document import Document, Key, Mistake, Place, read_yaml
+from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
-# Keys that hold the path of a directory, relative to the recipe; other paths are of files in data.root.
+# Keys whose value is a directory, relative to the recipe. Other paths are files, relative to data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
-MOST_BYTES = 4_000_000
-"""Largest recipe file. A recipe may be read from a pipe, and a device such as /dev/zero never ends."""
-# Keys of `tokenizer` that decide the shapes of the weights and are therefore taken over with them in fine-tuning.
-TAKEN_OVER = ("type", "joint")
+MAX_RECIPE_BYTES = 4_000_000
+"""Maximum size of a recipe file in bytes, because a pipe, or a device such as /dev/zero, may never end."""
+# Keys of `tokenizer` that the shapes of the weights depend on. Fine-tuning copies them from the initial model.
+INHERITED_TOKENIZER_KEYS = ("type", "joint")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True) -> Recipe:
-    """Read and check a recipe.
+    """Load and validate a recipe.
 
     Args:
-        path: the recipe's file.
-        overrides: `training.max_steps=200`, the value in YAML; later ones win. Items of lists are numbered from 0
-            (`data.train.0.limit=100`). Paths in them are relative to the working directory.
-        check_files: require that every file named in the recipe exists.
+        path: path of the recipe file.
+        overrides: settings such as `training.max_steps=200`, with values in YAML; later ones override earlier ones.
+            List items are numbered from 0 (`data.train.0.limit=100`). Paths are relative to the working directory.
+        check_files: require that all files named in the recipe exist.
     Raises:
-        RecipeError: lists all mistakes, one per line.
+        RecipeError: the recipe has errors; the message lists all of them, one per line.
     """
     return parse_recipe(_read_text(Path(path)), path, overrides, check_files)
 
 
 def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), check_files: bool = False,
                  alone: bool = False) -> Recipe:
-    """Read a recipe from text, as `load_recipe` does. Its paths are relative to the directory of `where`.
+    """Parse and validate the text of a recipe, as `load_recipe` does.
 
-    alone: refuse a recipe with a base, so that no other file is read; for the recipe of a model, which may come from
-        an untrusted source.
+    Args:
+        where: path of the recipe. Paths in the recipe are relative to its directory.
+        alone: reject a recipe with a base, and read no other file. For the recipe of a model from an untrusted source.
     """
     directory = Path(where).parent
     document = read_yaml(text, str(where))
     if document.value is None:
-        document.mistakes = document.mistakes or [Mistake(Place(str(where)), "the recipe is empty")]
-        raise _error(document.mistakes)
+        document.diagnostics = document.diagnostics or [Diagnostic(SourceLocation(str(where)), "the recipe is empty")]
+        raise _error(document.diagnostics)
     if not isinstance(document.value, dict):
-        raise _error([Mistake(document.place(()), "expected a recipe, which begins with `name:`")])
+        raise _error([Diagnostic(document.location(()),
+                                 "expected a recipe with keys and values, such as `name: small`")])
 
-    settings = _read_overrides(overrides, document.mistakes)
+    settings = _read_overrides(overrides, document.diagnostics)
     _merge_base(document, settings, directory, alone)
     for key, setting in settings:
         try:
             document.set(key, setting)
         except KeyError as error:
-            document.mistakes.append(Mistake(setting.place(()), error.args[0]))
+            document.diagnostics.append(Diagnostic(setting.location(()), error.args[0]))
     written = _anchor_paths_of_overrides(document, [key for key, _ in settings])
     if not alone:
-        _take_over(document, directory)
+        _inherit_from_start_model(document, directory)
 
     recipe = None
     try:
         recipe = Recipe.model_validate(document.value)
     except ValidationError as error:
-        document.mistakes += explain(error, document)
+        document.diagnostics += explain(error, document)
     if check_files:
-        document.mistakes += _missing_files(document, directory, written)
-    if document.mistakes or recipe is None:
-        raise _error(document.mistakes, overrides)
-    return recipe.located(directory)
+        document.diagnostics += _missing_files(document, directory, written)
+    if document.diagnostics or recipe is None:
+        raise _error(document.diagnostics, overrides)
+    return recipe.with_directory(directory)
 
 
 def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            contents = file.read(MOST_BYTES + 1)
-        if len(contents) > MOST_BYTES:
-            raise RecipeError(f"{path} has more than {MOST_BYTES:,} bytes; a recipe is some lines of YAML. Name the "
-                              "recipe.")
+            contents = file.read(MAX_RECIPE_BYTES + 1)
+        if len(contents) > MAX_RECIPE_BYTES:
+            raise RecipeError(f"{path} has more than {MAX_RECIPE_BYTES:,} bytes, so that it cannot be a recipe. Give "
+                              "the path of a recipe, which is a short YAML file.")
         return contents.decode().replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe {path}.{_similar_file(path)}") from None
@@ -92,76 +95,108 @@ def _read_text(path: Path) -> str:
         ) from None
     except IsADirectoryError:
         inside = path / "recipe.yaml"
-        found = f" There is one in it: {inside}" if inside.is_file() else ""
-        raise RecipeError(f"{path} is a directory; a recipe is a file.{found}") from None
+        hint = f" It contains a recipe: {inside}" if inside.is_file() else ""
+        raise RecipeError(f"{path} is a directory; a recipe is a file.{hint}") from None
     except OSError as error:
         raise RecipeError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _error(mistakes: list[Mistake], overrides: Sequence[str] = ()) -> RecipeError:
-    """Return one error with all mistakes: by file and line, then by `--set` option in the order given."""
+def _error(diagnostics: list[Diagnostic], overrides: Sequence[str] = ()) -> RecipeError:
+    """Return one error with all diagnostics: first of files, by line, then of `--set` options, in their order."""
     options = [f"--set {override}" for override in overrides]
-    files = [mistake.place.source for mistake in mistakes if mistake.place.source not in options]
+    files = [diagnostic.location.source for diagnostic in diagnostics if diagnostic.location.source not in options]
     sources = list(dict.fromkeys([*files, *options]))
-    ordered = sorted(mistakes, key=lambda mistake: (sources.index(mistake.place.source), mistake.place.line))
-    return RecipeError("\n".join(dict.fromkeys(str(mistake) for mistake in ordered)))
+    ordered = sorted(diagnostics, key=lambda diagnostic: (sources.index(diagnostic.location.source),
+                                                          diagnostic.location.line))
+    return RecipeError("\n".join(dict.fromkeys(str(diagnostic) for diagnostic in ordered)))
 
 
-def _read_overrides(overrides: Sequence[str], mistakes: list[Mistake]) -> list[tuple[Key, Document]]:
+def _read_overrides(overrides: Sequence[str], diagnostics: list[Diagnostic]) -> list[tuple[Key, Document]]:
+    """Parse `--set` options into (key, value) and append their errors to `diagnostics`."""
     settings: list[tuple[Key, Document]] = []
     for override in overrides:
         name, equals, text = override.partition("=")
         key: Key = tuple(name.strip().split("."))
         if not equals or "" in key:
-            mistakes.append(Mistake(Place(f"--set {override}"), "expected KEY=VALUE, such as training.max_steps=200"))
+            diagnostics.append(Diagnostic(SourceLocation(f"--set {override}"),
+                                          "expected KEY=VALUE, such as training.max_steps=200"))
             continue
         setting = read_yaml(text, f"--set {override}", line=0)
-        mistakes += setting.mistakes
+        diagnostics += setting.diagnostics
         if key == ("model",) and isinstance(setting.value, dict) and "base" in setting.value:
-            mistakes.append(Mistake(setting.place(()), "name the base by --set model.base=SIZE_OR_PATH"))
-        elif not setting.mistakes:
+            diagnostics.append(Diagnostic(setting.location(()), "set the base with --set model.base=SIZE_OR_PATH"))
+        elif not setting.diagnostics:
             settings.append((key, setting))
     return settings
 
 
+def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the keys of the `decoding` section that `--set decoding.KEY=VALUE` options set, with their values.
+
+    The values are not checked; `decoding_with` does so.
+
+    Raises:
+        RecipeError: lists all errors, one per line: other keys, or values that are not YAML.
+    """
+    diagnostics: list[Diagnostic] = []
+    values = {}
+    for key, setting in _read_overrides(overrides, diagnostics):
+        if key[0] != "decoding":
+            message = ("only keys of the decoding section can be set here, such as decoding.beam_size=1."
+                       f"{similar_key(key) if len(key) == 1 else ''}")
+        elif len(key) != 2:
+            message = "expected decoding.KEY=VALUE, such as decoding.beam_size=1"
+        elif key[1] not in DecodingSection.model_fields:
+            message = f"unknown key.{similar_key(key)}"
+        else:
+            values[str(key[1])] = setting.value
+            continue
+        diagnostics.append(Diagnostic(setting.location(()), message))
+    if diagnostics:
+        raise _error(diagnostics, overrides)
+    return values
+
+
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:
-    """Fill the sections of the recipe from `model.base`, a size or a file, and remove that key."""
+    """Fill in missing keys from the size or file that `model.base` names, and remove that key."""
     name: Key = ("model", "base")
     recipe_directory, from_option = directory, False
     model = document.value.get("model")
     base = model.pop("base", None) if isinstance(model, dict) else None
     for setting in [setting for key, setting in settings if key == name]:
-        # A path given by --set is relative to the working directory.
-        base, directory, document.places[name] = setting.value, Path.cwd(), setting.place(())
+        # Paths given by --set are relative to the working directory.
+        base, directory, document.locations[name] = setting.value, Path.cwd(), setting.location(())
         from_option = True
     settings[:] = [(key, setting) for key, setting in settings if key != name]
     if base is None:
         return
     if alone:
-        document.mistakes.append(document.mistake(name, "the recipe of a model names no base; write its values here"))
+        document.diagnostics.append(document.diagnostic(name, "the recipe of a model cannot have a base; copy the "
+                                                              "values of the base into the recipe"))
         return
     if not isinstance(base, str):
-        document.mistakes.append(document.mistake(name, f"expected a size or a path, found {show(base)}. {_sizes()}"))
+        message = f"expected a size or a path, found {format_value(base)}. {_sizes()}"
+        document.diagnostics.append(document.diagnostic(name, message))
         return
     path = model_sizes().get(base.removeprefix(PREFIX)) or Path(os.path.normpath(directory / base))
     if not path.is_file():
         other = Path(os.path.abspath(recipe_directory / base)) if from_option else path
-        document.mistakes.append(document.mistake(name, _no_base(base, path, other)))
+        document.diagnostics.append(document.diagnostic(name, _missing_base_message(base, path, other)))
         return
     sections = read_yaml(_read_text(path), str(path))
-    if not sections.mistakes:
-        sections.mistakes += _what_is_no_base(sections)
-    document.mistakes += sections.mistakes
+    if not sections.diagnostics:
+        sections.diagnostics += _base_errors(sections)
+    document.diagnostics += sections.diagnostics
     for section in BASE_SECTIONS:
         if isinstance(sections.value, dict) and isinstance(sections.value.get(section), dict):
             document.fill_from(sections, section)
 
 
-def _no_base(base: str, path: Path, other: Path) -> str:
-    """Message for a `model.base` that is neither a size nor a file; `other` as in `_where_else`."""
+def _missing_base_message(base: str, path: Path, other: Path) -> str:
+    """Return the message for a `model.base` that is neither a size nor a file. other: as in `_relative_path_hint`."""
     if "/" in base or Path(base).suffix:
-        told = _no_file(path, other, "to the recipe")
-        return told if other.is_file() else f"{told} {_sizes()}"
+        message = _missing_file_message(path, other, "to the recipe")
+        return message if other.is_file() else f"{message} {_sizes()}"
     close = difflib.get_close_matches(base, model_sizes(), n=1)
     meant = f" Did you mean '{close[0]}'?" if close else ""
     return f"unknown size '{base}'.{meant} {_sizes()}"
@@ -171,37 +206,39 @@ def _sizes() -> str:
     return f"Sizes are {', '.join(model_sizes())}."
 
 
-def _what_is_no_base(sections: Document) -> Iterator[Mistake]:
+def _base_errors(sections: Document) -> Iterator[Diagnostic]:
+    """Yield the errors in the file of a base."""
     if not isinstance(sections.value, dict):
-        yield sections.mistake((), "expected sections `model:` and `training:`")
+        yield sections.diagnostic((), "expected sections `model:` and `training:`")
         return
     for section, values in sections.value.items():
         if section not in BASE_SECTIONS:
-            yield sections.mistake((section,), "a base has the sections `model:` and `training:` only")
+            yield sections.diagnostic((section,), "a base can only have the sections `model:` and `training:`")
         elif not isinstance(values, dict):
-            yield sections.mistake((section,), "expected keys with values below it")
+            yield sections.diagnostic((section,), "expected a section with keys and values")
         elif section == "model" and values.pop("base", None) is not None:
-            yield sections.mistake(("model", "base"), "a base cannot name another one; write its values here")
+            yield sections.diagnostic(("model", "base"), "a base cannot have a base; copy the values of the other base "
+                                                         "into this file")
 
 
-def _take_over(document: Document, directory: Path) -> None:
-    """Fill the `model` section and the keys `TAKEN_OVER` from the recipe of the model that training starts from."""
+def _inherit_from_start_model(document: Document, directory: Path) -> None:
+    """Fill in missing keys of `model`, and INHERITED_TOKENIZER_KEYS, from the recipe of the model in `start_from`."""
     training = document.value.get("training")
     start = training.get("start_from") if isinstance(training, dict) else None
     if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
         return                                                                  # `_missing_files` reports it
     other = read_yaml(_read_text(path), str(path))
-    if other.mistakes or not isinstance(other.value, dict):
-        document.mistakes += other.mistakes
+    if other.diagnostics or not isinstance(other.value, dict):
+        document.diagnostics += other.diagnostics
         return
-    for section, keys in (("model", None), ("tokenizer", TAKEN_OVER)):
+    for section, keys in (("model", None), ("tokenizer", INHERITED_TOKENIZER_KEYS)):
         if isinstance(values := other.value.get(section), dict):
             other.value[section] = {key: value for key, value in values.items() if keys is None or key in keys}
             document.fill_from(other, section)
 
 
 def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Yield the corpora of an unvalidated recipe with their keys."""
+    """Yield (key, corpus) for each corpus of an unvalidated recipe."""
     data = recipe.get("data")
     if not isinstance(data, dict):
         return
@@ -215,7 +252,7 @@ def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
-    """Yield each path of an unvalidated recipe, except the base, as (key, section, name in the section)."""
+    """Yield (key, section, last part of the key) for each path of an unvalidated recipe, except the base."""
     tokenizer = recipe.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("taken_from"), str):
         yield ("tokenizer", "taken_from"), tokenizer, "taken_from"
@@ -235,10 +272,10 @@ def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
 
 
 def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> dict[Key, str]:
-    """Make the paths given by --set absolute: they are relative to the working directory, others to the recipe.
+    """Make paths given by --set absolute, because they are relative to the working directory and not to the recipe.
 
     Returns:
-        The paths before that change, by key.
+        The paths as the user wrote them, by key.
     """
     written: dict[Key, str] = {}
     overridden = {tuple(str(step) for step in key) for key in keys}
@@ -249,8 +286,8 @@ def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> dict[Key,
     return written
 
 
-def _missing_files(document: Document, directory: Path, written: dict[Key, str]) -> Iterator[Mistake]:
-    """Yield a mistake for each path that does not exist. written: paths given by --set, by key."""
+def _missing_files(document: Document, directory: Path, written: dict[Key, str]) -> Iterator[Diagnostic]:
+    """Yield an error for each path that does not exist. written: paths given by --set, by key."""
     root = directory
     for key, section, name in _paths(document.value):
         base, start = (directory, "to the recipe") if name in DIRECTORIES else (root, "to data.root")
@@ -259,46 +296,48 @@ def _missing_files(document: Document, directory: Path, written: dict[Key, str])
         if name in DIRECTORIES:
             root = path if name == "root" else root
             if not path.is_dir():
-                yield document.mistake(key, _no_directory(path, other, start))
+                yield document.diagnostic(key, _missing_directory_message(path, other, start))
                 if name == "root":
-                    return  # every file in it would be missing too
+                    return  # otherwise every corpus file would be reported too
         elif not path.is_file():
-            yield document.mistake(key, _no_file(path, other, start))
+            yield document.diagnostic(key, _missing_file_message(path, other, start))
 
 
-def _no_file(path: Path, other: Path, start: str) -> str:
-    """Message for a missing file at `path`; `other` and `start` as in `_where_else`."""
-    return f"there is no file {path}.{'' if other.is_file() else _similar_file(path)}" + _where_else(
+def _missing_file_message(path: Path, other: Path, start: str) -> str:
+    """Return the message for a missing file. Arguments as in `_relative_path_hint`."""
+    return f"there is no file {path}.{'' if other.is_file() else _similar_file(path)}" + _relative_path_hint(
         path, other, start, other.is_file())
 
 
-def _no_directory(path: Path, other: Path, start: str) -> str:
-    """Message for a missing directory at `path`; `other` and `start` as in `_where_else`."""
-    elsewhere = _where_else(path, other, start, other.is_dir())
-    return f"there is no directory {path}" + (f".{elsewhere}" if elsewhere else "")
+def _missing_directory_message(path: Path, other: Path, start: str) -> str:
+    """Return the message for a missing directory. Arguments as in `_relative_path_hint`."""
+    hint = _relative_path_hint(path, other, start, other.is_dir())
+    return f"there is no directory {path}" + (f".{hint}" if hint else "")
 
 
-def _where_else(path: Path, other: Path, start: str, exists: bool) -> str:
-    """Hint for a missing path given by --set: the place that the recipe itself would mean, and the path to write.
+def _relative_path_hint(path: Path, other: Path, start: str, exists: bool) -> str:
+    """Return a hint for a missing path given by --set, because a recipe would resolve the same path differently.
 
     Args:
         path: the missing path.
-        other: the place that the same text would mean if it stood in the recipe.
-        start: the directory that paths in the recipe are relative to, in words.
-        exists: True if there is something at `other`.
+        other: absolute path that the same text would have in the recipe; `path` for paths that --set did not give.
+        start: description of the directory that paths in the recipe are relative to, such as "to data.root".
+        exists: True if `other` exists.
     Returns:
         The hint; "" if `other` is `path`.
     """
     if other == path:
         return ""
     relative = os.path.relpath(other)
-    shown = str(other) if relative.startswith(os.pardir) else relative
-    found = (f"exists: write {shown} here." if exists else
-             "does not exist either. Write it relative to the working directory, or absolute.")
-    return f" A path given by --set is relative to the working directory; relative {start} it is {other}, which {found}"
+    suggestion = str(other) if relative.startswith(os.pardir) else relative
+    remedy = (f"exists: write {suggestion} here." if exists else
+              "does not exist either. Write it relative to the working directory, or absolute.")
+    return (f" A path given by --set is relative to the working directory; relative {start} it is {other}, which "
+            f"{remedy}")
 
 
 def _similar_file(path: Path) -> str:
+    """Return a hint that names a file with a similar name in the same directory; "" if there is none."""
     try:
         names = os.listdir(path.parent)
     except OSError:

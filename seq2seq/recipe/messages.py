@@ -1,4 +1,4 @@
-"""Error messages for a recipe, in plain words, made from pydantic's errors."""
+"""Error messages about recipes in plain words, generated from pydantic's errors."""
 
 import difflib
 import math
@@ -11,11 +11,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
-from seq2seq.recipe.base_section import MistakeAt, Section
+from seq2seq.recipe.base_section import RecipeValueError, Section
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, DecodingSection
 from seq2seq.recipe.language_codes import code_for
 from seq2seq.recipe.schema import Recipe
-from seq2seq.recipe.yaml_document import Document, Key, Mistake
+from seq2seq.recipe.yaml_document import Diagnostic, Document, Key
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -24,16 +24,16 @@ _EXPECTED = {
     "bool_type": "true or false",
     "string_type": "text",
     "tuple_type": "a list",
-    "model_type": "a section, keys with values",
-    "dict_type": "a section, keys with values",
+    "model_type": "a section (keys with values)",
+    "dict_type": "a section (keys with values)",
     "greater_than": "a number above {gt}",
     "greater_than_equal": "a number of at least {ge}",
     "less_than": "a number below {lt}",
     "less_than_equal": "a number of at most {le}",
     "literal_error": "{expected}",
 }
-_LARGEST = 10**9  # larger bounds are technical limits, of no interest to users
-# Descriptions of the schema's patterns, by the key that they check.
+_MAX_SHOWN_BOUND = 10**9  # larger bounds are technical limits of no interest to users
+# Descriptions of the schema's regular expressions, by the last part of the key.
 _PATTERNS = {
     "name": "letters a-z, digits, '_', '.' and '-', with a letter or digit first",
     "source": "a language code, such as de, zh or pt-BR",
@@ -41,31 +41,34 @@ _PATTERNS = {
 }
 
 
-def explain(error: ValidationError, document: Document) -> Iterator[Mistake]:
-    """Yield a mistake, with its place in the document, for each error."""
+def explain(error: ValidationError, document: Document) -> Iterator[Diagnostic]:
+    """Yield a diagnostic, with its location in the document, for each of pydantic's errors."""
     for detail in error.errors(include_url=False):
         key: Key = detail["loc"]
         if detail["type"] == "too_short" and detail["input"]:
-            continue  # its invalid items have mistakes of their own; pydantic counts the valid ones only
+            continue  # pydantic counts only valid items, and each invalid item has its own error
         cause = (detail.get("ctx") or {}).get("error")
-        if isinstance(cause, MistakeAt):
+        if isinstance(cause, RecipeValueError):
             key += cause.key
         if key[-1] == "[key]":
             key = key[:-1]
         elif detail["type"] == "missing" and isinstance(key[-1], int):
             key = key[:-1]
             detail["type"] = "too_few"
-        yield document.mistake(key, _text(detail, key, document.value))
+        yield document.diagnostic(key, _text(detail, key, document.value))
 
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
                   name_of: Callable[[str], str] = str) -> DecodingSection:
-    """Return a `decoding` section in which `options` override some keys. Options that turn sampling off leave out what
-    the section says of samples.
+    """Return a copy of a `decoding` section with some keys overridden.
 
-    name_of: function from a key to the name that the user knows, for messages.
+    If the options turn sampling off, the section's keys for sampling return to their defaults.
+
+    Args:
+        options: keys and their new values.
+        name_of: function that maps a key to its name in messages, such as a command-line option.
     Raises:
-        OptionError: unknown keys or invalid values; lists all mistakes, one per line.
+        OptionError: unknown keys or invalid values; the message lists all errors, one per line.
     """
     changed: dict[str, Any] = {**decoding.model_dump(), **options}
     if options.get("sampling") is False:
@@ -73,25 +76,28 @@ def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
     try:
         return DecodingSection.model_validate(changed)
     except ValidationError as error:
-        mistakes = [_option_mistake(detail, changed, name_of) for detail in error.errors(include_url=False)]
-    raise OptionError("\n".join(mistakes))
+        messages = [_option_message(detail, changed, name_of) for detail in error.errors(include_url=False)]
+    raise OptionError("\n".join(messages))
 
 
-def _option_mistake(detail: ErrorDetails, options: dict[str, Any], name_of: Callable[[str], str]) -> str:
-    first, *places = detail["loc"]
+def _option_message(detail: ErrorDetails, options: dict[str, Any], name_of: Callable[[str], str]) -> str:
+    """Return the message for one of pydantic's errors about options."""
+    first, *indices = detail["loc"]
     name = str(first)
     if detail["type"] == "extra_forbidden":
         known = list(DecodingSection.model_fields)
         close = difflib.get_close_matches(name, known, n=1)
         meant = f" Did you mean '{close[0]}'?" if close else ""
         return f"{name}: there is no such option.{meant} The options are {', '.join(known)}."
-    return f"{name_of(name)}{''.join(f'[{place}]' for place in places)}: {_text(detail, detail['loc'], options)}"
+    text = _text(detail, ("decoding", *detail["loc"]), {"decoding": options})
+    return f"{name_of(name)}{''.join(f'[{index}]' for index in indices)}: {text}"
 
 
 def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
-    kind, found, context = detail["type"], detail["input"], detail.get("ctx") or {}
+    """Return the message for one of pydantic's errors, without its location. recipe: the unvalidated values."""
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx") or {}
     if kind == "extra_forbidden":
-        return f"unknown key.{_similar_key(key)}"
+        return f"unknown key.{similar_key(key)}"
     if kind == "missing":
         return f"missing. {_documentation(key)}".strip()
     if kind == "value_error":
@@ -99,43 +105,44 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     if kind == "too_short":
         return "expected at least one"
     if kind in ("too_few", "too_long"):
-        given = _at(recipe, key)
-        return f"expected a list of 2 numbers, found {len(given) if isinstance(given, list) else given}"
+        numbers = _value_at(recipe, key)
+        return f"expected a list of 2 numbers, found {len(numbers) if isinstance(numbers, list) else numbers}"
     if kind == "string_pattern_mismatch":
         expected = _PATTERNS.get(str(key[-1]), "letters a-z, digits, '_' and '-'")
-        code = code_for(found) if key[:1] == ("languages",) else None
-        return f"expected {expected}; found {show(found)}" + (f". Its code is {code}." if code else "")
-    bounds = {name: _bound(value) for name, value in context.items()}
+        code = code_for(value) if key[:1] == ("languages",) else None
+        return f"expected {expected}; found {format_value(value)}" + (f". Its code is {code}." if code else "")
+    bounds = {name: _bound(bound) for name, bound in context.items()}
     expected = _EXPECTED[kind].format(**bounds) if kind in _EXPECTED else detail["msg"]
     if kind in ("int_type", "float_type", "finite_number"):
         expected += _bounds(key)
-    hint = _hint(kind, found, context)
-    return f"expected {expected}; found {show(found)}{'.' if hint else ''}{hint}"
+    hint = _hint(kind, value, context)
+    return f"expected {expected}; found {format_value(value)}{'.' if hint else ''}{hint}"
 
 
 def _bound(value: Any) -> Any:
-    """Format a bound for people; other values stay as they are."""
+    """Format a number with thousands separators or in short form; return other values unchanged."""
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
 
 
 def _bounds(key: Key) -> str:
-    """Describe the bounds of the number at this key, such as " above 0"."""
+    """Return the bounds of the number at this key in words, such as " above 0"; "" if there are none."""
     section = section_at(key[:-1])
     entry = section.model_fields.get(str(key[-1])) if section else None
     if entry is None:
         return ""
-    annotations = [entry.metadata, *(get_args(choice)[1:] for choice in get_args(entry.annotation)
-                                     if get_origin(choice) is Annotated)]
-    # Some constraints are wrapped in a Field(), others are not.
-    bounds = [bound for listed in annotations for each in listed for bound in getattr(each, "metadata", [each])]
+    metadata = [entry.metadata, *(get_args(choice)[1:] for choice in get_args(entry.annotation)
+                                  if get_origin(choice) is Annotated)]
+    # Some constraints are inside a Field(), others are not.
+    bounds = [bound for items in metadata for item in items for bound in getattr(item, "metadata", [item])]
     words = [f"{word} {_bound(value)}" for word, name in (("above", "gt"), ("of at least", "ge"), ("below", "lt"),
                                                           ("of at most", "le"))
-             for bound in bounds if (value := getattr(bound, name, None)) is not None and abs(value) <= _LARGEST]
+             for bound in bounds
+             if (value := getattr(bound, name, None)) is not None and abs(value) <= _MAX_SHOWN_BOUND]
     return f" {' and '.join(words)}" if words else ""
 
 
-def show(value: Any) -> str:
-    """Format a value as in a recipe, shortened to 60 characters."""
+def format_value(value: Any) -> str:
+    """Format a value as in a recipe, cut to 60 characters."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -148,24 +155,25 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _hint(kind: str, found: Any, context: dict[str, Any]) -> str:
-    if kind in ("int_type", "float_type") and isinstance(found, str):
+def _hint(kind: str, value: Any, context: dict[str, Any]) -> str:
+    """Return a hint on how to correct a value; "" if there is none. kind: type of pydantic's error."""
+    if kind in ("int_type", "float_type") and isinstance(value, str):
         try:
-            finite = math.isfinite(float(found))
+            finite = math.isfinite(float(value))
         except ValueError:
             return ""
         return " Write it without quotes." if finite else ""
-    if kind in ("int_type", "float_type", "bool_type") and type(found).__module__ != "builtins":
-        return f" It is of type {type(found).__name__}; convert it by {kind.removesuffix('_type')}()."
-    if kind == "int_type" and isinstance(found, float) and found.is_integer():
-        return f" Write {int(found)}."
-    if kind == "literal_error" and isinstance(found, str):
-        close = difflib.get_close_matches(found.lower(), context["expected"].replace("'", " ").split(), n=1)
+    if kind in ("int_type", "float_type", "bool_type") and type(value).__module__ != "builtins":
+        return f" It is of type {type(value).__name__}; convert it with {kind.removesuffix('_type')}()."
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
+        return f" Write {int(value)}."
+    if kind == "literal_error" and isinstance(value, str):
+        close = difflib.get_close_matches(value.lower(), context["expected"].replace("'", " ").split(), n=1)
         return f" Did you mean '{close[0]}'?" if close else ""
     return ""
 
 
-def _similar_key(key: Key) -> str:
+def similar_key(key: Key) -> str:
     """Suggest the key that was probably meant: a similar one in this section, else the same one in another section."""
     section = section_at(key[:-1])
     name = str(key[-1])
@@ -179,30 +187,31 @@ def _similar_key(key: Key) -> str:
 
 
 def _documentation(key: Key) -> str:
+    """Return the documentation of a key from the schema."""
     section = section_at(key[:-1])
     entry = section.model_fields.get(str(key[-1])) if section else None
     return (entry.description or "").replace("\n", " ") if entry else ""
 
 
-def _at(value: Any, key: Key) -> Any:
+def _value_at(value: Any, key: Key) -> Any:
     for step in key:
         value = value[step]
     return value
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """Return the section class in a field's type, also inside a list, a dict or an optional; None if there is none."""
+    """Return the section class in a field's type, even inside a list, a dict or an optional; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, dict):
         for argument in get_args(annotation):
-            if found := section_of(argument):
-                return found
+            if section := section_of(argument):
+                return section
     return None
 
 
 def section_at(key: Key) -> type[Section] | None:
-    """Return the section class at a key of a recipe. List indices and names of test sets are skipped."""
+    """Return the section class at a key of a recipe. List indices and names of test sets in the key are ignored."""
     section: type[Section] | None = Recipe
     for step in key:
         if section is None:
@@ -214,8 +223,10 @@ def section_at(key: Key) -> type[Section] | None:
 
 
 def walk_fields(section: type[Section] = Recipe, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield all keys of a recipe with their fields, each section before its keys. Keys of the items of `data.train` are
-    `data.train.source` and so on."""
+    """Yield (dotted key, field) for all keys of a recipe, each section before its keys.
+
+    Keys of list items have no index: `data.train.source`.
+    """
     for name, entry in section.model_fields.items():
         yield f"{prefix}{name}", entry
         inner = section_of(entry.annotation)

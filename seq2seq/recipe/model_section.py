@@ -5,14 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from seq2seq.recipe.base_section import MistakeAt, Positions, Section, Share
+from seq2seq.recipe.base_section import Positions, RecipeValueError, Section, Share
+from seq2seq.recipe.task import TASKS, Task
 
-# pydantic's BaseModel has a deprecated method of this name, which nobody here calls.
+# The key `copy` shadows a deprecated method of pydantic's BaseModel, which seq2seq does not call.
 warnings.filterwarnings("ignore", 'Field name "copy" in "ModelSection" shadows')
 
-Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity", "character_perplexity"]
-TRANSLATION_METRICS: tuple[Metric, ...] = ("bleu", "chrf", "ter", "exact")
-PERPLEXITIES: tuple[Metric, ...] = ("perplexity", "word_perplexity", "character_perplexity")
+# Building a model of millions of layers takes hours, even on the meta device.
 Layers = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -20,39 +19,40 @@ class ModelSection(Section):
     """Architecture and sizes of the network."""
 
     base: Annotated[str | None, Field(exclude=True)] = None
-    """Size that comes with the package: `tiny`, `small`, `base`, `big` (Transformers) or `rnn_small`; or a file with
-    `model:` and `training:` sections, relative to the recipe file. It provides the values that the recipe leaves out,
-    and does not appear in the saved recipe."""
+    """Size that comes with the package: `tiny`, `small`, `base`, `big` (Transformers) or `rnn_small`; or path of a file
+    with `model:` and `training:` sections, relative to the recipe file. Keys of these sections that the recipe does not
+    set are taken from the base. The saved recipe contains the values, but not this key."""
     type: Literal["transformer", "rnn", "pointer", "language_model"] = "transformer"
-    """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015, with one head unless `num_heads`
-    is set. `pointer`: Vinyals et al. 2015, also recurrent; the target file contains positions of source words, counted
-    from 1 (`1 3 2`). `language_model`: a decoder-only Transformer, which continues text."""
+    """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015 (one attention head in the
+    paper, here `num_heads`). `pointer`: recurrent pointer network (Vinyals et al. 2015), whose target file contains
+    positions of source words, numbered from 1 (`1 3 2`). `language_model`: decoder-only Transformer, which continues
+    text."""
     d_model: Annotated[int, Field(gt=0, le=65_536)] = 512
-    """Width of embeddings and hidden states. In an `rnn` or a `pointer`, width of the decoder, and of both directions
-    of the encoder together."""
+    """Width of embeddings and hidden states. In an `rnn` or a `pointer`, width of the decoder, and total width of the
+    two directions of the encoder."""
     encoder_layers: Layers = 6
     """Number of encoder layers. A language model has none."""
     decoder_layers: Layers = 6
     """Number of decoder layers."""
     num_heads: Annotated[int, Field(gt=0, le=256)] = 8
-    """Number of attention heads; must divide `d_model`. More heads need more memory for attention scores."""
+    """Number of attention heads. It must divide `d_model`. More heads need more memory for attention scores."""
     score: Literal["scaled_dot", "dot", "additive", "bilinear"] | None = None
     """Scoring function of attention. Not set: `additive` in an `rnn`, else `scaled_dot`."""
     normalize: Literal["softmax", "relu"] = "softmax"
     """Function that turns attention scores into weights."""
     selection: Literal["soft", "hard"] = "soft"
-    """`soft` attends to the weighted mean of all positions; `hard` to a single position, sampled in training, in the
-    cross-attention of the last decoder layer, or of an `rnn`."""
+    """`soft`: attention to the weighted mean of all positions. `hard`: attention to a single position, which is sampled
+    in training, in the cross-attention of the last decoder layer, or of an `rnn`."""
     window: Positions | None = None
-    """Largest distance between positions in self-attention. Not set: the whole sentence."""
+    """Maximum distance between positions that attend to each other in self-attention. Not set: no limit."""
     cell: Literal["gru", "lstm"] = "gru"
     """Recurrent unit of an `rnn` or a `pointer`."""
     input_feeding: bool = False
     """In an `rnn`, feed the attentional hidden state of the previous step to the decoder (Luong et al. 2015)."""
     copy: bool = False  # type: ignore[assignment]
-    """Copy mechanism: a learned gate mixes the vocabulary's distribution with a copy of source pieces (See et al.
-    2017), for names and numbers that training has not seen. Needs `tokenizer.joint` and no label smoothing. Its
-    distributions are sharp: use `decoding.patience: 2`, or greedy search."""
+    """Copy mechanism for names and numbers that are not in the training text: a learned gate mixes the distribution
+    over the vocabulary with a distribution over source pieces (See et al. 2017). It needs `tokenizer.joint` and no
+    label smoothing. Its distributions are sharp, so use `decoding.patience: 2` or greedy search."""
     feed_forward: Annotated[int, Field(gt=0, le=1_000_000)] = 2048
     """Hidden width of the feed-forward sublayers."""
     dropout: Share = 0.1
@@ -60,51 +60,50 @@ class ModelSection(Section):
     activation: Literal["relu", "gelu", "silu"] = "relu"
     """Activation of the feed-forward sublayers."""
     norm: Literal["post", "pre"] = "post"
-    """Layer norm after each residual sum (as in the paper), or before each sublayer (easier to train when deep)."""
+    """Layer normalisation: `post` after each residual sum (as in Vaswani et al. 2017), `pre` before each sublayer
+    (easier to train in deep models)."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Positional encoding: fixed sinusoids, or a learned embedding."""
     max_positions: Positions = 1024
-    """Length of the longest sentence in pieces, including end of sentence. `learned` has one vector per position."""
+    """Maximum length of a sentence in pieces, including `</s>`. `positions: learned` has one vector per position."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
-    """Embedding matrices that are shared: source, target and output (`all`), target and output (`decoder`), or `none`.
-    For a language model, which has no source, `all` and `decoder` are the same."""
+    """Matrices that share their weights: source embedding, target embedding and output (`all`), target embedding and
+    output (`decoder`), or `none`. A language model has no source, so that `all` and `decoder` are the same."""
     scale_embedding: bool = True
     """Multiply embeddings by the square root of `d_model`."""
     output_bias: bool = False
     """Add a learned bias to the logits."""
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """Default metrics of the finished model."""
-        if self.type == "language_model":
-            return PERPLEXITIES
-        return ("bleu", "chrf", "ter")
+    def task(self) -> Task:
+        """Task of this type of model."""
+        return TASKS[self.type]
 
     @field_validator("num_heads")
     @classmethod
-    def _heads_divide_width(cls, num_heads: int, info: ValidationInfo) -> int:
+    def _require_heads_to_divide_width(cls, num_heads: int, info: ValidationInfo) -> int:
         d_model = info.data.get("d_model", 0)
         if d_model % num_heads:
-            raise ValueError(f"d_model ({d_model}) cannot be cut into {num_heads} heads of equal size")
+            raise ValueError(f"d_model ({d_model}) cannot be divided into {num_heads} heads of equal size")
         return num_heads
 
     @field_validator("selection")
     @classmethod
-    def _draws_need_probabilities(cls, selection: str, info: ValidationInfo) -> str:
+    def _reject_hard_attention_with_relu(cls, selection: str, info: ValidationInfo) -> str:
         if selection == "hard" and info.data.get("normalize") == "relu":
-            raise ValueError("'hard' draws from probabilities, and normalize: relu makes none. Use softmax.")
+            raise ValueError("'hard' samples from probabilities, which normalize: relu does not produce. Use softmax.")
         return selection
 
     @model_validator(mode="after")
-    def _says_nothing_in_vain(self) -> "ModelSection":
-        of_transformers = ("window", "feed_forward", "activation", "norm", "positions")
-        useless = {"transformer": ("cell", "input_feeding"), "rnn": of_transformers,
-                   "pointer": (*of_transformers, "score", "normalize", "selection", "input_feeding", "copy",
-                               "tied_embeddings", "output_bias"),
-                   "language_model": ("selection", "copy", "cell", "input_feeding")}[self.type]
-        for key in useless:
+    def _reject_unused_keys(self) -> "ModelSection":
+        transformer_keys = ("window", "feed_forward", "activation", "norm", "positions")
+        unused = {"transformer": ("cell", "input_feeding"), "rnn": transformer_keys,
+                  "pointer": (*transformer_keys, "score", "normalize", "selection", "input_feeding", "copy",
+                              "tied_embeddings", "output_bias"),
+                  "language_model": ("selection", "copy", "cell", "input_feeding")}[self.type]
+        for key in unused:
             if getattr(self, key) != type(self).model_fields[key].default:
-                raise MistakeAt(key, f"has no meaning in model.type: {self.type}. Leave it out.")
+                raise RecipeValueError(key, f"has no effect with model.type: {self.type}. Leave it out.")
         return self
 
     @property
@@ -114,7 +113,7 @@ class ModelSection(Section):
 
     @field_validator("positions")
     @classmethod
-    def _sinusoids_come_in_pairs(cls, positions: str, info: ValidationInfo) -> str:
+    def _require_even_width_for_sinusoids(cls, positions: str, info: ValidationInfo) -> str:
         d_model = info.data.get("d_model", 0)
         if positions == "sinusoidal" and d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, found {d_model}")

@@ -1,4 +1,4 @@
-"""Differences between the recipe of a run and the recipe it is resumed with."""
+"""Differences between the recipe of a run and the recipe that resumes it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from seq2seq.recipe.schema import Recipe
 
-PROLONGING = (
+MAY_CHANGE_ON_RESUME = (
     "name",
     "expected",
     "metrics",
@@ -24,22 +24,23 @@ PROLONGING = (
     "training.device",
     "training.threads",
 )
-"""Keys, or sections of keys, that only prolong a run or report about it: they may change when the run is resumed."""
+"""Keys and sections that may change when a run is resumed, because they concern its length, checkpoints, evaluation,
+logging or hardware."""
 
 
-REFUSING = "max_line_bytes"
-"""Key of a corpus that only decides which text is refused; it never changes the text that is read."""
+LINE_LIMIT_KEY = "max_line_bytes"
+"""Key of a corpus that may also change, because long lines only raise an error; it never changes the text."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Key with its value in two recipes."""
+    """Key whose values differ between two recipes."""
 
     key: str
     old: Any
     new: Any
-    prolongs: bool
-    """True if the key only prolongs or reports, so that the run can resume with the new value."""
+    may_change_on_resume: bool
+    """True if a run can be resumed with the new value."""
 
     def __str__(self) -> str:
         old, new = ("not set" if value is None else value for value in (self.old, self.new))
@@ -47,25 +48,26 @@ class Difference:
 
 
 def differences(old: Recipe, new: Recipe) -> list[Difference]:
-    """Return every key whose value differs, in the order of the schema.
+    """Return all keys whose values differ, in the order of the schema.
 
-    Paths are compared as absolute paths, so that the same file named from another directory is no difference.
+    Paths are compared as absolute paths, so that different relative paths of the same file are equal.
     """
     before, after = (dict(_leaves(recipe.resolve().model_dump(mode="json"), "")) for recipe in (old, new))
     return [
-        Difference(key, before.get(key), after.get(key), prolongs(key))
+        Difference(key, before.get(key), after.get(key), may_change_on_resume(key))
         for key in [*after, *(key for key in before if key not in after)]
         if before.get(key) != after.get(key)
     ]
 
 
-def prolongs(key: str) -> bool:
+def may_change_on_resume(key: str) -> bool:
     """Return True if the value of the key may change when a run is resumed."""
-    return key.endswith(f".{REFUSING}") or any(key == start or key.startswith(f"{start}.") for start in PROLONGING)
+    return key.endswith(f".{LINE_LIMIT_KEY}") or any(key == start or key.startswith(f"{start}.")
+                                                     for start in MAY_CHANGE_ON_RESUME)
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of every scalar in a nested value."""
+    """Yield (dotted key, value) for each scalar in a nested value. key: dotted key of the nested value."""
     if isinstance(value, dict | list):
         for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _leaves(inner, f"{key}.{step}" if key else str(step))

@@ -1,6 +1,6 @@
-"""The recipe: its sections, and the rules between keys of different sections.
+"""The recipe: its sections, and the validation rules that involve several sections.
 
-Each default and its documentation exist once, in the section.
+Each default and its documentation are defined only once, in the section of the key.
 """
 
 import os
@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from seq2seq.errors import RecipeError
-from seq2seq.recipe.base_section import MistakeAt, Section
+from seq2seq.recipe.base_section import RecipeValueError, Section
 from seq2seq.recipe.data_section import Data
 from seq2seq.recipe.decoding_section import DecodingSection
-from seq2seq.recipe.model_section import PERPLEXITIES, TRANSLATION_METRICS, Metric, ModelSection
+from seq2seq.recipe.model_section import ModelSection
+from seq2seq.recipe.task import POINTING, TASKS, TRANSLATION, Metric, Task
 from seq2seq.recipe.training_section import TrainingSection
 
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -24,37 +25,34 @@ class Languages(Section):
     """Language codes of source and target."""
 
     source: LanguageCode | None = None
-    """Code of the language to translate from, such as `de`. A language model has none."""
+    """Code of the language to translate from, such as `de`. A language model has no source language."""
     target: LanguageCode
-    """Code of the language to translate into, such as `en`. Chooses sacreBLEU's tokeniser."""
-
-    @property
-    def monolingual(self) -> bool:
-        """True for a language model, which has no source language."""
-        return self.source is None
+    """Code of the language to translate into, such as `en`. It also selects sacreBLEU's tokeniser."""
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Source and target code.
+        """Language codes of source and target.
 
         Raises:
             RecipeError: the model is a language model, which has no source.
         """
         if self.source is None:
-            raise RecipeError("this is a language model: there is no text that it would translate, or attend to.")
+            raise RecipeError("this model is a language model, which has no source text to translate or to attend to. "
+                              "Use a translation model.")
         return self.source, self.target
 
 
 VOCABULARY_SIZES = (260, 10_000_000)
+"""Minimum and maximum vocabulary size. The minimum includes 256 bytes and 3 special symbols."""
 
 
 def _number_or_auto(value: Any) -> Any:
-    """Return a size or `auto`; refuse anything else with one message, where pydantic has one per type of the union."""
-    least, most = VOCABULARY_SIZES
-    if value == "auto" or isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+    """Return a size or `auto`; raise one error for any other value, where pydantic would raise one per type."""
+    minimum, maximum = VOCABULARY_SIZES
+    if value == "auto" or isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
         return value
-    found = "nothing" if value is None else value if isinstance(value, int | float) else f"'{value}'"
-    raise ValueError(f"expected auto, or a whole number from {least} to {most:,}; found {found}")
+    text = "nothing" if value is None else value if isinstance(value, int | float) else f"'{value}'"
+    raise ValueError(f"expected auto, or a whole number from {minimum} to {maximum:,}; found {text}")
 
 
 VocabularySize = Annotated[
@@ -63,163 +61,160 @@ VocabularySize = Annotated[
 
 
 class TokenizerSection(Section):
-    """The vocabulary, built from the training corpora: sentencepiece subwords, or whole words."""
+    """The vocabulary: sentencepiece subwords or whole words, trained on the training corpora."""
 
     taken_from: str | None = None
-    """Use the tokenizer of this model (a run or a bundle) instead of training a new one, so that the two models can
-    decode together. A language model takes the target tokenizer. All other keys but `subword_sampling` are then
-    ignored."""
+    """Model (a run or a bundle) whose tokenizer to use instead of training a new one, so that both models can be
+    combined in decoding (ensemble, fusion). A language model uses the target tokenizer. All other keys except
+    `subword_sampling` are then ignored."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
-    """Unigram language model (Kudo 2018), byte-pair encoding (Sennrich et al. 2016), or whole `words`, separated by
-    white space, where words that training has not seen become the unknown token. Not set for a `pointer`: `words`,
-    which it needs."""
+    """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
+    words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
+    a `pointer`, which requires it; else `unigram`."""
     vocab_size: VocabularySize = "auto"
-    """Number of pieces, including 256 bytes and 3 symbols; for `words` the upper limit, the most frequent ones are
-    kept. `auto` derives it from the training text: one piece for each different character, plus as many subwords as
+    """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
+    frequent words are kept. `auto` derives the size from the training text: the number of different characters, plus
     the square root of the number of all characters (at most 32,000, and no more than the text allows); 30,000 for
     `words`."""
     joint: bool = True
-    """Train one vocabulary for both languages; false trains one per language, each of `vocab_size` pieces. The targets
-    of a `pointer` are positions and always have a vocabulary of their own."""
+    """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
+    pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
-    """Unicode normalisation before tokenization. `nmt_nfkc` folds characters (， becomes a comma) and cannot be
-    undone."""
+    """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters (， becomes a comma),
+    which cannot be undone."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
-    """Share of the text that consists of characters with a piece of their own; rarer ones are encoded as bytes."""
+    """Share of the text's characters that are covered by pieces. Rarer characters are encoded as bytes."""
     sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
-    """Number of lines sampled to train the tokenizer, both languages together."""
+    """Number of lines of both languages together that are sampled to train the tokenizer."""
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Segment the training text differently in each epoch (subword regularisation): alpha of unigram sampling, or the
-    dropout of BPE merges. 0 turns it off."""
+    """Subword regularisation, which segments the training text differently in each epoch: alpha of unigram sampling, or
+    dropout probability of BPE merges. 0 turns it off."""
 
     @field_validator("subword_sampling")
     @classmethod
-    def _words_are_not_cut(cls, subword_sampling: float, info: ValidationInfo) -> float:
+    def _reject_sampling_of_words(cls, subword_sampling: float, info: ValidationInfo) -> float:
         if subword_sampling and info.data.get("type") == "words":
-            raise ValueError("words are not cut into pieces; leave it out, or choose tokenizer.type: unigram")
+            raise ValueError("whole words have no subwords; leave this key out, or set tokenizer.type: unigram")
         return subword_sampling
 
 
-def _defaults_of(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
-    """Return the defaults, by section, that depend on `model` and `metrics`, both unvalidated, and differ from the
-    schema's."""
+def _dependent_defaults(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
+    """Return the defaults that depend on `model` and `metrics` and differ from the schema, by section.
+
+    model, metrics: unvalidated values.
+    """
     model = model if isinstance(model, dict) else {}
-    training: dict[str, Any] = {}
-    tokenizer: dict[str, Any] = {}
-    if model.get("type") == "language_model":
-        training["best_metric"] = "perplexity"
-    elif isinstance(metrics, list) and "bleu" not in metrics:
-        training["best_metric"] = next((metric for metric in metrics if metric in ("chrf", "exact")), "loss")
-    if model.get("type") == "pointer":
-        tokenizer["type"] = "words"
-    if model.get("type") == "pointer" or model.get("copy") is True:
-        training["label_smoothing"] = 0.0
-    return {name: section for name, section in (("training", training), ("tokenizer", tokenizer)) if section}
+    type = model.get("type", "transformer")
+    task = TASKS.get(type, TRANSLATION) if isinstance(type, str) else TRANSLATION
+    defaults = {section: dict(keys) for section, keys in task.defaults.items()}
+    if task.has_source and isinstance(metrics, list) and "bleu" not in metrics:
+        best = next((metric for metric in metrics if metric in ("chrf", "exact")), "loss")
+        defaults.setdefault("training", {})["best_metric"] = best
+    if model.get("copy") is True:
+        defaults.setdefault("training", {})["label_smoothing"] = 0.0
+    return defaults
 
 
 class Recipe(Section):
     """All settings of a training run."""
 
     name: RunName
-    """Name of the run; it is saved in `runs/<name>`."""
+    """Name of the run, which is saved in `runs/<name>`."""
     languages: Languages
     """Language codes of source and target."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random choice."""
     data: Data
-    """Parallel text to train on, to validate with and to test with."""
+    """Parallel text for training, validation and test."""
     tokenizer: TokenizerSection = TokenizerSection()
-    """The vocabulary, built from the training corpora: sentencepiece subwords, or whole words."""
+    """The vocabulary: sentencepiece subwords or whole words, trained on the training corpora."""
     model: ModelSection = ModelSection()
-    """The network."""
+    """Architecture and sizes of the network."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False, min_length=1)] | None = None
-    """Metrics of translations: BLEU, chrF, TER, or `exact`, the share of lines that equal their reference. Validation
-    skips TER, which is slow. Not set: the first three, or the perplexities of a language model."""
+    """Metrics of translations: BLEU, chrF, TER, or `exact`, the percentage of lines that equal their reference.
+    Validation skips TER, which is slow. Not set: BLEU, chrF and TER; for a language model, all perplexities."""
     training: TrainingSection = TrainingSection()
     """Optimizer, batches, validation and checkpoints."""
     decoding: DecodingSection = DecodingSection()
-    """Search options."""
+    """Options of search and sampling."""
     expected: dict[str, dict[Metric, Annotated[tuple[float, float], Field(strict=False)]]] = {}
-    """Lowest and highest expected score, by test set and metric. Training warns about a score outside the range."""
+    """Lowest and highest expected score, by test set and metric. Training warns about scores outside the range."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_follow_the_model(cls, values: Any) -> Any:
-        """Fill in the defaults that depend on the type of the model, where the recipe has no value."""
+    def _fill_in_dependent_defaults(cls, values: Any) -> Any:
+        """Fill in missing keys whose defaults depend on the type of the model or on the metrics."""
         model = values.get("model") if isinstance(values, dict) else None
-        defaults = _defaults_of(model, values.get("metrics")) if isinstance(values, dict) else {}
+        defaults = _dependent_defaults(model, values.get("metrics")) if isinstance(values, dict) else {}
         filled = {section: keys | values.get(section, {}) for section, keys in defaults.items()
                   if isinstance(values.get(section, {}), dict)}
         return values | filled if filled else values
 
     @field_validator("model")
     @classmethod
-    def _model_fits_data(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
+    def _check_model_against_data(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
-        both_sides = model.type != "language_model"
-        if both_sides and tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
-            raise MistakeAt(
+        if model.task.has_source and tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
+            raise RecipeValueError(
                 "tied_embeddings",
-                "'all' shares one matrix between source and target, which needs "
-                "tokenizer.joint: true. Write 'decoder' or 'none' here.",
+                "'all' shares one matrix between source and target, which requires tokenizer.joint: true. Write "
+                "'decoder' or 'none' here.",
             )
         if tokenizer and not tokenizer.joint and model.copy:
-            raise MistakeAt(
+            raise RecipeValueError(
                 "copy",
-                "a piece of the source can be copied where it means the same in the target, which needs "
-                "tokenizer.joint: true.",
+                "the copy mechanism requires source and target to have the same vocabulary. Set tokenizer.joint: true.",
             )
-        if tokenizer and model.type == "pointer" and tokenizer.type != "words":
-            raise MistakeAt(
+        if tokenizer and model.task is POINTING and tokenizer.type != "words":
+            raise RecipeValueError(
                 "type",
-                "a pointer's targets are positions of words: it needs tokenizer: {type: words}, found "
+                "the targets of a pointer are positions of words, which requires tokenizer: {type: words}; found "
                 f"'{tokenizer.type}'",
             )
         data: Data | None = info.data.get("data")
         if data and model.max_positions <= data.cleaning.max_pieces:
             pieces = data.cleaning.max_pieces
-            raise MistakeAt(
+            raise RecipeValueError(
                 "max_positions",
-                f"training sentences of {pieces} pieces and their end need at least "
-                f"{pieces + 1}, found {model.max_positions}. Raise it, or lower "
-                f"data.cleaning.max_pieces.",
+                f"training sentences of {pieces} pieces and `</s>` need at least {pieces + 1} positions, found "
+                f"{model.max_positions}. Raise max_positions, or lower data.cleaning.max_pieces.",
             )
         return model
 
     @field_validator("training")
     @classmethod
-    def _training_fits_model_and_metrics(cls, training: TrainingSection, info: ValidationInfo) -> TrainingSection:
+    def _check_training_against_model(cls, training: TrainingSection, info: ValidationInfo) -> TrainingSection:
         model: ModelSection | None = info.data.get("model")
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
         if training.start_from is not None and tokenizer and tokenizer.taken_from is not None:
-            raise MistakeAt("start_from", "the model's own tokenizer comes with it. Leave tokenizer.taken_from out.")
-        if model and model.type == "pointer" and training.label_smoothing:
-            raise MistakeAt(
+            raise RecipeValueError("start_from", "fine-tuning uses the tokenizer of this model. Leave "
+                                                 "tokenizer.taken_from out.")
+        if model and model.task is POINTING and training.label_smoothing:
+            raise RecipeValueError(
                 "label_smoothing",
-                "the words that it would give probability to are not in every source. A pointer needs "
-                "training.label_smoothing: 0.",
+                "a pointer does not support label smoothing, because its distribution covers only the words of the "
+                "source sentence. Set training.label_smoothing: 0.",
             )
         if model and model.copy and training.label_smoothing:
-            raise MistakeAt(
+            raise RecipeValueError(
                 "label_smoothing",
-                "only what is generated could be smoothed, not what is copied. model.copy needs "
+                "model.copy does not support label smoothing, because copied pieces cannot be smoothed. Set "
                 "training.label_smoothing: 0.",
             )
-        metrics = info.data.get("metrics") or (model.metrics if model else ())
-        translates = model is not None and model.type != "language_model"
-        if translates and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
-            raise MistakeAt(
+        metrics = info.data.get("metrics") or (model.task.default_metrics if model else ())
+        if model and model.task.has_source and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
+            raise RecipeValueError(
                 "best_metric",
-                f"'{training.best_metric}' is not among metrics: [{', '.join(metrics)}]. Choose one of these, loss "
-                "or perplexity, or add it there.",
+                f"'{training.best_metric}' is not in metrics: [{', '.join(metrics)}]. Choose one of these, loss or "
+                "perplexity, or add it to metrics.",
             )
         return training
 
     @field_validator("expected")
     @classmethod
-    def _expectations_are_testable(
+    def _check_expected_scores(
         cls, expected: dict[str, dict[Metric, tuple[float, float]]], info: ValidationInfo
     ) -> dict[str, dict[Metric, tuple[float, float]]]:
         data: Data | None = info.data.get("data")
@@ -227,75 +222,84 @@ class Recipe(Section):
         for name, ranges in expected.items():
             if data and name not in data.test:
                 known = ", ".join(data.test) or "no test sets"
-                raise MistakeAt(name, f"data.test has no '{name}', it has {known}")
+                raise RecipeValueError(name, f"data.test has no '{name}'; it has {known}")
             for metric, (low, high) in ranges.items():
-                measures = info.data.get("metrics") or (model.metrics if model else (metric,))
+                measures = info.data.get("metrics") or (model.task.default_metrics if model else (metric,))
                 if metric not in measures:
-                    raise MistakeAt(f"{name}.{metric}", f"this model is measured by {', '.join(measures)}")
+                    raise RecipeValueError(f"{name}.{metric}",
+                                           f"not in the metrics of this recipe: {', '.join(measures)}")
                 if low > high:
-                    raise MistakeAt(f"{name}.{metric}", f"the lowest score comes first, found [{low}, {high}]")
+                    raise RecipeValueError(f"{name}.{metric}", f"the lowest score must be first, found [{low}, {high}]")
         return expected
 
     @model_validator(mode="after")
-    def _one_language_or_two(self) -> "Recipe":
+    def _check_languages_and_sides(self) -> "Recipe":
         """Check that a language model has one language and monolingual text, and any other model has both sides."""
-        alone = self.model.type == "language_model"
-        if not alone and self.languages.source is None:
-            raise MistakeAt("languages.source", f"missing. {Languages.model_fields['source'].description}")
-        if alone and self.languages.source is not None:
-            raise MistakeAt("languages.source", "a language model has one language, `target`; leave this out")
-        for key, corpus in self.data.keyed_corpora():
-            if alone and corpus.text is None:
-                raise MistakeAt(("data", *key), "a language model reads text alone: give `text` instead of `source` "
-                                                "and `target`")
-            if not alone and corpus.text is not None:
-                raise MistakeAt(("data", *key, "text"), f"a model of type {self.model.type} needs `source` and "
-                                                        "`target`; `text` is for model.type: language_model")
+        monolingual = not self.task.has_source
+        if not monolingual and self.languages.source is None:
+            raise RecipeValueError("languages.source", f"missing. {Languages.model_fields['source'].description}")
+        if monolingual and self.languages.source is not None:
+            raise RecipeValueError("languages.source", "a language model has only a `target` language; leave this key "
+                                                       "out")
+        for key, corpus in self.data.corpora_with_keys():
+            if monolingual and corpus.text is None:
+                raise RecipeValueError(("data", *key), "a language model reads monolingual text: set `text` instead of "
+                                                       "`source` and `target`")
+            if not monolingual and corpus.text is not None:
+                raise RecipeValueError(("data", *key, "text"),
+                                       f"a model of type {self.model.type} needs `source` and `target`; `text` is only "
+                                       "for model.type: language_model")
         for metric in self.metrics or ():
-            if alone != (metric in PERPLEXITIES):
-                raise MistakeAt("metrics", f"'{metric}' is not for model.type: {self.model.type}; expected some of "
-                                           f"{', '.join(PERPLEXITIES if alone else TRANSLATION_METRICS)}")
-        if alone and not self.tokenizer.joint:
-            raise MistakeAt("tokenizer.joint", "a language model has one language and one vocabulary; leave this out")
-        if alone and self.training.best_metric not in ("loss", "perplexity"):
-            raise MistakeAt("training.best_metric", f"'{self.training.best_metric}' is of translations; a language "
-                                                    "model is compared by loss or perplexity. Write one of them here, "
-                                                    "or leave this out.")
+            if metric not in self.task.metrics:
+                raise RecipeValueError("metrics", f"'{metric}' is not for model.type: {self.model.type}; expected some "
+                                                  f"of {', '.join(self.task.metrics)}")
+        if monolingual and not self.tokenizer.joint:
+            raise RecipeValueError("tokenizer.joint", "a language model has only one vocabulary; leave this key out")
+        if monolingual and self.training.best_metric not in ("loss", "perplexity"):
+            raise RecipeValueError("training.best_metric",
+                                   f"'{self.training.best_metric}' is a metric of translations; for a language model, "
+                                   "write loss or perplexity, or leave this key out.")
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Compare the values of all keys; the directory a recipe was read from does not count."""
+        """Compare the values of all keys, but not the directory that paths are relative to."""
         return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
 
     @property
     def measures(self) -> tuple[Metric, ...]:
-        """`metrics`, or the default for this type of model if they are not set."""
-        return self.metrics or self.model.metrics
+        """Metrics of the recipe: `metrics`, or the default metrics of this type of model."""
+        return self.metrics or self.task.default_metrics
+
+    @property
+    def task(self) -> Task:
+        """Task of the model."""
+        return self.model.task
 
     @property
     def directory(self) -> Path:
-        """Directory that the recipe's paths are relative to: that of its file, absolute."""
+        """Absolute path of the directory that paths in the recipe are relative to, which is the directory of its
+        file."""
         return self._directory
 
     @property
     def data_directory(self) -> Path:
-        """Directory that the paths of the corpora are relative to (`data.root`), absolute."""
+        """Absolute path of the directory that paths of corpora are relative to (`data.root`)."""
         return Path(os.path.abspath(self.directory / self.data.root))
 
     @property
     def tokenizer_model(self) -> Path | None:
-        """Path of the model whose tokenizer is used; None if a new tokenizer is trained."""
+        """Path of the model whose tokenizer the training uses; None if it trains a new tokenizer."""
         taken_from = self.tokenizer.taken_from or self.training.start_from
         return None if taken_from is None else self.directory / taken_from
 
-    def located(self, directory: Path) -> "Recipe":
-        """Return a copy of the recipe whose paths are relative to `directory`."""
+    def with_directory(self, directory: Path) -> "Recipe":
+        """Return a copy of the recipe in which paths are relative to `directory`. Values are not changed."""
         copy = self.model_copy()
         copy._directory = Path(os.path.abspath(directory))
         return copy
 
     def resolve(self) -> "Recipe":
-        """Return a copy with absolute paths, which is valid in any directory."""
+        """Return a copy of the recipe with absolute paths."""
         root = self.data_directory
         data = self.data.model_copy(
             update={

@@ -1,4 +1,4 @@
-"""YAML 1.2 as plain values, with the line of each value."""
+"""Reading of YAML 1.2 into plain values with their line numbers, and writing."""
 
 from dataclasses import dataclass, field
 from io import StringIO
@@ -11,17 +11,17 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.representer import RoundTripRepresenter
 
 Key = tuple[str | int, ...]
-"""Path to a value in a recipe: ("data", "train", 0, "source")."""
+"""Key of a value in a recipe, as a tuple of names and list indices: ("data", "train", 0, "source")."""
 
 _TAG = "tag:yaml.org,2002:"
-# Protects against hostile bundles: a few lines of nested aliases can expand to billions of values.
-_MOST_VALUES = 100_000
-# Line ends in YAML 1.1, and the byte order mark.
+# Maximum number of values in a document. In a hostile bundle, a few lines of nested aliases can expand to billions.
+_MAX_VALUES = 100_000
+# Line ends of YAML 1.1 that are not ASCII, and the byte order mark.
 _UNSAFE_CHARACTERS = frozenset("\x85\u2028\u2029\ufeff")
 
 
-class Place(NamedTuple):
-    """A line of a file, or (line 0) a `--set` option."""
+class SourceLocation(NamedTuple):
+    """Location of a value in a file; with line 0, the whole file or a `--set` option. source: path or option."""
 
     source: str
     line: int = 0
@@ -30,47 +30,51 @@ class Place(NamedTuple):
         return f"{self.source}:{self.line}" if self.line else self.source
 
 
-class Mistake(NamedTuple):
-    """Message about a mistake of the user, and its place."""
+class Diagnostic(NamedTuple):
+    """Error message about a recipe, and its location."""
 
-    place: Place
+    location: SourceLocation
     text: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text}"
+        return f"{self.location}: {self.text}"
 
 
 @dataclass
 class Document:
-    """Plain dicts, lists and scalars, the place of each by its key, and the mistakes found so far."""
+    """YAML document as plain dicts, lists and scalars.
+
+    locations: location of each value by key. diagnostics: errors that were found so far.
+    """
 
     value: Any
-    places: dict[Key, Place]
-    mistakes: list[Mistake] = field(default_factory=list)
+    locations: dict[Key, SourceLocation]
+    diagnostics: list[Diagnostic] = field(default_factory=list)
 
-    def place(self, key: Key) -> Place:
-        """Return the place of the value at `key`, or of the nearest enclosing section that the user wrote."""
-        while key not in self.places:
+    def location(self, key: Key) -> SourceLocation:
+        """Return the location of the value at `key`, or of the nearest enclosing section that the user wrote."""
+        while key not in self.locations:
             key = key[:-1]
-        return self.places[key]
+        return self.locations[key]
 
-    def mistake(self, key: Key, text: str) -> Mistake:
-        """Return a mistake at `key`; its text begins with the key, unless the place is a `--set` that names it."""
-        place, dotted = self.place(key), ".".join(str(step) for step in key)
-        named = not dotted or place.source.startswith(f"--set {dotted}=")
-        return Mistake(place, text if named else f"{dotted}: {text}")
+    def diagnostic(self, key: Key, text: str) -> Diagnostic:
+        """Return an error message about `key`. It begins with the key, unless its location is a `--set` of that key."""
+        location, dotted = self.location(key), ".".join(str(step) for step in key)
+        named = not dotted or location.source.startswith(f"--set {dotted}=")
+        return Diagnostic(location, text if named else f"{dotted}: {text}")
 
     def fill_from(self, base: "Document", section: str) -> None:
         """Copy the keys of `section` that this document lacks from `base`."""
         self.value[section] = _filled(self.value.get(section, {}), base.value[section])
-        self.places = {key: place for key, place in base.places.items() if key[:1] == (section,)} | self.places
+        self.locations = {key: location for key, location in base.locations.items()
+                          if key[:1] == (section,)} | self.locations
 
     def set(self, key: Key, new: "Document") -> None:
-        """Put the value of `new` at `key`; missing sections are created, items of lists must exist.
+        """Set `key` to the value of `new`. Missing sections are created; list items must exist.
 
         Raises:
-            KeyError: a step of the key meets neither a section nor a list, or lies past the end of a list. Its
-                argument is a message.
+            KeyError: a part of the key refers to a scalar, or to a list item that does not exist. The argument of the
+                exception is a message.
         """
         here = self.value
         for depth, (step, following) in enumerate(zip(key, [*key[1:], None], strict=True)):
@@ -80,56 +84,59 @@ class Document:
                 if not isinstance(step, int) or step >= len(here):
                     raise KeyError(f"{name} is a list of {len(here)}, counted from 0; it has no item '{step}'")
             elif not isinstance(here, dict):
-                raise KeyError(f"{name} is no section or list here; set it as a whole")
+                raise KeyError(f"{name} is not a section or list here; set the whole value")
             if following is None:
                 here[step] = new.value
             elif isinstance(here, dict):
                 if step not in here:
-                    self.places[key[: depth + 1]] = new.place(())
+                    self.locations[key[: depth + 1]] = new.location(())
                 here = here.setdefault(step, {})
             else:
                 here = here[step]
         numbered = tuple(int(step) if isinstance(step, str) and step.isdecimal() else step for step in key)
         for start in {key, numbered}:
-            self.places |= {start + below: place for below, place in new.places.items()}
+            self.locations |= {start + below: location for below, location in new.locations.items()}
 
 
 def _filled(value: Any, base: Any) -> Any:
+    """Return a nested dict with the missing keys filled in from `base`; any other value unchanged."""
     if not (isinstance(value, dict) and isinstance(base, dict)):
         return value
     return base | {key: _filled(inner, base[key]) if key in base else inner for key, inner in value.items()}
 
 
 def read_yaml(text: str, source: str, line: int | None = None) -> Document:
-    """Read one YAML 1.2 document; its errors are in `mistakes`.
+    """Parse a YAML 1.2 document. Errors are stored in its `diagnostics`.
 
     Args:
-        text: the document.
-        source: its name in messages.
-        line: a fixed line number for all places (0: no line), instead of those in the text.
+        text: text of the document.
+        source: name of the document in messages.
+        line: line number to use for all locations instead of the lines of the text; 0: no line.
     """
-    document = Document(None, {(): Place(source, 1 if line is None else line)})
+    document = Document(None, {(): SourceLocation(source, 1 if line is None else line)})
     try:
         node = YAML(typ="safe", pure=True).compose(StringIO(text))
         if node is not None:
             _Reader(document, source, line).read(node, ())
     except (YAMLError, RecursionError) as error:
         document.value = None
-        document.mistakes = [_syntax_mistake(error, source, line)]
+        document.diagnostics = [_syntax_diagnostic(error, source, line)]
     return document
 
 
 class _Reader:
-    """Turns nodes into values. Unlike ruamel's constructors it continues after a mistake and keeps line numbers."""
+    """Converter of YAML nodes to values. Unlike ruamel's constructors, it continues after errors and keeps line
+    numbers."""
 
     def __init__(self, document: Document, source: str, line: int | None) -> None:
         self.document, self.source, self.line = document, source, line
         self.scalars: SafeConstructor = YAML(typ="safe", pure=True).constructor
 
-    def read(self, node: Node, key: Key, place: Place | None = None) -> Any:
-        if len(self.document.places) > _MOST_VALUES:
-            raise YAMLError(f"more than {_MOST_VALUES:,} values")
-        self.document.places[key] = place or self.place(node)
+    def read(self, node: Node, key: Key, location: SourceLocation | None = None) -> Any:
+        """Return the value of a node, and store the locations and errors of all values in it in the document."""
+        if len(self.document.locations) > _MAX_VALUES:
+            raise YAMLError(f"more than {_MAX_VALUES:,} values")
+        self.document.locations[key] = location or self.location(node)
         value: Any
         if isinstance(node, MappingNode):
             value = self.mapping(node, key)
@@ -138,9 +145,10 @@ class _Reader:
         else:
             value = self.scalar(node)
             if isinstance(value, str) and not _is_utf8(value):
-                told = ("a character that UTF-8 does not have (half of a surrogate pair, or a byte of a name that is "
-                        "not UTF-8), so that no file could hold this recipe. Correct the text, or rename the file")
-                self.document.mistakes.append(self.document.mistake(key, told))
+                message = ("a character that UTF-8 cannot encode (half of a surrogate pair, or a byte of a file name "
+                           "that is not UTF-8), so that this recipe cannot be saved. Correct the text, or rename the "
+                           "file")
+                self.document.diagnostics.append(self.document.diagnostic(key, message))
         if key == ():
             self.document.value = value
         return value
@@ -148,39 +156,37 @@ class _Reader:
     def mapping(self, node: MappingNode, key: Key) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name_node, value_node in node.value:
-            place = self.place(name_node)
+            location = self.location(name_node)
             if not isinstance(name_node, ScalarNode):
-                self.document.mistakes.append(Mistake(place, "a key must be a word; put {braces} in quotes"))
+                self.document.diagnostics.append(Diagnostic(location, "a key must be a word; put {braces} in quotes"))
                 continue
-            # The text as written, not converted: a test set called 2016 is '2016'.
+            # Keys are not converted to other types: a test set called 2016 has the name '2016'.
             name = name_node.value
             inner = (*key, name)
             if name in values:
-                first = self.document.places[inner]
-                told = f"{'.'.join(str(part) for part in inner)}: given twice, first in line {first.line}"
-                self.document.mistakes.append(Mistake(place, told if first.line else told.split(", first")[0]))
+                first = self.document.locations[inner]
+                message = f"{'.'.join(str(part) for part in inner)}: given twice"
+                message += f", first in line {first.line}" if first.line else ""
+                self.document.diagnostics.append(Diagnostic(location, message))
                 continue
-            values[name] = self.read(value_node, inner, place)
+            values[name] = self.read(value_node, inner, location)
         return values
 
     def scalar(self, node: Node) -> Any:
-        """Return a number, bool, None or text. Dates stay text, because they make good names of runs."""
-        read = {
+        """Return the value of a scalar: a number, bool, None or text. Dates remain text, so that they can name runs."""
+        construct = {
             "int": self.scalars.construct_yaml_int,
             "float": self.scalars.construct_yaml_float,
             "bool": self.scalars.construct_yaml_bool,
             "null": self.scalars.construct_yaml_null,
         }.get(str(node.tag).removeprefix(_TAG))
         try:
-            return read(node) if read else node.value
-        except (
-            ValueError,
-            LookupError,
-        ):  # `-_` has the form of a number, 5,000 digits are too many, `!!bool x` is none
+            return construct(node) if construct else node.value
+        except (ValueError, LookupError):  # such as `-_`, a number of 5,000 digits, or `!!bool x`
             return node.value
 
-    def place(self, node: Node) -> Place:
-        return Place(self.source, node.start_mark.line + 1 if self.line is None else self.line)
+    def location(self, node: Node) -> SourceLocation:
+        return SourceLocation(self.source, node.start_mark.line + 1 if self.line is None else self.line)
 
 
 def _is_utf8(text: str) -> bool:
@@ -191,25 +197,26 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _syntax_mistake(error: Exception, source: str, line: int | None) -> Mistake:
-    """Describe the YAML parser's error in a sentence, with its line."""
+def _syntax_diagnostic(error: Exception, source: str, line: int | None) -> Diagnostic:
+    """Return the error of the YAML parser as a one-line message with a location."""
     if isinstance(error, RecursionError):
-        return Mistake(Place(source, line or 0), "not a recipe: nested too deeply, or an alias that contains itself")
+        return Diagnostic(SourceLocation(source, line or 0),
+                          "not a recipe: nested too deeply, or an alias that contains itself")
     if not isinstance(error, MarkedYAMLError):
-        # For characters that YAML does not allow, the error has no mark, and its second line is useless.
-        return Mistake(Place(source, line or 0), f"not valid YAML: {str(error).strip().splitlines()[0]}")
+        # For characters that YAML does not allow, the error has no line number, and its second line is not useful.
+        return Diagnostic(SourceLocation(source, line or 0), f"not valid YAML: {str(error).strip().splitlines()[0]}")
     mark = error.problem_mark or error.context_mark
     problem = str(error.problem or error.context)
     if "'\\t'" in problem:
-        problem = "a tab; YAML is indented with spaces"
+        problem = "a tab; YAML must be indented with spaces"
     elif error.context and error.problem:
         problem = f"{error.context}, {problem}"
-    found = mark.line + 1 if mark is not None and line is None else line or 0
-    return Mistake(Place(source, found), f"not valid YAML: {problem}")
+    number = mark.line + 1 if mark is not None and line is None else line or 0
+    return Diagnostic(SourceLocation(source, number), f"not valid YAML: {problem}")
 
 
 class _Representer(RoundTripRepresenter):
-    """Writes text with non-ASCII line ends in double quotes, which escape them; a plain scalar would lose them."""
+    """Representer that writes text with non-ASCII line ends in double quotes, because plain scalars would lose them."""
 
 
 def _represent_text(representer: RoundTripRepresenter, text: str) -> Any:
@@ -221,10 +228,10 @@ _Representer.add_representer(str, _represent_text)
 
 
 def write_yaml(value: dict[str, Any]) -> str:
-    """Return plain values as YAML 1.2; `read_yaml` restores the same values."""
+    """Return plain values as YAML 1.2 that `read_yaml` converts back to the same values."""
     yaml = YAML()
     yaml.Representer = _Representer
-    yaml.width = 1_000_000  # one value, one line: readable differences between recipes
+    yaml.width = 1_000_000  # one line per value, so that diffs of recipes are readable
     stream = StringIO()
     yaml.dump(value, stream)
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""Candidate selection in search (`search.Selection`): sampling, diverse beam search and lexical constraints."""
+"""Candidate selections (see `options.CandidateSelection`): sampling, diverse beam search, lexical constraints."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.search.beam import Hypotheses
-from seq2seq.search.logits_processors import Phrase, begins_in_word, text_of
-from seq2seq.search.sampling import draw, narrowed, uniforms
-from seq2seq.search.topk import most_probable
+from seq2seq.search.logits_processors import Phrase, begins_in_word, decode_pieces
+from seq2seq.search.options import Hypotheses
+from seq2seq.search.sampling import sample_tokens, truncate, uniform_numbers
+from seq2seq.search.topk import topk_by_sentence
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling: each hypothesis is drawn token by token. The search has one group per hypothesis.
+    """Sampling: each hypothesis is sampled token by token. The search must have one group per hypothesis.
 
-    Samples depend only on the seed, the line and the sample's index. Their log-probability is the model's, before
-    temperature and truncation (see `sampling.narrowed`).
+    A sample depends only on the seed, the key of its sentence and its index. Its log-probability is the model's, before
+    temperature and truncation (see `sampling.truncate`).
 
-    lines: (sentences, numbers), integers that identify each line of the search's input.
+    keys: (sentences, numbers), non-negative integers that identify each sentence in the input of the search.
     """
 
     seed: int
-    lines: np.ndarray
+    keys: np.ndarray
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -39,22 +39,22 @@ class Sampling:
 
     def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
-        assert past.shape[2] == 1, "a group is a sample"
-        names = self.lines[hypotheses.lines].T[:, :, None]                      # (numbers, sentences, 1)
-        numbers = uniforms(self.seed, *names, np.arange(past.shape[1]), hypotheses.tokens.shape[2])
-        possible = narrowed(logits, temperature=self.temperature, k=self.top_k, p=self.top_p, minimum=self.min_p)
-        words = draw(possible, numbers.ravel())
-        totals = past + logits.gather(1, words[:, None]).view(past.shape)
-        return totals, torch.zeros_like(words).view(past.shape), words.view(past.shape)
+        assert past.shape[2] == 1, "each group must have one hypothesis, the sample"
+        keys = self.keys[hypotheses.lines].T[:, :, None]                        # (numbers, sentences, 1)
+        numbers = uniform_numbers(self.seed, *keys, np.arange(past.shape[1]), hypotheses.tokens.shape[2])
+        truncated = truncate(logits, temperature=self.temperature, k=self.top_k, p=self.top_p, min_share=self.min_p)
+        ids = sample_tokens(truncated, numbers.ravel())
+        totals = past + logits.gather(1, ids[:, None]).view(past.shape)
+        return totals, torch.zeros_like(ids).view(past.shape), ids.view(past.shape)
 
 
 @dataclass(frozen=True)
-class Diverse:
-    """Diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with Hamming diversity).
+class DiverseBeams:
+    """DiverseBeams beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with Hamming diversity).
 
-    The groups of the beam select one after another. A token's score is reduced by `strength` for each hypothesis of
-    an earlier group that selected it in this step. The penalty only affects selection, not the hypothesis'
-    log-probability.
+    The groups of the beam select their candidates one after another. The score of a token is reduced by `strength` for
+    each hypothesis of an earlier group that selected the token in this step. The penalty affects the selection only,
+    not the log-probability of the hypothesis.
     """
 
     strength: float
@@ -63,27 +63,28 @@ class Diverse:
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
         sentences, groups, size = past.shape
         by_group = logits.view(sentences, groups, size, -1)
-        chosen = logits.new_zeros(sentences, by_group.shape[3])                 # counts of the earlier groups
-        considered = []
+        times_selected = logits.new_zeros(sentences, by_group.shape[3])         # of each token, by earlier groups
+        selected = []
         for group in range(groups):
-            own, own_past = by_group[:, group], past[:, group : group + 1]
-            penalised = (own - self.strength * chosen[:, None]).flatten(0, 1)
-            _, beams, ids = most_probable(penalised, own_past, count)
-            flat = (beams * own.shape[2] + ids).flatten(1)
-            totals = own_past.gather(2, beams) + own.flatten(1).gather(1, flat)[:, None]
-            considered.append((totals, beams, ids))
-            survivors = ids[:, 0, : count // 2]
-            chosen.scatter_add_(1, survivors, (totals[:, 0, : count // 2] > -math.inf).to(chosen.dtype))
-        totals, beams, ids = (torch.cat(parts, 1) for parts in zip(*considered, strict=True))
+            group_logits, group_past = by_group[:, group], past[:, group : group + 1]
+            penalised = (group_logits - self.strength * times_selected[:, None]).flatten(0, 1)
+            _, beams, ids = topk_by_sentence(penalised, group_past, count)
+            flat = (beams * group_logits.shape[2] + ids).flatten(1)
+            totals = group_past.gather(2, beams) + group_logits.flatten(1).gather(1, flat)[:, None]
+            selected.append((totals, beams, ids))
+            # The first half of the candidates, as many as the group has hypotheses, count as selected.
+            possible = totals[:, 0, : count // 2] > -math.inf
+            times_selected.scatter_add_(1, ids[:, 0, : count // 2], possible.to(times_selected.dtype))
+        totals, beams, ids = (torch.cat(parts, 1) for parts in zip(*selected, strict=True))
         return totals, beams, ids
 
 
 @dataclass(frozen=True)
 class RequiredPhrase:
-    """Phrase that the text of a finished target must contain, however it is segmented.
+    """Phrase that the text of a finished target must contain, in any segmentation.
 
-    spellings: token sequences that spell the phrase; search proposes their tokens one after another. At least one, none
-    of them empty.
+    spellings: token sequences that spell the phrase, from which search proposes tokens. There is at least one, and none
+    is empty.
     """
 
     phrase: Phrase
@@ -96,94 +97,96 @@ class RequiredPhrase:
 
 
 class RequiredPhrases:
-    """Lexically constrained beam search: the text of every target contains all phrases of its line.
+    """Lexically constrained beam search: the text of every target contains all required phrases of its sentence.
 
-    A phrase of whole words is satisfied as soon as the text ends in it, because `</s>` may follow. If the next token
+    A phrase of whole words is satisfied as soon as the text ends with it, because `</s>` may follow. If the next token
     continues its last word ("kick", "ing"), the phrase is missing again.
 
-    The beam is divided among banks of hypotheses that lack the same number of tokens (Post and Vilar 2018,
-    arXiv:1804.06609, "dynamic beam allocation"), here round-robin: the best candidate that lacks the fewest tokens, the
-    best that lacks one more, …, then the second best of each. A beam narrower than the number of tokens in the phrases
-    therefore keeps only the most advanced hypotheses.
+    The beam is divided among banks (Post and Vilar 2018, arXiv:1804.06609, "dynamic beam allocation"). A bank contains
+    the candidates that lack the same number of tokens. Slots of the beam are assigned round-robin: to the best
+    candidate of each bank, starting with the bank that lacks the fewest tokens, then to the second best of each bank,
+    and so on. A beam narrower than the number of tokens in the phrases therefore keeps only the hypotheses that lack
+    the fewest tokens.
     """
 
     def __init__(self, phrases: Sequence[Sequence[RequiredPhrase]], pieces: Sequence[bytes]) -> None:
-        """phrases: of each line of the search's input. pieces: text of each id in UTF-8, with a space before a piece
-        that begins a word."""
-        self.phrases = [list(dict.fromkeys(each)) for each in phrases]
+        """phrases: of each sentence in the input of the search. pieces: text of each id in UTF-8, with a space before a
+        piece that begins a word."""
+        self.phrases = [list(dict.fromkeys(of_sentence)) for of_sentence in phrases]
         self.pieces = pieces
-        self.continuing = _continuing(tuple(pieces))
+        self.continues_word = _continues_word(tuple(pieces))
 
-    def unfinished(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
-        """`ScoreFunction` that bans `</s>` until the target contains its phrases; a constraint of the same search."""
-        for row, (target, phrases) in enumerate(self._of_rows(hypotheses)):
-            text = text_of(target, self.pieces) if phrases else ""
-            if not all(each.phrase.is_in(text) for each in phrases):
+    def ban_end_if_missing(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+        """Ban `</s>` until the target contains its phrases: a logits processor, which the search must use as well."""
+        for row, (target, phrases) in enumerate(self._rows(hypotheses)):
+            text = decode_pieces(target, self.pieces) if phrases else ""
+            if not all(required.phrase.is_in(text) for required in phrases):
                 logits[row, END_ID] = -math.inf
         return logits
 
-    def lacking(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
+    def missing_tokens(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
         """Return the number of tokens that a target still lacks.
 
-        It is the length of the shortest spelling of each missing phrase, minus the tokens of one of them that the
-        target already ends in.
+        This is the total length of the shortest spellings of the missing phrases, reduced if the target ends with the
+        beginning of a spelling of one of them.
         """
-        text = text_of(target, self.pieces) if phrases else ""
-        missing = [each for each in phrases if not each.phrase.is_in(text)]
-        saved = (each.size - len(spelling) + self._begun(target, each.phrase, spelling)
-                 for each in missing for spelling in each.spellings)
-        return sum(each.size for each in missing) - max(saved, default=0)
+        text = decode_pieces(target, self.pieces) if phrases else ""
+        missing = [required for required in phrases if not required.phrase.is_in(text)]
+        saved = (required.size - len(spelling) + self._spelled_tokens(target, required.phrase, spelling)
+                 for required in missing for spelling in required.spellings)
+        return sum(required.size for required in missing) - max(saved, default=0)
 
     def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
         sentences, groups, beam = past.shape
-        assert groups == 1, "the beam is shared out as a whole"
-        _, beams, ids = most_probable(logits, past, count)
+        assert groups == 1, "the whole beam is divided among the banks"
+        _, beams, ids = topk_by_sentence(logits, past, count)
         first_rows = beam * torch.arange(sentences, device=past.device)[:, None]
-        # Candidates without repetition: the best of each sentence, the best of each hypothesis, and the next tokens of
-        # missing phrases.
+        # Candidates (row, id), as the keys of a dict: the best of each sentence, the best of each hypothesis, and the
+        # next tokens of missing phrases.
         considered = dict.fromkeys(zip((beams[:, 0] + first_rows).flatten().tolist(), ids.flatten().tolist(),
                                        strict=True))
         considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
-        by_row, completed = list(self._of_rows(hypotheses)), []
+        by_row, completed = list(self._rows(hypotheses)), []
         for row, (target, phrases) in enumerate(by_row):
-            text = text_of(target, self.pieces) if phrases else ""
-            considered |= dict.fromkeys((row, spelling[self._begun(target, each.phrase, spelling)])
-                                        for each in phrases if not each.phrase.is_in(text)
-                                        for spelling in each.spellings)
-            if any(each.phrase.is_in(text) and not each.phrase.is_in(f"{text}x") for each in phrases):
+            text = decode_pieces(target, self.pieces) if phrases else ""
+            considered |= dict.fromkeys((row, spelling[self._spelled_tokens(target, required.phrase, spelling)])
+                                        for required in phrases if not required.phrase.is_in(text)
+                                        for spelling in required.spellings)
+            if any(required.phrase.is_in(text) and not required.phrase.is_in(f"{text}x") for required in phrases):
                 completed.append(row)
         if completed:
-            # Also the best token that ends the phrase's last word, because all the most probable ones may continue it.
-            ending = logits[completed].masked_fill(self.continuing.to(logits.device), -math.inf).argmax(1)
+            # Also the best token that ends the last word of the phrase, because all the most probable tokens may
+            # continue that word.
+            ending = logits[completed].masked_fill(self.continues_word.to(logits.device), -math.inf).argmax(1)
             considered |= dict.fromkeys(zip(completed, ending.tolist(), strict=True))
-        rows, words = torch.tensor(list(considered), device=logits.device).T
-        totals = (logits[rows, words] + past.flatten()[rows]).tolist()
-        candidates: list[list[_Candidate]] = [[] for _ in range(sentences)]
-        for (row, word), total in zip(considered, totals, strict=True):
+        rows, next_ids = torch.tensor(list(considered), device=logits.device).T
+        totals = (logits[rows, next_ids] + past.flatten()[rows]).tolist()
+        by_sentence: list[list[_Candidate]] = [[] for _ in range(sentences)]
+        for (row, next_id), total in zip(considered, totals, strict=True):
             if total > -math.inf:
                 target, phrases = by_row[row]
-                lacking = self.lacking((*target, word), phrases) if phrases else 0
-                candidates[row // beam].append(_Candidate(total, row % beam, word, lacking))
-        # Too few candidates are filled up with impossible ones.
-        chosen = [[*_in_turns(each)[:count], *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(each))]
-                  for each in candidates]
-        return (past.new_tensor([[[one.total for one in each]] for each in chosen]),
-                ids.new_tensor([[[one.beam for one in each]] for each in chosen]),
-                ids.new_tensor([[[one.word for one in each]] for each in chosen]))
+                missing = self.missing_tokens((*target, next_id), phrases) if phrases else 0
+                by_sentence[row // beam].append(_Candidate(total, row % beam, next_id, missing))
+        # If a sentence has fewer than `count` candidates, impossible ones are appended.
+        selected = [[*_round_robin(candidates)[:count],
+                     *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(candidates))] for candidates in by_sentence]
+        return (past.new_tensor([[[candidate.total for candidate in each]] for each in selected]),
+                ids.new_tensor([[[candidate.beam for candidate in each]] for each in selected]),
+                ids.new_tensor([[[candidate.next_id for candidate in each]] for each in selected]))
 
-    def _begun(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
-        """Return how many of a spelling's first tokens, but not all, the target ends in, at a valid beginning of the
-        phrase."""
+    def _spelled_tokens(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
+        """Return the number of tokens of the longest proper prefix of a spelling that the target ends with, where the
+        phrase may begin."""
         spaced = self.pieces[spelling[0]].startswith(b" ")
         for size in range(min(len(spelling) - 1, len(target)), 0, -1):
             before = len(target) - size
             if tuple(target[before:]) == tuple(spelling[:size]) and (
-                    spaced or phrase.may_begin_behind(text_of(target[:before], self.pieces))):
+                    spaced or phrase.may_begin_after(decode_pieces(target[:before], self.pieces))):
                 return size
         return 0
 
-    def _of_rows(self, hypotheses: Hypotheses) -> Iterator[tuple[tuple[int, ...], list[RequiredPhrase]]]:
+    def _rows(self, hypotheses: Hypotheses) -> Iterator[tuple[tuple[int, ...], list[RequiredPhrase]]]:
         """Yield the target and the phrases of each row."""
         for line, targets in zip(hypotheses.lines, hypotheses.tokens.tolist(), strict=True):
             for target in targets:
@@ -191,26 +194,26 @@ class RequiredPhrases:
 
 
 @lru_cache(maxsize=4)
-def _continuing(pieces: tuple[bytes, ...]) -> Tensor:
-    """Return the mask of ids that continue the previous word, (vocab_size,) bool. Byte pieces are included, because
-    they may."""
+def _continues_word(pieces: tuple[bytes, ...]) -> Tensor:
+    """Return the mask of ids that may continue the previous word, such as letters and bytes, (vocab_size,) bool."""
     texts = (piece.decode(errors="surrogateescape") for piece in pieces)
     return torch.tensor([begins_in_word(text) or "\udc80" <= text[:1] <= "\udcff" for text in texts])
 
 
 class _Candidate(NamedTuple):
+    """Continuation of a hypothesis. missing: number of tokens of required phrases that it lacks, its bank."""
+
     total: float
     beam: int
-    word: int
-    lacking: int
+    next_id: int
+    missing: int
 
 
-def _in_turns(candidates: list[_Candidate]) -> list[_Candidate]:
-    """Order candidates round-robin over banks: the best of each bank, starting with the one that lacks the fewest
-    tokens, then the second best of each, and so on."""
-    ranks: Counter[int] = Counter()
+def _round_robin(candidates: list[_Candidate]) -> list[_Candidate]:
+    """Order candidates round-robin over banks; see `RequiredPhrases`."""
+    ranks: Counter[int] = Counter()                                             # candidates so far, by bank
     ranked = []
     for candidate in sorted(candidates, key=lambda candidate: -candidate.total):
-        ranked.append((ranks[candidate.lacking], candidate.lacking, candidate))
-        ranks[candidate.lacking] += 1
+        ranked.append((ranks[candidate.missing], candidate.missing, candidate))
+        ranks[candidate.missing] += 1
     return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]

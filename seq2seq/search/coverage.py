@@ -1,4 +1,4 @@
-"""Coverage penalty: lowers the score of translations that did not attend to all of their source."""
+"""Coverage penalty: lowers the score of translations that attended to only a part of their source."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from seq2seq.model.interface import Stepwise
 
-# Lower limit of coverage: the logarithm of 0, which ReLU attention can give, would be an infinite penalty.
-LEAST_COVERAGE = 1e-6
+MIN_COVERAGE = 1e-6
+"""Lower limit of the coverage of a source position. ReLU attention can produce 0, and the logarithm of 0 would be an
+infinite penalty."""
 
 
 def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
@@ -24,12 +25,21 @@ def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
     Returns:
         (rows,), at most 0, to be added to a hypothesis' score.
     """
-    return strength * coverage.clamp(LEAST_COVERAGE, 1).log().sum(1)
+    return strength * coverage.clamp(MIN_COVERAGE, 1).log().sum(1)
+
+
+def coverage_bonus(strength: float) -> Callable[[CoverageState], Tensor]:
+    """Return the coverage penalty as a function of the state of `WithCoverage`, for `SearchOptions.bonus`."""
+    return lambda state: coverage_penalty(state.coverage, strength)
 
 
 @dataclass(frozen=True)
-class CoveringState:
-    """State of a model with its coverage, the sum of the attention of all steps, (rows, longest_source)."""
+class CoverageState:
+    """State of a model with its coverage.
+
+    inner: state of the model. coverage: (rows, longest_source), sum of the attention weights over all steps; 1 in
+    padding.
+    """
 
     inner: Any
     coverage: Tensor
@@ -39,30 +49,26 @@ class CoveringState:
         attention: Tensor | None = self.inner.attention
         return attention
 
-    def select(self, rows: Tensor) -> CoveringState:
+    def select(self, rows: Tensor) -> CoverageState:
         """See `interface.State.select`."""
-        return CoveringState(self.inner.select(rows), self.coverage.index_select(0, rows.flatten()))
+        return CoverageState(self.inner.select(rows), self.coverage.index_select(0, rows.flatten()))
 
 
-class Covering:
-    """Wrapper of a model whose states also sum up its attention."""
+class WithCoverage:
+    """Model whose states also contain its coverage."""
 
     def __init__(self, model: Stepwise) -> None:
         self.model, self.max_positions = model, model.max_positions
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
-              keep_attention: bool = True) -> CoveringState:
+              keep_attention: bool = True) -> CoverageState:
         """See `interface.Stepwise.start`."""
         positions = torch.arange(longest_source, device=source.device)
-        beyond = positions >= source_offsets.diff()[:, None]                    # (sentences, longest_source)
-        return CoveringState(self.model.start(source, source_offsets, longest_source, keep_attention=True),
-                             beyond.to(torch.get_default_dtype()))
+        padding = positions >= source_offsets.diff()[:, None]                   # (sentences, longest_source)
+        return CoverageState(self.model.start(source, source_offsets, longest_source, keep_attention=True),
+                             padding.to(torch.get_default_dtype()))
 
-    def step(self, last_tokens: Tensor, state: CoveringState) -> tuple[Tensor, CoveringState]:
+    def step(self, last_tokens: Tensor, state: CoverageState) -> tuple[Tensor, CoverageState]:
         """See `interface.Stepwise.step`."""
         logits, inner = self.model.step(last_tokens, state.inner)
-        return logits, CoveringState(inner, state.coverage + inner.attention)
-
-    def penalty(self, strength: float) -> Callable[[CoveringState], Tensor]:
-        """Return the coverage penalty as a function of the state, for `bonus` of `search`."""
-        return lambda state: coverage_penalty(state.coverage, strength)
+        return logits, CoverageState(inner, state.coverage + inner.attention)

@@ -22,8 +22,8 @@ class EnsembleState:
 
     @property
     def attention(self) -> Tensor | None:
-        weights = [state.attention for state in self.states]
-        return None if any(each is None for each in weights) else torch.stack(weights).mean(0)
+        attentions = [state.attention for state in self.states]
+        return None if any(attention is None for attention in attentions) else torch.stack(attentions).mean(0)
 
     def select(self, rows: Tensor) -> EnsembleState:
         """See `interface.State.select`."""
@@ -33,14 +33,14 @@ class EnsembleState:
 class Ensemble:
     """Ensemble of models with the same vocabulary.
 
-    mean: "probability", p = mean of p_m; or "log_probability", p proportional to exp(mean of log p_m), with which a
-    single model can rule a word out.
+    mean: of the models' predictions p_m. "probability": p = mean of p_m. "log_probability": p is proportional to
+    exp(mean of log p_m), so that a single model with p_m = 0 rules a token out.
     """
 
     def __init__(self, models: Sequence[Stepwise], mean: str = "probability") -> None:
         """Raises ValueError if `models` is empty or `mean` is unknown."""
         if mean not in ("probability", "log_probability") or not models:
-            raise ValueError(f"cannot take the {mean} mean of {len(models)} models")
+            raise ValueError(f"cannot compute the {mean} mean of {len(models)} models")
         self.models, self.mean = tuple(models), mean
         self.max_positions = min(model.max_positions for model in models)
 
@@ -52,9 +52,10 @@ class Ensemble:
 
     def step(self, last_tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
         """See `interface.Stepwise.step`."""
-        steps = [model.step(last_tokens, each) for model, each in zip(self.models, state.states, strict=True)]
-        each = torch.stack([_log_probabilities(logits) for logits, _ in steps])
-        mean = each.mean(0) if self.mean == "log_probability" else each.logsumexp(0) - math.log(len(steps))
+        steps = [model.step(last_tokens, of_model) for model, of_model in zip(self.models, state.states, strict=True)]
+        log_probabilities = torch.stack([_log_probabilities(logits) for logits, _ in steps])
+        mean = (log_probabilities.mean(0) if self.mean == "log_probability"
+                else log_probabilities.logsumexp(0) - math.log(len(steps)))
         return mean, EnsembleState(tuple(after for _, after in steps))
 
 
@@ -62,9 +63,9 @@ class Fusion:
     """Shallow fusion (Gulcehre et al. 2015, arXiv:1503.03535, section 4.1) of a translation and a language model:
     log p(y|x) + weight * log p_lm(y).
 
-    The sum is not normalised, and search must not normalise it either (`normalised`).
+    The sum is not normalised, and search must not normalise it either (see `SearchOptions.skip_log_softmax`).
 
-    language_model: gets an empty source, `</s>` alone, for each sentence.
+    language_model: its source is empty, `</s>` alone, for each sentence.
     """
 
     def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:
@@ -81,9 +82,9 @@ class Fusion:
 
     def step(self, last_tokens: Tensor, state: FusionState) -> tuple[Tensor, FusionState]:
         """See `interface.Stepwise.step`. Returns scores, (rows, vocab_size), that must not be normalised."""
-        translating, translation = self.model.step(last_tokens, state.translation)
-        speaking, language = self.language_model.step(last_tokens, state.language)
-        scores = _log_probabilities(translating) + self.weight * _log_probabilities(speaking)
+        logits, translation = self.model.step(last_tokens, state.translation)
+        language_logits, language = self.language_model.step(last_tokens, state.language)
+        scores = _log_probabilities(logits) + self.weight * _log_probabilities(language_logits)
         return scores, FusionState(translation, language)
 
 
@@ -105,5 +106,5 @@ class FusionState:
 
 
 def _log_probabilities(logits: Tensor) -> Tensor:
-    """Return log-probabilities in fp32 or float64, because half precision has three digits only."""
+    """Return log-probabilities in fp32 or float64, because half precision has only three significant digits."""
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)

@@ -1,7 +1,7 @@
 """Logits processors of search: minimum length, target prefixes, forbidden phrases and n-gram blocking.
 
-Each function returns a `search.ScoreFunction`, which sets the logits of impossible tokens to -inf in place. Used as
-`constraints` of a search, the other tokens keep their probability.
+Each function returns an `options.LogitsProcessor`, which sets the logits of impossible tokens to -inf in place. The
+other tokens keep their probability.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from seq2seq.search.beam import Hypotheses, ScoreFunction
+from seq2seq.search.options import Hypotheses, LogitsProcessor
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
-def at_least(length: int) -> ScoreFunction:
+def min_length(length: int) -> LogitsProcessor:
     """Forbid targets of fewer than `length` tokens, `</s>` not counted."""
 
-    def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+    def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         if hypotheses.tokens.shape[2] < length:
             logits[:, END_ID] = -math.inf
         return logits
 
-    return function
+    return processor
 
 
-def beginning_with(prefixes: Sequence[Sequence[int]]) -> ScoreFunction:
+def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
     """Force each target to begin with its line's prefix, a sequence of ids that may be empty."""
 
-    def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+    def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         _, beam, length = hypotheses.tokens.shape
         for sentence, line in enumerate(hypotheses.lines):
             if length < len(prefixes[line]):
@@ -43,34 +43,34 @@ def beginning_with(prefixes: Sequence[Sequence[int]]) -> ScoreFunction:
                 rows.fill_(-math.inf)[:, prefixes[line][length]] = kept
         return logits
 
-    return function
+    return processor
 
 
-def no_repeat_ngram(size: int) -> ScoreFunction:
+def no_repeat_ngram(size: int) -> LogitsProcessor:
     """Forbid repeated n-grams of `size` tokens (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
 
-    def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+    def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         tokens = hypotheses.tokens.flatten(0, 1)                                # (rows, length)
         if tokens.shape[1] >= size:
-            ngrams = tokens.unfold(1, size, 1)                                  # (rows, places, size)
+            ngrams = tokens.unfold(1, size, 1)                                  # (rows, starts, size)
             latest = tokens[:, tokens.shape[1] - size + 1 :]
-            rows, places = (ngrams[:, :, :-1] == latest[:, None]).all(2).nonzero(as_tuple=True)
-            logits[rows, ngrams[rows, places, -1]] = -math.inf
+            rows, starts = (ngrams[:, :, :-1] == latest[:, None]).all(2).nonzero(as_tuple=True)
+            logits[rows, ngrams[rows, starts, -1]] = -math.inf
         return logits
 
-    return function
+    return processor
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """Phrase of `decoding.forbid` or `decoding.require`, with the rule by which a text contains it.
+    """Phrase of `decoding.forbid` or `decoding.require`, with the rules that decide if a text contains it.
 
     text: the phrase, without white space around it.
-    whole_words: a phrase that begins or ends with a letter or digit matches only at a word boundary: "art" is neither
-        in "party" nor in "arts", but in "art-house". Combining marks belong to the word of the letter before them. A
-        phrase that begins or ends with another character, such as "." or "%", matches anywhere. False: any substring
-        matches, as in languages written without spaces.
-    ignore_case: characters are compared one by one without their case: "\u1e9e" equals "\u00df", but "SS" does not.
+    whole_words: if the phrase begins or ends with a letter or digit, that end matches only at a word boundary: "art"
+        does not match in "party" and "arts", but in "art-house". Combining marks belong to the word of the letter
+        before them. An end with another character, such as "." or "%", matches anywhere. False: any substring matches,
+        as in languages written without spaces.
+    ignore_case: compare characters one by one without their case: "\u1e9e" equals "\u00df", but "SS" does not.
     """
 
     text: str
@@ -80,22 +80,22 @@ class Phrase:
     def is_in(self, text: str) -> bool:
         """Return True if the text contains the phrase."""
         text = self._comparable(text)
-        place = text.find(self._key)
-        while place >= 0:
-            if self.may_begin_behind(text[:place]) and self._may_end_before(text[place + len(self._key) :]):
+        start = text.find(self._key)
+        while start >= 0:
+            if self.may_begin_after(text[:start]) and self._may_end_before(text[start + len(self._key) :]):
                 return True
-            place = text.find(self._key, place + 1)
+            start = text.find(self._key, start + 1)
         return False
 
-    def begun_by(self, text: str) -> str:
-        """Return the longest proper prefix of the phrase that the text ends in; in lower case with `ignore_case`."""
+    def matched_prefix(self, text: str) -> str:
+        """Return the longest proper prefix of the phrase that the text ends with; case-folded with `ignore_case`."""
         text = self._comparable(text)
         for length in range(min(len(self._key) - 1, len(text)), 0, -1):
-            if text.endswith(self._key[:length]) and self.may_begin_behind(text[: len(text) - length]):
+            if text.endswith(self._key[:length]) and self.may_begin_after(text[: len(text) - length]):
                 return self._key[:length]
         return ""
 
-    def may_begin_behind(self, text: str) -> bool:
+    def may_begin_after(self, text: str) -> bool:
         """Return True if the phrase may match directly after this text."""
         return not (self.whole_words and self._key[:1].isalnum() and _ends_in_word(text))
 
@@ -110,20 +110,21 @@ class Phrase:
         return _without_case(text) if self.ignore_case else text
 
 
-def text_of(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
-    """Return the text of tokens; bytes that are not UTF-8, such as an incomplete character, become lone surrogates.
+def decode_pieces(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
+    """Return the text of tokens; bytes that are not UTF-8, such as incomplete characters, become lone surrogates.
 
     pieces: text of each id in UTF-8.
     """
     return b"".join([pieces[token] for token in tokens]).decode(errors="surrogateescape")
 
 
-def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True,
-            ignore_case: bool = False) -> ScoreFunction:
-    """Forbid targets whose text contains one of the phrases, however it is segmented.
+def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True,
+            ignore_case: bool = False) -> LogitsProcessor:
+    """Forbid targets whose text contains one of the phrases, in any segmentation.
 
-    A token that completes the phrase is banned at once, because later tokens are unknown: with "art" forbidden, "arts"
-    cannot be produced as "art" + "s", only in another segmentation.
+    A token that completes a phrase is banned even if the next token could continue its last word, because the next
+    token is not known yet: with "art" forbidden, "arts" cannot be produced as "art" + "s", only in another
+    segmentation.
 
     Args:
         pieces: text of each id in UTF-8, with a space before a piece that begins a word.
@@ -132,61 +133,61 @@ def without(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool =
         ValueError: a phrase is empty.
     """
     if not all(phrases):
-        raise ValueError("an empty phrase is in every text")
-    forbidden = [_Forbidden(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
-    # Number of last tokens to look at: a token has at least one byte, and a character at most four. They hold the
-    # phrase, the character before it and an incomplete one behind it.
-    reach = 4 * max(map(len, phrases), default=0) + 8
+        raise ValueError("a phrase is empty; every text would contain it")
+    forbidden = [_ForbiddenPhrase(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
+    # Only the last tokens matter: those of the phrase, of the character before it and of an incomplete character after
+    # it. A character has at most four bytes, and a token at least one.
+    context = 4 * max(map(len, phrases), default=0) + 8
 
-    def function(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
-        for row, tokens in enumerate(hypotheses.tokens.flatten(0, 1)[:, -reach:].tolist()):
+    def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+        for row, tokens in enumerate(hypotheses.tokens.flatten(0, 1)[:, -context:].tolist()):
             text = b"".join(pieces[token] for token in tokens)
-            for each in forbidden:
-                if len(ids := each.after(text)):
+            for phrase in forbidden:
+                if len(ids := phrase.banned_after(text)):
                     logits[row, ids.to(logits.device)] = -math.inf
         return logits
 
-    return function
+    return processor
 
 
-class _Forbidden:
-    """Tokens that would complete a phrase, depending on the prefix of it that a text ends in."""
+class _ForbiddenPhrase:
+    """Phrase with the tokens that would complete it, which depend on the prefix of the phrase that a text ends with."""
 
     def __init__(self, phrase: Phrase, pieces: Sequence[bytes]) -> None:
         self.phrase, self.pieces = phrase, pieces
-        self.completing = lru_cache(maxsize=None)(self._completing)
+        self.completing_ids = lru_cache(maxsize=None)(self._completing_ids)
 
-    def after(self, text: bytes) -> Tensor:
+    def banned_after(self, text: bytes) -> Tensor:
         """Return the ids that must not follow the text, (ids,)."""
         decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
-        beginning = self.phrase.begun_by(characters)
-        if not beginning and not self.phrase.may_begin_behind(characters):
-            beginning = "x"                                                     # within a word
-        return self.completing(beginning.encode(errors="surrogateescape") + incomplete)
+        prefix = self.phrase.matched_prefix(characters)
+        if not prefix and not self.phrase.may_begin_after(characters):
+            prefix = "x"                                                        # any letter: the text ends in a word
+        return self.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
 
-    def _completing(self, beginning: bytes) -> Tensor:
+    def _completing_ids(self, prefix: bytes) -> Tensor:
         return torch.tensor([index for index, piece in enumerate(self.pieces)
-                             if self.phrase.is_in((beginning + piece).decode(errors="surrogateescape"))],
+                             if self.phrase.is_in((prefix + piece).decode(errors="surrogateescape"))],
                             dtype=torch.int64)
 
 
 def _ends_in_word(text: str) -> bool:
-    """Return True if the text ends with a letter or digit, followed by combining marks or not."""
+    """Return True if the text ends with a letter or digit; combining marks after it are ignored."""
     for character in reversed(text):
-        if not _joins(character):
+        if not _belongs_to_letter(character):
             return character.isalnum()
     return False
 
 
 def begins_in_word(text: str) -> bool:
-    """Return True if the text, after a word, continues it: it begins with a letter, a digit or a combining mark."""
-    return text[:1].isalnum() or _joins(text[:1])
+    """Return True if the text would continue a word before it: it begins with a letter, a digit or a combining mark."""
+    return text[:1].isalnum() or _belongs_to_letter(text[:1])
 
 
-def _joins(character: str) -> bool:
-    """Return True if the character belongs to the word of the letter before it: combining marks, such as the vowel
-    signs of Hindi, and the joiners within Persian words."""
+def _belongs_to_letter(character: str) -> bool:
+    """Return True if the character belongs to the letter before it: combining marks, such as the vowel signs of Hindi,
+    and the zero-width joiners in Persian words."""
     return not character.isascii() and (character in "\u200c\u200d" or unicodedata.category(character)[0] == "M")
 
 

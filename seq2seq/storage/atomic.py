@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, so that a crash or a power cut leaves the old contents or the new ones."""
+"""Atomic replacement of files: after a crash or a power cut, a file has either its old contents or the new ones."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 
 
 def replace_file(path: Path, contents: bytes) -> None:
-    """Write a file anew. Until the contents are on the disk they lie beside it in <name>.writing.
+    """Replace the contents of a file, or create it. The new contents are written to <name>.writing, synced to disk and
+    renamed.
 
     Raises:
-        OSError: it cannot be written; the old file, if there was one, is untouched.
+        OSError: writing failed; the old file, if there was one, is unchanged.
     """
-    aside = path.with_name(f"{path.name}.writing")
-    aside.write_bytes(contents)
-    sync(aside)
-    os.replace(aside, path)
+    temporary = path.with_name(f"{path.name}.writing")
+    temporary.write_bytes(contents)
+    sync(temporary)
+    os.replace(temporary, path)
 
 
 def sync(path: Path) -> None:

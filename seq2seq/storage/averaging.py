@@ -21,30 +21,30 @@ from seq2seq.storage.checkpoints import (
     save_bundle,
     step_of,
 )
-from seq2seq.storage.checksums import unsealed_text
+from seq2seq.storage.checksums import strip_checksum
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
-# Prefix of the moving average of the weights in a checkpoint's state; that average is the model that is validated.
 MOVING_AVERAGE = "average."
+"""Prefix of the names of the weights' moving averages in a checkpoint's state."""
 
 
 def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = None) -> list[int]:
-    """Write a bundle with the mean of a run's checkpoints (or of the moving averages in them).
+    """Write a bundle with the mean of a run's checkpoints; of their moving averages if they have them.
 
     Args:
-        paths: a run, or checkpoints of one run.
+        paths: a run directory, or checkpoints of one run.
         last: number of the run's newest checkpoints to average; None: all.
     Returns:
         The steps that were averaged.
     Raises:
-        CheckpointError: there are no checkpoints, or they are of different runs.
-        UserError: `last` is given, and checkpoints were named one by one.
+        CheckpointError: there are no checkpoints, or they belong to different runs.
+        UserError: `last` is given, and `paths` contains single checkpoints.
     """
     checkpoints = sorted({path.resolve() for path in _checkpoints(paths, last)}, key=step_of)
     runs = sorted({path.parent.parent for path in checkpoints})
     if len(runs) > 1:
-        raise CheckpointError(f"These checkpoints are of {len(runs)} runs: {', '.join(map(str, runs))}. The mean of "
-                              "models that were trained apart translates nothing; name checkpoints of one run.")
+        raise CheckpointError(f"These checkpoints belong to {len(runs)} runs: {', '.join(map(str, runs))}. Models that "
+                              "were trained separately cannot be averaged; name checkpoints of one run.")
     weights = average_weights(validated_weights(path) for path in checkpoints)
     steps = [step_of(path) for path in checkpoints]
     recipe, metadata = _description(runs[0])
@@ -57,11 +57,11 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     """Return the mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
 
     Args:
-        models: weights by name; read one after another, so that a generator keeps only one in memory.
+        models: weights by name. They are read one after another, so that a generator needs memory for only one model.
     Returns:
-        Means computed in float64, in each tensor's dtype. Integers must be the same in all models.
+        Means by name, computed in float64 and converted to each tensor's dtype. Integer tensors are copied.
     Raises:
-        CheckpointError: there are none, or names or shapes differ.
+        CheckpointError: there are no models, or names, shapes or integer tensors differ.
     """
     total: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
@@ -84,7 +84,8 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
                 )
             if not tensor.is_floating_point() and not torch.equal(tensor, first[name]):
                 raise CheckpointError(
-                    f"Models 1 and {count} cannot be averaged: {name} holds whole numbers, and they differ."
+                    f"Models 1 and {count} cannot be averaged: the integers in {name} differ. Average models of one "
+                    "run."
                 )
             total[name] += tensor
     if not count:
@@ -96,23 +97,24 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
 
 
 def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
+    """Yield the checkpoints in `paths`: those named there, and the `last` ones (None: all) of each run named there."""
     for path in paths:
         path = path.resolve()
         if re.fullmatch(r"step-\d+", path.name):
             if last is not None:
-                raise UserError(f"{path} is a checkpoint; --last chooses among those of a run. Name the run, or leave "
-                                "--last out.")
+                raise UserError(f"{path} is a checkpoint; --last selects the newest checkpoints of a run. Name the "
+                                "run, or leave out --last.")
             yield path
             continue
-        found = list_checkpoints(path)
-        if not found:
-            raise CheckpointError(f"{path} is no run with checkpoints, and no checkpoint. Name a run such as "
+        checkpoints = list_checkpoints(path)
+        if not checkpoints:
+            raise CheckpointError(f"{path} is neither a run with checkpoints nor a checkpoint. Name a run such as "
                                   "runs/NAME, or checkpoints such as runs/NAME/checkpoints/step-00001000.")
-        yield from found[-last:] if last else found
+        yield from checkpoints[-last:] if last else checkpoints
 
 
 def validated_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint that the run validated: the moving average if there is one."""
+    """Return the weights of a checkpoint that its training validates: the moving averages if there are any."""
     checkpoint = load_checkpoint(path)
     averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
                 if name.startswith(MOVING_AVERAGE)}
@@ -120,20 +122,23 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
-    """The recipe and what is known of the corpora. The best bundle's recipe has its paths as they were written."""
+    """Return the recipe and the metadata for a bundle of the run's checkpoints.
+
+    They are copied from the best bundle if there is one: the paths in its recipe are as the user wrote them.
+    """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)
-        kept: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "parameters")
-                                if key in best.metadata}
-        return best.recipe_text, kept
+        metadata: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "parameters")
+                                    if key in best.metadata}
+        return best.recipe_text, metadata
     try:
-        text = unsealed_text(regular_bytes(run / RECIPE))
+        text = strip_checksum(regular_bytes(run / RECIPE))
         if text is None:
-            raise CheckpointError(f"{run / RECIPE} is damaged: it is not what was saved. Go on with the training: it "
+            raise CheckpointError(f"{run / RECIPE} is damaged: its checksum is wrong. Resume the training, which "
                                   "writes the recipe again.")
         return text.decode(), {}
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{run / RECIPE} is damaged: {error}.") from error
     except OSError as error:
-        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore it, for a bundle needs the "
+        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore it: a bundle contains the "
                               "recipe.") from error

@@ -1,7 +1,7 @@
-"""Checksums of what a run reads back, so that a flipped bit on the disk is noticed and nothing is learnt from it.
+"""Checksums of the files that a run reads again, so that no training continues from data damaged on the disk.
 
-Files of gigabytes are compared in the background: zlib's crc32 reads 3 GB/s where sha256 reads 0.9 GB/s, and a checksum
-against accidents needs to be no more than that.
+Files of gigabytes are verified in the background, with zlib's crc32: it reads 3 GB/s, sha256 only 0.9 GB/s. These
+checksums protect against accidents, not against attacks, so they need not be cryptographic.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import parse_json
 from seq2seq.storage.atomic import replace_file
 
-SEAL = "checksum"
-"""The key of a JSON object that holds the checksum of all its other keys."""
+CHECKSUM_KEY = "checksum"
+"""Key of a JSON object whose value is the checksum of all other keys and their values."""
 
-TEXT_SEAL = b"# checksum: "
-"""Begins the last line of a text that has a checksum."""
+CHECKSUM_COMMENT = b"# checksum: "
+"""Beginning of the last line of a text that ends with its checksum."""
 
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 FOREGROUND_BYTES = 1 << 27
-"""Up to this size files are compared at once: 40 ms from the page cache. Larger ones do not delay the start."""
+"""Maximum size of files that are verified before the training starts, which takes 40 ms from the page cache. Larger
+files are verified in the background."""
 
 
 def crc32_of(path: Path) -> int:
-    """zlib.crc32 of a file.
+    """Return the zlib.crc32 of a file.
 
     Raises:
         OSError: it cannot be read.
     """
-    checksum, buffer = 0, memoryview(bytearray(BLOCK))
+    checksum, buffer = 0, memoryview(bytearray(BLOCK_BYTES))
     with path.open("rb", buffering=0) as file:
         while size := file.readinto(buffer):
             checksum = zlib.crc32(buffer[:size], checksum)
@@ -45,12 +46,12 @@ def crc32_of(path: Path) -> int:
 
 
 def crc32_of_all(directory: Path) -> dict[str, int]:
-    """zlib.crc32 of each file of a directory, by name."""
+    """Return the zlib.crc32 of each file in a directory, by name; subdirectories are not included."""
     return {path.name: crc32_of(path) for path in sorted(directory.iterdir()) if path.is_file()}
 
 
-def damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | None:
-    """The first file that is missing, cannot be read or does not have its zlib.crc32; None where there is none."""
+def find_damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | None:
+    """Return the first file that is missing, unreadable or has a wrong zlib.crc32; None if all are intact."""
     for name, expected in checksums.items():
         try:
             if crc32_of(directory / name) != expected:
@@ -61,90 +62,96 @@ def damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | None:
 
 
 def digest(values: Mapping[str, Any]) -> str:
-    """sha256 of a JSON object, in whatever order its keys are."""
+    """Return the sha256 of a JSON object; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with a checksum of its contents."""
-    contents = {key: value for key, value in values.items() if key != SEAL}
-    return {**contents, SEAL: digest(contents)}
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a JSON object with the checksum of its contents added or replaced."""
+    contents = {key: value for key, value in values.items() if key != CHECKSUM_KEY}
+    return {**contents, CHECKSUM_KEY: digest(contents)}
 
 
-def seal_is_broken(values: Mapping[str, Any]) -> bool:
+def has_wrong_checksum(values: Mapping[str, Any]) -> bool:
     """Return True if a JSON object has a checksum that does not match its contents."""
-    return SEAL in values and values != sealed(values)
+    return CHECKSUM_KEY in values and values != with_checksum(values)
 
 
-# A text with a checksum of its own
+# Text that ends with its checksum
 
 
-def sealed_text(text: bytes) -> bytes:
-    """Return a text, such as YAML, followed by a comment with its sha256."""
-    return text + TEXT_SEAL + hashlib.sha256(text).hexdigest().encode() + b"\n"
+def append_checksum(text: bytes) -> bytes:
+    """Return a text, such as YAML, followed by a comment line with its sha256."""
+    return text + CHECKSUM_COMMENT + hashlib.sha256(text).hexdigest().encode() + b"\n"
 
 
-def unsealed_text(contents: bytes) -> bytes | None:
-    """Return the text without the comment of `sealed_text`, if there is one; None if the checksum does not match."""
-    text, found, checksum = contents.rpartition(TEXT_SEAL)
+def strip_checksum(contents: bytes) -> bytes | None:
+    """Return a text without the line that `append_checksum` added, if there is one; None if the checksum is wrong."""
+    text, found, checksum = contents.rpartition(CHECKSUM_COMMENT)
     if not found:
         return contents
     return text if checksum.strip() == hashlib.sha256(text).hexdigest().encode() else None
 
 
-# Text that a run's models have made
+# Synthetic text: a journal beside the file records its length and checksum
 
 
-def journal_of(text: Path) -> Path:
-    """Return the path of a text's journal, which holds its length and checksum."""
+def journal_path(text: Path) -> Path:
+    """Return the path of a text file's journal."""
     return text.with_name(f"{text.name}.json")
 
 
-def note_text(text: Path, crc32: int) -> None:
-    """Write the journal of a text.
+def write_journal(text: Path, crc32: int) -> None:
+    """Write the journal of a text file.
 
     Args:
-        crc32: zlib.crc32 of its bytes.
+        crc32: zlib.crc32 of the file's bytes.
     """
-    replace_file(journal_of(text), json.dumps({"bytes": text.stat().st_size, "crc32": crc32}).encode())
+    replace_file(journal_path(text), json.dumps({"bytes": text.stat().st_size, "crc32": crc32}).encode())
 
 
-def noted_text(text: Path) -> tuple[int, int] | None:
-    """Return length in bytes and zlib.crc32 from the journal of a text; None if there is none (text of an older
-    version)."""
+def read_journal(text: Path) -> tuple[int, int] | None:
+    """Return length in bytes and zlib.crc32 from a text file's journal.
+
+    None if there is no journal, because an older version wrote the text; (-1, -1), which matches no text, if the
+    journal is damaged.
+    """
     try:
-        noted = parse_json(regular_bytes(journal_of(text)))
-        return int(noted["bytes"]), int(noted["crc32"])
+        journal = parse_json(regular_bytes(journal_path(text)))
+        return int(journal["bytes"]), int(journal["crc32"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return -1, -1                                                           # matches no text
+        return -1, -1
 
 
 def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
-    """Verify the checksums of the paths that lie in `directory`, that of synthetic text.
+    """Verify the checksums of all `paths` in `directory`, which contains a run's synthetic text.
 
     Raises:
-        CheckpointError: a text is damaged. It is deleted, and translated again at the next start.
+        CheckpointError: a file is damaged. It is deleted, so that the next start translates it again.
     """
     directory = Path(os.path.abspath(directory))
     for path in paths:
-        if path.parent != directory or (noted := noted_text(path)) is None:
+        if path.parent != directory or (expected := read_journal(path)) is None:
             continue
-        if noted != (path.stat().st_size, crc32_of(path)):
+        if expected != (path.stat().st_size, crc32_of(path)):
             path.unlink()
-            raise CheckpointError(f"{path}, which a model has translated, is damaged: it is not what was saved. Run "
-                                  "the same command again: it is translated again.")
+            raise CheckpointError(f"{path}, a text translated by a model, is damaged: its checksum is wrong. It has "
+                                  "been deleted. Run the same command again to translate it again.")
 
 
-# In the background
+# Verification in the background
 
 
 class Check:
-    """Verification of checksums; in a background thread if the files are large."""
+    """Verification of checksums, in a background thread if the files are large."""
 
     def __init__(self, size: int, find_damage: Callable[[], Path | None]) -> None:
-        """size: bytes that `find_damage` reads. It returns a damaged file, or None."""
+        """Start the verification.
+
+        size: number of bytes that `find_damage` reads. find_damage: returns a damaged file, or None.
+        """
         self._find_damage = find_damage
         self._damage: Path | None = None
         self._error: Exception | None = None
@@ -152,18 +159,19 @@ class Check:
         if size <= FOREGROUND_BYTES:
             self._run()
         else:
-            # A daemon, so that a process that ends early does not wait for it.
+            # A daemon thread, so that the process can exit before the verification ends.
             self._thread = threading.Thread(target=self._run, name="checksums", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
         try:
             self._damage = self._find_damage()
-        except Exception as error:                                              # raised where the result is asked for
+        except Exception as error:                                              # raised again by `damage`
             self._error = error
 
     def damage(self, wait: bool) -> Path | None:
-        """Return a damaged file, or None if there is none; without `wait`, None also if the check still runs."""
+        """Return a damaged file, or None if there is none. wait: wait for the result; if not, also return None while
+        the verification is still running."""
         if self._thread is not None:
             if not wait and self._thread.is_alive():
                 return None

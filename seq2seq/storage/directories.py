@@ -1,8 +1,8 @@
-"""Atomic writing of directories, and verified reading of their files.
+"""Atomic writing of directories, and reading of their files with verification.
 
-A directory is written under a temporary name, synced to disk and renamed, so that a process killed at any moment leaves
-either the old directory or the new one. Its metadata.json holds the format version and the checksum of every other
-file.
+A directory is written under a temporary name, synced to disk and renamed. If the process is killed at any moment,
+either the old directory or the new one exists. metadata.json in the directory contains the format version and the
+checksums of all other files.
 """
 
 import ctypes
@@ -25,76 +25,75 @@ from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.storage.atomic import sync
-from seq2seq.storage.checksums import SEAL, seal_is_broken
+from seq2seq.storage.checksums import CHECKSUM_KEY, has_wrong_checksum
 
 Read = TypeVar("Read")
 
 FORMAT_VERSION = 1
-"""Incremented when older versions can no longer read what this one writes."""
+"""Version of the files' format. Incremented when older versions of seq2seq cannot read the new format."""
 
 METADATA = "metadata.json"
-RESERVED = ("format_version", "kind", "sha256", SEAL)
+RESERVED = ("format_version", "kind", "sha256", CHECKSUM_KEY)
 """Keys of metadata.json that this module sets."""
 
-
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Linux constants: paths are relative to the working directory; exchange two names."""
+"""Arguments of Linux' renameat2: paths are relative to the working directory; exchange the two names."""
 
 
-class Damaged(CheckpointError):
-    """A file is missing or differs from what was saved. An older checkpoint may still be intact."""
+class DamagedError(CheckpointError):
+    """A file is missing or damaged. If it belongs to a checkpoint, older checkpoints may still be intact."""
 
 
 # Writing
 
 
 @contextmanager
-def replacing(place: Path, needed: int | None) -> Iterator[Path]:
-    """Yield a temporary directory, which replaces `place` at the end of the block, or is deleted after an exception.
+def replace_directory(path: Path, needed: int | None) -> Iterator[Path]:
+    """Yield a temporary directory. It replaces `path` at the end of the block, or is deleted after an exception.
 
     Args:
         needed: bytes to be written, for the message if the disk is full; None: unknown.
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the directory cannot be written; the old one is unchanged.
     """
-    aside = aside_of(place)
+    temporary = temporary_path(path)
     try:
-        make_directories(place.parent)
-        delete(aside)
-        aside.mkdir()
-        yield aside
-        for path in aside.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                sync(path)
-        sync(aside)
-        _swap(aside, place)
+        make_directories(path.parent)
+        delete(temporary)
+        temporary.mkdir()
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file() and not file.is_symlink():
+                sync(file)
+        sync(temporary)
+        _swap(temporary, path)
     except BaseException as error:
         with suppress(OSError):
-            recover(place)
-        shutil.rmtree(aside, ignore_errors=True)
+            recover(path)
+        shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):
-            raise cannot_save(place, error, needed) from error
+            raise cannot_save(path, error, needed) from error
         raise
 
 
-def _swap(new: Path, place: Path) -> None:
-    """Rename `new` to `place`, and delete the old directory.
+def _swap(new: Path, path: Path) -> None:
+    """Rename the directory `new` to `path`, and delete the old directory.
 
-    If the system can exchange two names in one operation, `place` exists at every moment. Otherwise the old directory
+    If the system can exchange two names in one operation, `path` exists at every moment. Otherwise the old directory
     is renamed first, because a directory cannot be renamed onto one that is not empty.
     """
-    replaced = replaced_of(place)
-    if place.exists() and exchange(new, place):
-        sync(place.parent)
+    replaced = old_path(path)
+    if path.exists() and exchange(new, path):
+        sync(path.parent)
         old = new
     else:
-        if place.exists():
+        if path.exists():
             delete(replaced)
-            os.rename(place, replaced)
-        os.rename(new, place)
-        sync(place.parent)
+            os.rename(path, replaced)
+        os.rename(new, path)
+        sync(path.parent)
         old = replaced
-    with suppress(OSError):  # the new directory is saved; the next save tries again to delete the old one
+    with suppress(OSError):  # the new directory is in place; the next save deletes leftovers of the old one
         delete(old)
         delete(replaced)
 
@@ -103,13 +102,13 @@ def exchange(first: Path, second: Path) -> bool:
     """Exchange the names of two directories in one operation (Linux: renameat2 with RENAME_EXCHANGE).
 
     Returns:
-        False if the system or the file system does not support it; nothing has changed.
+        False if the operating system or the file system does not support it; nothing is changed then.
     Raises:
         OSError: they cannot be renamed.
     """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError, TypeError):  # another C library, or none of that name
+    except (OSError, AttributeError, TypeError):  # the C library is not glibc, or is too old
         return False
     if renameat2(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
         return True
@@ -119,29 +118,29 @@ def exchange(first: Path, second: Path) -> bool:
     raise OSError(number, os.strerror(number), str(second))
 
 
-def recover(place: Path) -> None:
-    """Restore the name of a directory after a replacement that was interrupted between its two renames."""
-    if not os.path.lexists(place) and replaced_of(place).exists():
-        os.rename(replaced_of(place), place)
+def recover(path: Path) -> None:
+    """Rename the old directory back if `replace_directory` was interrupted between its two renames."""
+    if not os.path.lexists(path) and old_path(path).exists():
+        os.rename(old_path(path), path)
 
 
-def aside_of(place: Path) -> Path:
-    """Return the hidden temporary name under which `place` is written."""
-    return place.with_name(f".{place.name}.saving")
+def temporary_path(path: Path) -> Path:
+    """Return the hidden path under which the new contents of `path` are written."""
+    return path.with_name(f".{path.name}.saving")
 
 
-def replaced_of(place: Path) -> Path:
-    """Return the hidden temporary name of the old directory during a replacement."""
-    return place.with_name(f".{place.name}.replaced")
+def old_path(path: Path) -> Path:
+    """Return the hidden path of the old directory while `path` is replaced."""
+    return path.with_name(f".{path.name}.replaced")
 
 
-def where(place: Path) -> Path:
-    """Return the present path of the directory: after an interrupted replacement, its temporary name."""
-    return replaced_of(place) if not place.exists() and replaced_of(place).exists() else place
+def current_path(path: Path) -> Path:
+    """Return where the directory is now: at `path`, or at `old_path(path)` after an interrupted replacement."""
+    return old_path(path) if not path.exists() and old_path(path).exists() else path
 
 
 def delete(path: Path) -> None:
-    """Delete a file, a link, or a directory with its contents, if it exists."""
+    """Delete a file, a link, or a directory with its contents. Do nothing if it does not exist."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
@@ -149,7 +148,7 @@ def delete(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Create a directory and its parents, and sync them to disk."""
+    """Create a directory and its missing parents, and sync their entries to disk."""
     if not path.is_dir():
         make_directories(path.parent)
         path.mkdir(exist_ok=True)
@@ -157,10 +156,10 @@ def make_directories(path: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file. Tied weights must be given once: safetensors refuses tensors that share memory.
+    """Write a safetensors file. Tied weights must be included only once: safetensors refuses tensors that share memory.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
@@ -168,55 +167,58 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         if cause := re.search(r"os error (\d+)", str(error)):
             raise OSError(int(cause[1]), os.strerror(int(cause[1])), str(path)) from error
         raise
-    # safetensors creates files that only their owner can read; this gives them the permissions of the directory.
+    # Files created by safetensors are readable by their owner only; they get the permissions of the directory here.
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write indented JSON."""
+    """Write a JSON object, formatted by `as_json`, to a file."""
     path.write_bytes(as_json(values))
 
 
 def replace_json(directory: int, name: str, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file atomically in a directory given by its descriptor.
+    """Replace a JSON file atomically. directory: file descriptor of its directory.
 
     Raises:
-        OSError: it cannot be written; the old file is untouched.
+        OSError: the file cannot be written; the old one is unchanged.
     """
-    aside = f".{name}.saving"
+    temporary = f".{name}.saving"
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=directory)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=directory)
         with os.fdopen(descriptor, "wb") as file:
             file.write(as_json(values))
             file.flush()
             os.fsync(descriptor)
-        os.replace(aside, name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         os.fsync(directory)
     except BaseException:
         with suppress(OSError):
-            os.unlink(aside, dir_fd=directory)
+            os.unlink(temporary, dir_fd=directory)
         raise
 
 
 def as_json(values: Mapping[str, Any]) -> bytes:
-    """JSON that people can read too, closed by a newline."""
+    """Format JSON with indentation, in UTF-8, with a newline at the end."""
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the reserved keys of metadata.json, after all other files are written. names: its files; None: all."""
+    """Return the reserved keys of metadata.json with their values. Call this after all other files have been written.
+
+    names: files whose checksums are included; None: all files in the directory.
+    """
     files = sorted(directory.iterdir()) if names is None else [directory / name for name in sorted(names)]
     return {"format_version": FORMAT_VERSION, "kind": kind, "sha256": {file.name: _sha256(file) for file in files}}
 
 
-def cannot_save(place: Path, error: OSError, needed: int | None) -> CheckpointError:
-    """Return the error to raise, with the path and a remedy.
+def cannot_save(path: Path, error: OSError, needed: int | None) -> CheckpointError:
+    """Return the error that `path` cannot be written, with a remedy.
 
     Args:
-        needed: bytes to be written; None: unknown.
+        needed: bytes to be written, for the message if the disk is full; None: unknown.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        existing = next(path for path in (place, *place.absolute().parents) if path.exists())
+        existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
         free = shutil.disk_usage(existing).free
         remedy = f"{free / 1e6:,.1f} MB are free: make room" if needed is None else (
             f"About {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} MB are free: "
@@ -229,36 +231,36 @@ def cannot_save(place: Path, error: OSError, needed: int | None) -> CheckpointEr
     else:
         remedy = "Check the path and the disk"
     return CheckpointError(
-        f"{place} cannot be written: {error.strerror or error}. {remedy}, and start again. "
-        "What was saved before is unharmed."
+        f"{path} cannot be written: {error.strerror or error}. {remedy}, and start again. "
+        "Everything saved before is intact."
     )
 
 
 # Reading
 
 
-def read_steadily(place: Path, read: Callable[[Path], Read]) -> Read:
-    """Return the result of `read`; repeat it if another process has replaced the directory in the meantime."""
+def read_with_retry(path: Path, read: Callable[[Path], Read]) -> Read:
+    """Return the result of `read` for the directory; retry if another process has replaced the directory meanwhile."""
     while True:
-        directory = where(place)
-        with _held(directory) as before:
+        directory = current_path(path)
+        with _keep_open(directory) as before:
             failure = None
             try:
                 result = read(directory)
             except CheckpointError as error:
                 failure = error
-            if where(place) == directory and _identity(directory) == before:
+            if current_path(path) == directory and _identity(directory) == before:
                 if failure:
                     raise failure
                 return result
 
 
 @contextmanager
-def _held(directory: Path) -> Iterator[tuple[int, int] | None]:
-    """Yield the directory's device and inode; keeps it open, so that a new directory cannot reuse the inode."""
+def _keep_open(directory: Path) -> Iterator[tuple[int, int] | None]:
+    """Yield the directory's device and inode. The directory stays open, so that a new one cannot get the same inode."""
     descriptor = None
     with suppress(OSError):
-        # Opening a named pipe would wait for a writer.
+        # O_DIRECTORY, because opening a named pipe would wait for a writer.
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _identity(directory if descriptor is None else descriptor)
@@ -276,39 +278,39 @@ def _identity(directory: Path | int) -> tuple[int, int] | None:
 
 
 def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[str, Any]:
-    """Read metadata.json of a directory of this kind; it must have checksums of the required files.
+    """Read metadata.json of a directory, and check its kind and that it has checksums of the required files.
 
     Raises:
-        CheckpointError: there is no such directory, it is of another kind, or from a newer version.
-        Damaged: metadata.json is missing or invalid.
+        CheckpointError: there is no such directory, or it is of another kind or from a newer version.
+        DamagedError: metadata.json is missing or invalid.
     """
     if not directory.is_dir():
-        raise CheckpointError(f"{directory} is no directory; a {kind} is one, with {METADATA} and the files it names.")
-    path = inside(directory, METADATA)
+        raise CheckpointError(f"{directory} is not a directory. A {kind} is a directory that contains {METADATA}.")
+    path = path_inside(directory, METADATA)
     try:
         metadata = parse_json(path.read_bytes())
     except OSError as error:
         cannot_read(path, error)
     except NotJson as error:
-        raise Damaged(f"{path} is damaged: it is no JSON ({error}).") from None
+        raise DamagedError(f"{path} is damaged: it is not JSON ({error}).") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("format_version"), int):
-        raise Damaged(f"{path} is damaged, or seq2seq did not write it: it has no format_version.")
+        raise DamagedError(f"{path} is damaged, or seq2seq did not write it: it has no format_version.")
     if metadata["format_version"] > FORMAT_VERSION:
         raise CheckpointError(
             f"{directory} was written by a newer seq2seq (format {metadata['format_version']}; this one reads up to "
             f"{FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq-mt"
         )
-    if seal_is_broken(metadata):
-        raise Damaged(f"{path} is damaged: its contents do not match its checksum.")
+    if has_wrong_checksum(metadata):
+        raise DamagedError(f"{path} is damaged: its contents do not match its checksum.")
     if metadata.get("kind") != kind:
         raise CheckpointError(f"{directory} is a {metadata.get('kind')}, not a {kind}.")
     if not isinstance(metadata.get("sha256"), dict) or any(name not in metadata["sha256"] for name in required):
-        raise Damaged(f"{path} is damaged: checksums are missing.")
+        raise DamagedError(f"{path} is damaged: checksums are missing.")
     return metadata
 
 
-def kind_of(place: Path) -> str | None:
-    """Return the kind of a directory in its metadata.json; None if that cannot be read."""
+def kind_of(path: Path) -> str | None:
+    """Return the kind of a directory according to its metadata.json; None if that file cannot be read."""
 
     def read(directory: Path) -> str | None:
         path = directory / METADATA
@@ -318,57 +320,58 @@ def kind_of(place: Path) -> str | None:
             return None
         return metadata.get("kind") if isinstance(metadata, dict) else None
 
-    return read_steadily(place, read)
+    return read_with_retry(path, read)
 
 
 def verify(directory: Path, checksums: Mapping[str, str]) -> None:
     """Verify the checksums of files.
 
     Raises:
-        Damaged: a file is missing or differs; the message names it.
-        CheckpointError: a name leads out of the directory.
+        DamagedError: a file is missing or has another checksum; the message names it.
+        CheckpointError: a name refers to a file outside the directory.
     """
     for name, expected in checksums.items():
-        path = inside(directory, name)
+        path = path_inside(directory, name)
         try:
             actual = _sha256(path)
         except OSError as error:
             cannot_read(path, error)
         if actual != expected:
-            raise Damaged(f"{path} is damaged: it is not what was saved (its sha256 is {actual[:12]}…).")
+            raise DamagedError(f"{path} is damaged: its checksum is wrong (sha256 {actual[:12]}…).")
 
 
-def inside(directory: Path, name: str) -> Path:
-    """Return the path of a file in the directory.
+def path_inside(directory: Path, name: str) -> Path:
+    """Return the path of a regular file in the directory, after checks against malicious metadata.
 
-    The name comes from metadata that may be hostile, so nothing outside the directory is read, and nothing but regular
-    files: reading a named pipe could block for ever, reading a device never end.
+    The name comes from metadata.json, which anybody may have written. Only files inside the directory are allowed, and
+    only regular ones, because reading from a named pipe or a device could block for ever.
 
     Raises:
-        CheckpointError: the name, or a symbolic link, leads out of the directory, or is not a valid name.
-        Damaged: it is not a regular file, or a link to itself.
+        CheckpointError: the name or a symbolic link leads out of the directory, or no file can have this name.
+        DamagedError: the path is not a regular file, or is a link to itself.
     """
     path = directory / name
     try:
         leads_out = Path(name).name != name or not path.resolve().is_relative_to(directory.resolve())
-    except ValueError as error:                                                 # NUL, half of a surrogate pair
-        raise CheckpointError(f"{directory} names a file {name!r}, which cannot be one: {error}.") from error
-    except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop
-        raise Damaged(f"{path} cannot be read: {error}.") from error
+    except ValueError as error:                                                 # a null character or a lone surrogate
+        raise CheckpointError(f"{directory / METADATA} names a file {name!r}, which is not a valid name: "
+                              f"{error}.") from error
+    except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop of links
+        raise DamagedError(f"{path} cannot be read: {error}.") from error
     if leads_out:
-        raise CheckpointError(f"{path} leads out of {directory}; the files of a model lie in its directory. Copy what "
-                              "is meant there.")
+        raise CheckpointError(f"{path} leads out of {directory}. All files of a model must be in its directory: copy "
+                              "the file there.")
     if os.path.lexists(path) and not os.path.isfile(path):
-        raise Damaged(f"{path} is no regular file.")
+        raise DamagedError(f"{path} is not a regular file.")
     return path
 
 
 def read_file(path: Path) -> bytes:
-    """Return the contents of a regular file, or of the one that a link leads to.
+    """Return the contents of a regular file; links are followed.
 
     Raises:
-        CheckpointError: the permission is missing.
-        Damaged: it is missing, cannot be read, or is not a regular file.
+        CheckpointError: this user has no permission to read it.
+        DamagedError: it is missing, cannot be read, or is not a regular file.
     """
     try:
         return regular_bytes(path)
@@ -377,44 +380,44 @@ def read_file(path: Path) -> bytes:
 
 
 def cannot_read(path: Path, error: OSError) -> NoReturn:
-    """Raise Damaged, or a CheckpointError if only the permission is missing."""
+    """Raise CheckpointError if this user has no permission to read the file, and DamagedError after any other error."""
     if isinstance(error, FileNotFoundError):
-        raise Damaged(f"{path} is missing.") from error
+        raise DamagedError(f"{path} is missing.") from error
     if isinstance(error, PermissionError):
-        raise CheckpointError(f"{path} cannot be read: you lack the permission.") from error
-    raise Damaged(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise CheckpointError(f"{path} cannot be read: you have no permission.") from error
+    raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file to the CPU.
 
     Raises:
-        Damaged: it is missing or not a safetensors file.
+        DamagedError: it is missing or not a safetensors file.
     """
     try:
         mapped = load_file(path)
     except OSError as error:
         cannot_read(path, error)
-    except (SafetensorError, RuntimeError) as error:  # RuntimeError: torch could not map the file
-        raise Damaged(f"{path} is damaged: {error}.") from error
-    # Copied, because reading a memory-mapped file that was truncated later kills the process.
+    except (SafetensorError, RuntimeError) as error:  # RuntimeError: torch cannot map the file into memory
+        raise DamagedError(f"{path} is damaged: {error}.") from error
+    # Copied to memory: if another process truncates the mapped file later, reading it kills this process.
     return {name: tensor.clone() for name, tensor in mapped.items()}
 
 
 def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Read shape and dtype (such as F32) of each tensor in the header of a safetensors file.
+    """Return shape and dtype (such as F32) of each tensor, by name, from the header of a safetensors file.
 
     Raises:
-        Damaged: it is missing or not a safetensors file.
+        DamagedError: it is missing or not a safetensors file.
     """
     try:
         with safe_open(path, "pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, no mapping
-            return {name: (tuple(one.get_shape()), str(one.get_dtype())) for name, one in slices.items()}
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+            return {name: (tuple(tensor.get_shape()), str(tensor.get_dtype())) for name, tensor in slices.items()}
     except OSError as error:
         cannot_read(path, error)
     except (SafetensorError, RuntimeError) as error:
-        raise Damaged(f"{path} is damaged: {error}.") from error
+        raise DamagedError(f"{path} is damaged: {error}.") from error
 
 
 def _sha256(path: Path) -> str:
@@ -423,5 +426,5 @@ def _sha256(path: Path) -> str:
 
 
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:
-    """Return the memory of the tensors in bytes, which is nearly the size of their file."""
+    """Return the size of the tensors in bytes, which is almost the size of their file."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

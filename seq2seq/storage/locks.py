@@ -1,4 +1,4 @@
-"""Lock of a run directory."""
+"""Lock of a run directory, so that two processes cannot train in it at the same time."""
 
 import contextlib
 import logging
@@ -16,6 +16,7 @@ LOCK = ".lock"
 logger = logging.getLogger(__name__)
 
 _held_locks: set[int] = set()
+"""File descriptors of the locks that this process has."""
 
 
 def _drop_locks() -> None:
@@ -24,24 +25,26 @@ def _drop_locks() -> None:
     _held_locks.clear()
 
 
-# A forked worker inherits the lock; one that outlives a killed training would keep the run locked.
+# A forked worker inherits the lock. If the training is killed and a worker survives, the run would stay locked.
 os.register_at_fork(after_in_child=_drop_locks)
 
 
 @contextmanager
 def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
-    """Lock a run for this process. The lock is released when the process ends, however it ends.
+    """Lock a run directory during the block. The system releases the lock when the process ends, even if it is killed.
 
-    Where the block raises an exception and the run was new, the lock's file and the directories made for it are
-    removed, unless the block has left more there than `provisional` files, which are removed too.
+    If the block raises an exception in a new run directory, the lock file, the `provisional` files and the directories
+    created here are removed, unless the block has written other files.
 
+    Args:
+        provisional: names of files in the run directory that may be removed after an exception.
     Raises:
-        CheckpointError: another process has it (the message names its id), or the directory cannot be written.
+        CheckpointError: another process has the lock (the message gives its id), or the directory cannot be written.
     """
     import fcntl
 
     path = Path(run) / LOCK
-    missing = [place for place in (path.parent, *path.parent.parents) if not place.exists()]
+    missing = [directory for directory in (path.parent, *path.parent.parents) if not directory.exists()]
     try:
         new = bool(missing) or not any(path.parent.iterdir())
         make_directories(path.parent)
@@ -55,35 +58,36 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         except BlockingIOError:
             raise _in_use(run, descriptor) from None
         except OSError as error:
-            # Some network file systems have no locks; training there is allowed, with a warning.
-            logger.warning("%s cannot be locked (%s): do not train in it twice at once.", run, error.strerror)
-        if not _is_still(path, descriptor):
-            raise CheckpointError(f"{run} was moved or removed by another process at this moment. Run the command "
-                                  "again.")
+            # Some network file systems do not support locks; training there is allowed, with a warning.
+            logger.warning("%s cannot be locked (%s). Do not start a second training in it.", run, error.strerror)
+        if not _is_same_file(path, descriptor):
+            raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         try:
             yield
         except BaseException:
             if new and descriptor in _held_locks:                               # not in a forked process
-                _take_back(path, missing, provisional)
+                _remove_lock_file(path, missing, provisional)
             raise
     finally:
-        # The file is not deleted: a second process may have opened it, and a third would lock a new one.
+        # The lock file is not deleted: a second process may already have opened it, and would lock the deleted file
+        # while a third process creates and locks a new one.
         if descriptor in _held_locks:
             _held_locks.remove(descriptor)
             os.close(descriptor)
 
 
-def _take_back(path: Path, directories: Iterable[Path], provisional: Collection[str]) -> None:
-    """Remove a lock's file, which is still locked, and what goes with it; nothing where there is more in the run.
+def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Collection[str]) -> None:
+    """Remove a lock file, which is still locked, the provisional files and some directories. If the run contains other
+    files, nothing is removed.
 
-    A process that has opened the file meanwhile finds that it is gone as soon as it has locked it.
+    A process that has opened the file in the meantime notices after locking it that it was removed.
 
     Args:
-        directories: that were made for it, the innermost first.
+        directories: directories that were created for the lock file, the innermost first.
     """
-    with contextlib.suppress(OSError):                                          # it does no harm if it stays
+    with contextlib.suppress(OSError):                                          # a remaining lock file does no harm
         if {entry.name for entry in path.parent.iterdir()} <= {path.name, *provisional}:
             for name in (*provisional, path.name):
                 path.with_name(name).unlink(missing_ok=True)
@@ -92,20 +96,21 @@ def _take_back(path: Path, directories: Iterable[Path], provisional: Collection[
 
 
 def require_lockable(run: Path) -> None:
-    """Raise CheckpointError if `lock_run` would, as far as this can be found out without writing."""
+    """Raise CheckpointError if `lock_run` would raise one, as far as this can be checked without writing anything."""
     import fcntl
 
-    place = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise CheckpointError(f"{run}: {place} cannot be written to. Make it writable, or choose another --run-dir.")
+    existing = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise CheckpointError(f"{run}: {existing} cannot be written to. Make it writable, or choose another "
+                              "--run-dir.")
     try:
-        descriptor = os.open(run / LOCK, os.O_RDWR)                          # as `lock_run` opens it
+        descriptor = os.open(run / LOCK, os.O_RDWR)                          # the mode that `lock_run` needs
     except FileNotFoundError:
         return
     except OSError as error:
         raise cannot_save(run / LOCK, error, needed=0) from error
     try:
-        with contextlib.suppress(OSError):                                      # of a file system without locks
+        with contextlib.suppress(OSError):                                      # file systems without locks
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -115,14 +120,14 @@ def require_lockable(run: Path) -> None:
 
 
 def _in_use(run: Path, descriptor: int) -> CheckpointError:
-    """The error that another process has the lock; descriptor: of its file, which names the process."""
+    """Return the error that another process has the lock. descriptor: of the lock file, which contains its id."""
     holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "unknown"
     return CheckpointError(f"{run} is in use by process {holder}. Wait until it ends, stop it, or choose another "
                            "--run-dir.")
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
-    """Return True if the path still refers to the open file."""
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    """Return True if `path` refers to the open file, and not to another one or to none."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

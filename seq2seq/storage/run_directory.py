@@ -1,4 +1,4 @@
-"""Run directory: admission of a recipe, and the log."""
+"""Run directory: the recipe stored in it, and the log."""
 
 from __future__ import annotations
 
@@ -18,75 +18,76 @@ from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, newest_checkpoint
-from seq2seq.storage.checksums import sealed_text, unsealed_text
+from seq2seq.storage.checksums import append_checksum, strip_checksum
 from seq2seq.storage.directories import read_file
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 
 
-def admit(recipe: Recipe, run: Path) -> Recipe:
-    """Check that `recipe` may start or resume in the directory `run`, save the resolved recipe there, and return the
-    recipe to train with, that of `may_go_on`.
+def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
+    """Check that a training with `recipe` can start or resume in the directory `run`, and store the recipe there.
 
-    Changed keys that only prolong or report are taken over, with a message.
+    Changes of keys that only affect the length of the training or its reports are allowed, and printed.
 
+    Returns:
+        The recipe to train with; see `compare_with_stored_recipe`.
     Raises:
-        RecipeError: as `may_go_on`.
+        RecipeError: the run was trained with another recipe.
     """
     run.mkdir(parents=True, exist_ok=True)
     path = run / RECIPE
-    recipe, changes = may_go_on(recipe, run)
+    recipe, changes = compare_with_stored_recipe(recipe, run)
     if changes is None and path.exists():
         if newest_checkpoint(run) is None:
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
-        console.warn(f"{path} is damaged: it is not what was saved. It is written again.")
+        console.warn(f"{path} is damaged: its checksum is wrong. It is written again.")
     elif changes is not None:
-        if not all(change.prolongs for change in changes):
-            # The run has no checkpoint yet, so the tokenizer of the old recipe is deleted and trained again.
+        if not all(change.may_change_on_resume for change in changes):
+            # Such a change is only allowed before the first checkpoint. The tokenizer is trained again.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         for change in changes:
-            console.say(f"changed since this run began: {change}")
+            console.print_message(f"changed since this run started: {change}")
         if not changes:
             return recipe
-    replace_file(path, sealed_text(recipe.resolve().to_yaml().encode()))
+    replace_file(path, append_checksum(recipe.resolve().to_yaml().encode()))
     return recipe
 
 
-def may_go_on(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | None]:
-    """Return the recipe to resume the run with, and its differences from the run's stored recipe. Writes nothing.
-
-    If the recipe says `vocab_size: auto`, a run with checkpoints keeps the size in its stored recipe, which may come
-    from a version with another default.
+def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | None]:
+    """Compare a recipe with the one that is stored in the run, without writing anything.
 
     Returns:
-        None instead of differences if the run has no recipe, or a damaged one.
+        The recipe to start or resume the run with, and its differences from the stored recipe; None instead of the
+        differences if the run has no stored recipe, or a damaged one. The recipe is `recipe`, except that a run with
+        checkpoints keeps the vocabulary size of its stored recipe instead of `vocab_size: auto`, because an older
+        version may have chosen another size.
     Raises:
-        RecipeError: the run was trained with another recipe; the message shows every difference.
+        RecipeError: the run was trained with another recipe; the message lists all differences.
     """
     path = run / RECIPE
     if not path.exists():
         return recipe, None
-    if unsealed_text(read_file(path)) is None:
+    if strip_checksum(read_file(path)) is None:
         _require_recipe_of_checkpoints(recipe, path, run)
         return recipe, None
     stored = load_recipe(path, check_files=False)
     trained = bool(list_checkpoints(run))
     if trained and recipe.tokenizer.vocab_size == "auto":
-        kept = recipe.tokenizer.model_copy(update={"vocab_size": stored.tokenizer.vocab_size})
-        recipe = recipe.model_copy(update={"tokenizer": kept})
+        tokenizer = recipe.tokenizer.model_copy(update={"vocab_size": stored.tokenizer.vocab_size})
+        recipe = recipe.model_copy(update={"tokenizer": tokenizer})
     changes = differences(stored, recipe)
-    refused = [change for change in changes if not change.prolongs]
+    refused = [change for change in changes if not change.may_change_on_resume]
     if refused and trained:
-        shown = "\n".join(f"  {change}" for change in refused)
-        raise RecipeError(f"{run} was trained with another recipe:\n{shown}\n"
-                          "Undo the change, train in another directory with --run-dir, or start anew with "
-                          "--restart, which moves the old run aside.")
+        listed = "\n".join(f"  {change}" for change in refused)
+        raise RecipeError(f"{run} was trained with another recipe:\n{listed}\n"
+                          "Undo the change, train in another directory with --run-dir, or train from the beginning "
+                          "with --restart, which renames the old run.")
     return recipe, changes
 
 
 def recipe_checksum(recipe: Recipe) -> str:
-    """Return the sha256 of a resolved recipe, which checkpoints store."""
+    """Return the sha256 of the resolved recipe. It is stored in every checkpoint."""
     return hashlib.sha256(recipe.resolve().to_yaml().encode()).hexdigest()
 
 
@@ -94,81 +95,87 @@ def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> Non
     """Raise RecipeError if the run has checkpoints that were trained with another recipe."""
     checkpoint = newest_checkpoint(run)
     if checkpoint is not None and checkpoint.info.get("recipe") != recipe_checksum(recipe):
-        raise RecipeError(f"{path} is damaged: it is not what was saved, and the recipe given here is not the one that "
-                          "this run was last trained with. Start with that one, unchanged, or restore the file from a "
-                          "copy, or start anew with --restart.")
+        raise RecipeError(f"{path} is damaged: its checksum is wrong, and this run was last trained with another "
+                          "recipe than the one given now. Use that recipe, unchanged, or restore the file from a "
+                          "backup, or train from the beginning with --restart.")
 
 
-def move_aside(recipe: Recipe, run: Path) -> Path:
-    """Rename a run to the first free name of the form <run>.1, <run>.2, …; returns the new path.
+def rename_old_run(recipe: Recipe, run: Path) -> Path:
+    """Rename a run to the first free name of <run>.1, <run>.2, …; make an empty directory in its place.
 
+    Returns:
+        The new path of the run.
     Raises:
-        RecipeError: the recipe's text lies inside the run and would go with it, or the run is the working directory.
+        RecipeError: a corpus of the recipe is inside the run and would be moved with it, or the run is the current
+            working directory.
     """
     run = run.absolute().resolve()
     if run == Path.cwd():
-        raise RecipeError("the run's directory is the one you are in, which cannot be moved aside; go elsewhere.")
+        raise RecipeError("the run is the current working directory, which cannot be renamed. Change to another "
+                          "directory.")
     inside = [path for corpus in recipe.data.corpora() for path in corpus.resolve(recipe.data_directory).paths
               if path.resolve().is_relative_to(run)]
     if inside:
-        raise RecipeError(f"--restart would move {inside[0]} away with the run. Move the text out of {run}, or "
+        raise RecipeError(f"--restart would rename the run, and {inside[0]} is in it. Move the text out of {run}, or "
                           "train in another directory with --run-dir.")
     number = 1
-    while (place := run.with_name(f"{run.name}.{number}")).exists():
+    while (renamed := run.with_name(f"{run.name}.{number}")).exists():
         number += 1
-    run.rename(place)
-    run.mkdir()                                                                 # a link may lead here
-    return place
+    run.rename(renamed)
+    run.mkdir()                                                                 # a symbolic link may point to it
+    return renamed
 
 
 class Log:
-    """metrics.jsonl, one JSON object a line, and the same numbers for TensorBoard.
+    """Log of a training: metrics.jsonl, one JSON object per line, and the same values for TensorBoard.
 
-    A resumed run drops the records after its checkpoint, so that no step is logged twice. records: number of records.
-    crc32: zlib.crc32 of their bytes.
+    A resumed run removes the records after its checkpoint, so that no step is logged twice.
+
+    records: number of records in metrics.jsonl. crc32: zlib.crc32 of their bytes.
     """
 
     def __init__(self, run: Path, step: int, records: int | None, crc32: int | None = None) -> None:
-        """Open the log for appending, and drop the records after `step` or beyond the first `records`.
+        """Open the log for appending, after removing the records after `step` and all but the first `records`.
 
-        records: number of records to keep; None: all up to `step`. crc32: of the kept records' bytes; None: unknown.
+        records: number of records to keep; None: all up to `step`. crc32: expected crc32 of these records; None: not
+        checked.
         """
         self.path = run / LOG_FILE
         self.crc32 = 0
         kept = self._keep(step, records, crc32)
         self.records = len(kept)
         self._file = open(self.path, "a", encoding="utf-8")                     # noqa: SIM115, closed by `close`
-        # TensorBoard orders files by time, and the file of a killed process may be truncated. So one new file is
-        # written from the whole log, with each step exactly once.
+        # TensorBoard reads all event files in a directory, and a killed process may have truncated one. So all old
+        # files are replaced by one new file with the whole log, which contains each step exactly once.
         for old in (run / TENSORBOARD).glob("events.out.tfevents.*"):
             old.unlink()
-        # TensorBoard's writer takes a second to import; only training needs it.
+        # Imported here because it takes a second, and only training needs it.
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._began = time.time() - max((record.get("seconds", 0.0) for record in kept), default=0.0)
         self._seconds = 0.0
-        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=0)       # viewers drop what they have read
+        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=0)       # purge_step: viewers discard old points
         for record in kept:
-            self._show(**record)
+            self._add_to_tensorboard(**record)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """kind: what is logged, such as training or validation."""
+        """Write a record. kind: training, validation or average."""
         line = json.dumps({"kind": kind, "step": step, **values}) + "\n"
         self._file.write(line)
         self._file.flush()
         self.crc32 = zlib.crc32(line.encode(), self.crc32)
         self.records += 1
-        self._show(kind, step, **values)
+        self._add_to_tensorboard(kind, step, **values)
 
-    def _show(self, kind: str, step: int, **values: Any) -> None:
-        """Write to TensorBoard, with the seconds of training as the time."""
+    def _add_to_tensorboard(self, kind: str, step: int, **values: Any) -> None:
+        """Write values to TensorBoard. Their wall time is the seconds of training since the start of the run."""
         self._seconds = values.get("seconds", self._seconds)
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 self._board.add_scalar(f"{kind}/{name}", value, step, walltime=self._began + self._seconds)
 
     def flush(self) -> None:
-        """Sync the log to disk. Called before a checkpoint is saved, which must not be newer than its log."""
+        """Sync the log to disk. Called before a checkpoint is saved, because the log must contain all its steps."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._board.flush()
@@ -179,29 +186,29 @@ class Log:
         self._board.close()
 
     def _keep(self, step: int, records: int | None, crc32: int | None) -> list[dict[str, Any]]:
-        """Truncate the file after the first `records` up to `step`, and return these records."""
+        """Keep only the first `records` records up to `step` in metrics.jsonl, and return these records."""
         kept = log_records(self.path, step)[:records] if self.path.exists() else []
         contents = b"".join(line for line, _ in kept)
         self.crc32 = zlib.crc32(contents)
         if crc32 not in (None, self.crc32):
-            console.warn(f"{self.path} is damaged: its records up to step {step:,} are not what was logged. The "
-                         "training goes on, it reads nothing from them; the curves may lack a point or have a wrong "
-                         "one.")
+            console.warn(f"{self.path} is damaged: the checksum of its records up to step {step:,} is wrong. The "
+                         "training continues, because it does not use them. The learning curves may lack points or "
+                         "show wrong ones.")
         replace_file(self.path, contents)
         return [record for _, record in kept]
 
 
 def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
-    """Return the records of a log up to step `last`, each with its line."""
-    found = []
+    """Return the records of a log up to step `last`; each is a tuple of its line and the parsed record."""
+    records = []
     for line in read_file(path).split(b"\n")[:-1]:
         try:
             record = parse_json(line)
             if record["step"] <= last:
-                found.append((line + b"\n", record))
+                records.append((line + b"\n", record))
         except (ValueError, KeyError, TypeError):
-            continue                                                            # truncated when a process was killed
-    return found
+            continue                                                            # truncated line of a killed process
+    return records
 
 
 class NoLog(Log):

@@ -1,4 +1,4 @@
-"""Tokenizer directory of a run: its checksums, and replacement of a damaged one."""
+"""Tokenizer directory of a run: writing, verification, and replacement if it is damaged."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from seq2seq import console
 from seq2seq.errors import CheckpointError
 from seq2seq.storage.checkpoints import BEST, list_checkpoints, load_bundle, newest_checkpoint
-from seq2seq.storage.checksums import sealed
+from seq2seq.storage.checksums import with_checksum
 from seq2seq.storage.directories import (
     METADATA,
-    Damaged,
+    DamagedError,
     cannot_save,
+    current_path,
     header,
     kind_of,
     read_metadata,
+    replace_directory,
     replace_json,
-    replacing,
     verify,
-    where,
     write_json,
 )
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -31,7 +31,7 @@ KIND = "tokenizer"
 
 
 def checksums_of(tokenizers: Tokenizers) -> dict[str, str]:
-    """Return the sha256 of each file of the tokenizers, by name, as stored in checkpoints."""
+    """Return the sha256 of each file of the tokenizers, by name. Checkpoints contain these checksums."""
     return _checksums(tokenizers.files())
 
 
@@ -43,12 +43,12 @@ def save_tokenizers(files: Mapping[str, bytes], directory: Path) -> None:
     """Write or replace a run's tokenizer directory atomically.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the directory cannot be written.
     """
-    with replacing(directory, sum(map(len, files.values()))) as aside:
+    with replace_directory(directory, sum(map(len, files.values()))) as new:
         for name, contents in files.items():
-            (aside / name).write_bytes(contents)
-        write_json(aside / METADATA, sealed(header(KIND, aside)))
+            (new / name).write_bytes(contents)
+        write_json(new / METADATA, with_checksum(header(KIND, new)))
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:
@@ -56,86 +56,97 @@ def load_tokenizers(directory: Path) -> Tokenizers:
 
     Raises:
         CheckpointError: a file is damaged.
-        TokenizerError: there are none.
+        TokenizerError: the directory contains no tokenizer.
     """
-    place = where(directory)
-    if kind := kind_of(place):
-        names = Tokenizers.file_names(place)
-        checksums = read_metadata(place, kind, required=names)["sha256"]
-        verify(place, {name: checksum for name, checksum in checksums.items()
-                       if kind == KIND or name in names})
-    elif (place / METADATA).exists():
-        raise Damaged(f"{place / METADATA} is damaged: it is no JSON, or does not say of what.")
-    return Tokenizers.load(place)
+    path = current_path(directory)
+    if kind := kind_of(path):
+        names = Tokenizers.file_names(path)
+        checksums = read_metadata(path, kind, required=names)["sha256"]
+        verify(path, {name: checksum for name, checksum in checksums.items()
+                      if kind == KIND or name in names})
+    elif (path / METADATA).exists():
+        raise DamagedError(f"{path / METADATA} is damaged: it is not JSON, or the key kind is missing.")
+    return Tokenizers.load(path)
 
 
 def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokenizers:
-    """The tokenizers in a run's directory; `make` makes those that are missing or damaged.
+    """Load the tokenizers from a run's directory. If they are missing or damaged, write them there first.
 
-    A run with checkpoints goes on with none but the tokenizer that it was trained with: that of its best model, or one
-    that `make` makes, where they have the checksums that were recorded. A run of before, which has no checksums, gets
-    them.
+    In a run with checkpoints, they are copied from the run's best model if possible. They must be the tokenizers that
+    the run was trained with, so their checksums are compared. If an older version wrote the directory without
+    checksums, these are added.
 
+    Args:
+        directory: tokenizer directory in the run directory.
+        make: function that trains the tokenizers.
     Raises:
-        CheckpointError: it is damaged and cannot be made again.
+        CheckpointError: the tokenizers are damaged, and `make` does not return the same ones.
     """
-    if not where(directory).exists():
+    if not current_path(directory).exists():
         damage = f"{directory} is missing." if list_checkpoints(directory.parent) else ""
     else:
         try:
-            found = load_tokenizers(directory)
-        except Damaged as error:
+            tokenizers = load_tokenizers(directory)
+        except DamagedError as error:
             damage = str(error)
         else:
-            if not (where(directory) / METADATA).exists():
-                _record(where(directory))
-            return found
-    files = _again(directory, damage, make) if damage else make().files()
+            if not (current_path(directory) / METADATA).exists():
+                _write_checksums(current_path(directory))
+            return tokenizers
+    files = _recreate(directory, damage, make) if damage else make().files()
     save_tokenizers(files, directory)
     return Tokenizers.from_files(files, str(directory))
 
 
-def _record(directory: Path) -> None:
-    """Write the checksums of a directory that has none."""
+def _write_checksums(directory: Path) -> None:
+    """Write metadata.json with the checksums of the tokenizer files in a directory that has none."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
         try:
-            replace_json(descriptor, METADATA, sealed(header(KIND, directory, Tokenizers.file_names(directory))))
+            replace_json(descriptor, METADATA, with_checksum(header(KIND, directory, Tokenizers.file_names(directory))))
         finally:
             os.close(descriptor)
     except OSError as error:
         raise cannot_save(directory / METADATA, error, needed=0) from error
 
 
-def _again(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> dict[str, bytes]:
-    """The files of a damaged tokenizer: of the run's best model, or made again."""
+def _recreate(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> dict[str, bytes]:
+    """Return the files of missing or damaged tokenizers: those of the run's best model, or else trained again.
+
+    damage: error message.
+    """
     run = directory.parent
     trained = bool(list_checkpoints(run))
-    expected = _recorded(directory, run) if trained else None
-    console.warn(f"{damage} It is made again.")
-    best = _of_best(run)
+    expected = _expected_checksums(directory, run) if trained else None
+    console.warn(f"{damage} The tokenizer is restored.")
+    best = _files_of_best(run)
     if trained and best is not None and expected in (None, _checksums(best)):
         return best
     made = make().files()
     if expected in (None, _checksums(made)):
         return made
-    raise CheckpointError(f"{damage} The same text and seed do not give the tokenizer that this run was trained with. "
-                          f"Restore {directory} from a copy, or start anew with --restart.")
+    raise CheckpointError(f"{damage} Training it again on the same text with the same seed does not yield the "
+                          f"tokenizer that this run was trained with. Restore {directory} from a backup, or "
+                          "train from the beginning with --restart.")
 
 
-def _recorded(directory: Path, run: Path) -> dict[str, str] | None:
-    """sha256 of the files that the run was trained with, as a checkpoint or the directory says; None: neither does."""
+def _expected_checksums(directory: Path, run: Path) -> dict[str, str] | None:
+    """Return the sha256 of each tokenizer file that the run was trained with; None if it is unknown.
+
+    The checksums are read from the newest checkpoint, or else from metadata.json in the tokenizer directory.
+    """
     checkpoint = newest_checkpoint(run)
-    found: Any = checkpoint.info.get("tokenizer") if checkpoint else None
-    if found is not None:
-        return dict(found)
+    checksums: Any = checkpoint.info.get("tokenizer") if checkpoint else None
+    if checksums is not None:
+        return dict(checksums)
     try:
-        return dict(sorted(read_metadata(where(directory), KIND, required=())["sha256"].items()))
+        return dict(sorted(read_metadata(current_path(directory), KIND, required=())["sha256"].items()))
     except CheckpointError:
         return None
 
 
-def _of_best(run: Path) -> dict[str, bytes] | None:
+def _files_of_best(run: Path) -> dict[str, bytes] | None:
+    """Return the tokenizer files of the run's best model; None if there are none, or the bundle cannot be read."""
     try:
         return load_bundle(run / BEST).tokenizer_files or None
     except CheckpointError:

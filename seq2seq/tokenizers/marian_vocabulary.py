@@ -1,7 +1,7 @@
 """Marian vocabularies: sentencepiece models with a separate mapping from pieces to ids, for imported models.
 
-Marian segments text with one sentencepiece model per language, and looks the pieces up in a vocabulary of its own. That
-vocabulary has pieces of both models, and language tokens such as `>>fra<<`, which are pieces of neither.
+Marian segments text with one sentencepiece model per language, and maps the pieces to ids with a separate vocabulary.
+That vocabulary contains the pieces of both models, and language tokens such as `>>fra<<`, which neither model contains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from seq2seq.errors import TokenizerError
 from seq2seq.json_reader import parse_json
-from seq2seq.tokenizers.subword_sampling import SPACE, SubwordSampler
+from seq2seq.tokenizers.subword_sampling import WORD_BOUNDARY, SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
@@ -24,41 +24,45 @@ from seq2seq.tokenizers.vocabulary import (
     START_ID,
     UNKNOWN_ID,
     Vocabulary,
-    encoded_by,
-    processor_of,
-    refuse_surrogates,
+    encode_lines,
+    load_processor,
+    reject_surrogates,
 )
 
 VOCABULARY_FILE = "vocabulary.json"
-LANGUAGE = re.compile(r">>.*?<<")
+LANGUAGE_TOKEN = re.compile(r">>.*?<<")
 
 
 class MarianVocabulary(Vocabulary):
-    """Sentencepiece model with an id for each piece.
+    """Sentencepiece model with a separate mapping from its pieces to ids.
 
-    A text may begin with a language token, which is one piece if the vocabulary has it.
+    A text may begin with a language token, which is encoded as one piece if the vocabulary contains it.
 
-    sentencepiece: bytes of the model. ids: piece -> id, from 0 without gaps, symbols first. language: token that every
-    text begins with, or None.
+    sentencepiece: bytes of the sentencepiece model. ids: piece -> id, from 0 without gaps, symbols first. language:
+    language token that is added to every text without one, or None.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
                  where: str = "the tokenizer") -> None:
-        """model: of sentencepiece; `where` names it in error messages. Raises TokenizerError if it is damaged."""
-        self._processor = processor_of(model, where)
+        """Load the sentencepiece model from its bytes. where: name of the model in error messages.
+
+        Raises:
+            TokenizerError: the model is damaged, the ids have gaps, or `language` is not among the pieces.
+        """
+        self._processor = load_processor(model, where)
         self._names = sorted(ids, key=lambda piece: ids[piece])
         if [ids[name] for name in self._names] != list(range(len(ids))) or len(ids) <= END_ID:
-            raise TokenizerError(f"{where}: the ids of its pieces are not the numbers from 0 to {len(ids) - 1:,}. "
+            raise TokenizerError(f"{where}: the ids of the pieces are not the numbers from 0 to {len(ids) - 1:,}. "
                                  "Import the model again.")
         if language is not None and language not in ids:
-            raise TokenizerError(f"{where}: there is no piece {language} that texts could begin with. "
+            raise TokenizerError(f"{where}: the vocabulary does not contain the language token {language}. "
                                  "Import the model again.")
         self.sentencepiece, self.language = model, language
         self.ids = {name: index for index, name in enumerate(self._names)}
         self.model = json.dumps([self._names, language]).encode() + model
         self._unknown = self._processor.unk_id()
-        own = (self._processor.id_to_piece(index) for index in range(self._processor.vocab_size()))
-        self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in own], np.int64)
+        pieces = (self._processor.id_to_piece(index) for index in range(self._processor.vocab_size()))
+        self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in pieces], np.int64)     # by sentencepiece's id
 
     @property
     def vocab_size(self) -> int:
@@ -66,14 +70,14 @@ class MarianVocabulary(Vocabulary):
 
     @property
     def languages(self) -> list[str]:
-        """Language tokens, as they stand at the beginning of texts."""
-        return [name for name in self._names if LANGUAGE.fullmatch(name)]
+        """Language tokens that a text may begin with, such as `>>fra<<`."""
+        return [name for name in self._names if LANGUAGE_TOKEN.fullmatch(name)]
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
         return isinstance(other, MarianVocabulary) and self.ids == other.ids
 
     @cached_property
-    def control_ids(self) -> list[int]:
+    def never_generated_ids(self) -> list[int]:
         controls = {chr(code) for code in CONTROL_CHARACTERS}
         names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
         return [index for index, name in enumerate(self._names)
@@ -81,41 +85,41 @@ class MarianVocabulary(Vocabulary):
                 or not controls.isdisjoint(name)]
 
     @cached_property
-    def piece_texts(self) -> list[bytes]:
+    def piece_bytes(self) -> list[bytes]:
         return [b"" if index <= END_ID else bytes([int(name[1:-1], 16)]) if self._is_byte(name)
-                else name.replace(SPACE, " ").encode() for index, name in enumerate(self._names)]
+                else name.replace(WORD_BOUNDARY, " ").encode() for index, name in enumerate(self._names)]
 
-    def head(self, line: str) -> str:
-        match = LANGUAGE.match(line)
+    def language_prefix(self, line: str) -> str:
+        match = LANGUAGE_TOKEN.match(line)
         return match[0] if match and match[0] in self.ids else ""
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)
-        encoded = encoded_by(self._processor, texts, num_threads=threads)
-        # A character that this sentencepiece model does not know may be a piece of the other language.
-        return [token + (self._look_up(text) if self._unknown in ids else self._id_of[ids].tolist())
+        encoded = encode_lines(self._processor, texts, num_threads=threads)
+        # A character that this sentencepiece model does not know may be a piece of the other language's model.
+        return [token + (self._look_up_pieces(text) if self._unknown in ids else self._id_of[ids].tolist())
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`. An added language token has an empty span, and so may a piece."""
+        """See `Vocabulary.spans`. An added language token has an empty span; pieces may have empty spans, too."""
         tokens, texts = self._split(lines)
-        found = []
-        offsets = [encoded["offsets"] for encoded in encoded_by(self._processor, texts, return_type="offset_mapping")]
+        spans = []
+        offsets = [encoded["offsets"] for encoded in encode_lines(self._processor, texts, return_type="offset_mapping")]
         for line, token, text, of_pieces in zip(lines, tokens, texts, offsets, strict=True):
             begin = len(line) - len(text)
-            found.append([(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in of_pieces])
-        return found
+            spans.append([(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in of_pieces])
+        return spans
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See `tokenizer.Tokenizer.sample`. Consecutive unknown characters are one piece."""
+        """See `tokenizer.Tokenizer.sample`. Consecutive unknown characters become one unknown piece."""
         tokens, texts = self._split(lines)
         try:
             sampled = self._sampler.sample(texts, alpha, seed)
         except (TypeError, RuntimeError):
-            refuse_surrogates(texts)
+            reject_surrogates(texts)
             raise
-        return [token + [index for own, run in groupby(ids) for index in
-                         ([UNKNOWN_ID] if own == self._unknown else self._id_of[list(run)].tolist())]
+        return [token + [index for piece, run in groupby(ids) for index in
+                         ([UNKNOWN_ID] if piece == self._unknown else self._id_of[list(run)].tolist())]
                 for token, ids in zip(tokens, sampled, strict=True)]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -127,20 +131,21 @@ class MarianVocabulary(Vocabulary):
         return [self._names[int(index)] for index in ids]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        # Before a piece of the other language, sentencepiece keeps its space symbol, which is replaced here.
-        return [self._processor.decode_pieces(list(line)).replace(SPACE, " ").removeprefix(" ") for line in pieces]
+        # sentencepiece keeps the U+2581 before a piece of the other language's model.
+        texts = (self._processor.decode_pieces(list(line)) for line in pieces)
+        return [text.replace(WORD_BOUNDARY, " ").removeprefix(" ") for text in texts]
 
     def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """Return for each line its language token, as a list of one id or none, and the text without it."""
+        """Return the language token of each line, as a list of one id or an empty list, and the line without it."""
         tokens, texts = [], []
         for line in lines:
-            head = self.head(line)
-            texts.append(line[len(head):])
-            token = head or self.language
+            prefix = self.language_prefix(line)
+            texts.append(line[len(prefix):])
+            token = prefix or self.language
             tokens.append([] if token is None else [self.ids[token]])
         return tokens, texts
 
-    def _look_up(self, text: str) -> list[int]:
+    def _look_up_pieces(self, text: str) -> list[int]:
         return [self.ids.get(piece, UNKNOWN_ID) for piece in self._processor.encode(text, out_type=str)]
 
     def _is_byte(self, name: str) -> bool:
@@ -152,24 +157,24 @@ class MarianVocabulary(Vocabulary):
 
 
 def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes:
-    """Return the contents of vocabulary.json: piece -> id, once if both languages share one vocabulary."""
+    """Return the contents of vocabulary.json: piece -> id for each language, or once if both share the ids."""
     ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
     return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
 
 
 def read_vocabularies(contents: bytes, models: tuple[bytes, bytes], where: str
                       ) -> tuple[MarianVocabulary, MarianVocabulary]:
-    """Read the contents of `vocabulary_json`, with the sentencepiece models of source and target.
+    """Return source and target vocabulary from the contents of vocabulary.json and both sentencepiece models.
 
     Raises:
         TokenizerError: vocabulary.json or a model is damaged.
     """
     try:
-        found = parse_json(contents)
-        source, target = (found["joint"],) * 2 if "joint" in found else (found["source"], found["target"])
+        saved = parse_json(contents)
+        source, target = (saved["joint"],) * 2 if "joint" in saved else (saved["source"], saved["target"])
         if not all(isinstance(index, int) for ids in (source, target) for index in ids.values()):
             raise ValueError
-        return (MarianVocabulary(models[0], source, found["language"], where),
+        return (MarianVocabulary(models[0], source, saved["language"], where),
                 MarianVocabulary(models[1], target, None, where))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TokenizerError(f"{where}/{VOCABULARY_FILE} is damaged: copy it again.") from error
+        raise TokenizerError(f"{where}/{VOCABULARY_FILE} is damaged. Copy it, or import the model, again.") from error

@@ -1,4 +1,4 @@
-"""Subword tokenizers: sentencepiece with byte fallback, so that every line can be encoded and restored."""
+"""Subword tokenizers: sentencepiece with byte fallback, so that every line can be encoded and decoded without loss."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from seq2seq.tokenizers.vocabulary import (
     START_ID,
     UNKNOWN_ID,
     Vocabulary,
-    encoded_by,
-    processor_of,
-    refuse_surrogates,
+    encode_lines,
+    load_processor,
+    reject_surrogates,
 )
-from seq2seq.tokenizers.vocabulary_size import MOST_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
-from seq2seq.tokenizers.whole_words import HEADER, Words, positions, train_words
+from seq2seq.tokenizers.vocabulary_size import MAX_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
+from seq2seq.tokenizers.whole_words import HEADER, Words, position_vocabulary, train_words
 
 if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection
@@ -44,26 +44,28 @@ SOURCE_FILE = "source.model"
 TARGET_FILE = "target.model"
 SIDES = ("source", "target")
 
-# Sentencepiece adds up per-thread sums, so that another number of threads would train another model.
+# Fixed, because sentencepiece adds up one sum per thread: another number of threads would train another model.
 TRAINING_THREADS = 16
-# Sentencepiece silently drops longer lines; this is the largest value it accepts.
-LONGEST_TRAINING_LINE = 2**30
-# Control characters must not become pieces. They are then encoded as bytes, which search can ban.
+# Maximum length of a training line in bytes, the largest value that sentencepiece accepts. It silently drops longer
+# lines; its default is 4,192.
+MAX_TRAINING_LINE_BYTES = 2**30
+# Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
+# encodes them as bytes, which search never generates.
 CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 
 class Tokenizer(Vocabulary):
-    """One sentencepiece model. Without normalisation, decode(encode(x)) == x for every text without U+2581."""
+    """Sentencepiece model. Without normalisation, decode(encode(x)) == x for every text without U+2581."""
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
-        """model: bytes of a sentencepiece model. where: its name in error messages."""
+        """Load the bytes of a sentencepiece model. where: name of the model in error messages."""
         self.model = model
-        self._processor = processor_of(model, where)
+        self._processor = load_processor(model, where)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
         if special != (UNKNOWN_ID, START_ID, END_ID):
             raise TokenizerError(
-                f"{where} numbers <unk>, <s>, </s> as {special}, here they are {(UNKNOWN_ID, START_ID, END_ID)}. "
-                "Train the tokenizer with seq2seq, or import the model that it belongs to."
+                f"{where}: the ids of <unk>, <s>, </s> are {special}, but seq2seq needs "
+                f"{(UNKNOWN_ID, START_ID, END_ID)}. Train the tokenizer with seq2seq, or import the whole model."
             )
 
     @classmethod
@@ -83,7 +85,7 @@ class Tokenizer(Vocabulary):
         return self._processor.vocab_size()
 
     @cached_property
-    def control_ids(self) -> list[int]:
+    def never_generated_ids(self) -> list[int]:
         controls = {chr(byte) for byte in CONTROL_BYTES}
         names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
         return [
@@ -95,7 +97,7 @@ class Tokenizer(Vocabulary):
         ]
 
     @cached_property
-    def piece_texts(self) -> list[bytes]:
+    def piece_bytes(self) -> list[bytes]:
         texts = []
         for index in range(self.vocab_size):
             piece = self._processor.id_to_piece(index)
@@ -108,7 +110,7 @@ class Tokenizer(Vocabulary):
         return texts
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return encoded_by(self._processor, lines, num_threads=threads)
+        return encode_lines(self._processor, lines, num_threads=threads)
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """See `Vocabulary.sample`.
@@ -121,20 +123,20 @@ class Tokenizer(Vocabulary):
         try:
             return self._sampler.sample(lines, alpha, seed)
         except (TypeError, RuntimeError):
-            refuse_surrogates(lines)
+            reject_surrogates(lines)
             raise
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
         """See `Vocabulary.spans`.
 
-        Two kinds of pieces have an empty span: the space that sentencepiece adds before a line, and all bytes but the
-        last of a character that is encoded in bytes.
+        Two kinds of pieces have an empty span: the space that sentencepiece adds before a line, and, for a character
+        that is encoded as bytes, all byte pieces but the last.
         """
-        return [encoded["offsets"] for encoded in encoded_by(self._processor, lines, return_type="offset_mapping")]
+        return [encoded["offsets"] for encoded in encode_lines(self._processor, lines, return_type="offset_mapping")]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each line; START_ID and END_ID are removed, bytes that are not UTF-8 become U+FFFD."""
-        if len(ids) == 1:                                                       # a list of lines starts threads
+        """Return the text of each line; START_ID and END_ID are removed, and invalid UTF-8 becomes U+FFFD."""
+        if len(ids) == 1:                                                       # a list would start threads
             return [self._processor.decode(list(map(int, ids[0])))]
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
 
@@ -142,7 +144,7 @@ class Tokenizer(Vocabulary):
         return [self._processor.id_to_piece(int(index)) for index in ids]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each line of pieces; byte pieces are joined to characters."""
+        """Return the text of each line of pieces; byte pieces are combined into characters."""
         return [self._processor.decode_pieces(list(line)) for line in pieces]
 
     @cached_property
@@ -154,8 +156,8 @@ class Tokenizer(Vocabulary):
 class Tokenizers:
     """Tokenizers of source and target language.
 
-    Joint ones are the same object, except those of imported models, which share ids but segment each language with a
-    sentencepiece model of its own.
+    A joint tokenizer is the same object for both languages. Imported models have two objects, which may share ids but
+    segment each language with a separate sentencepiece model.
     """
 
     source: Vocabulary
@@ -168,13 +170,13 @@ class Tokenizers:
 
     @property
     def sizes(self) -> str:
-        """Sizes of the vocabularies, for messages."""
+        """Description of the vocabulary sizes for messages."""
         if self.joint:
             return f"{self.target.vocab_size:,} pieces"
         return f"{self.source.vocab_size:,} source and {self.target.vocab_size:,} target pieces"
 
     def files(self) -> dict[str, bytes]:
-        """Return the contents of the model files of a bundle, by file name."""
+        """Return the contents of the tokenizer files, by file name."""
         if isinstance(self.source, MarianVocabulary) and isinstance(self.target, MarianVocabulary):
             return {SOURCE_FILE: self.source.sentencepiece, TARGET_FILE: self.target.sentencepiece,
                     VOCABULARY_FILE: vocabulary_json(self.source, self.target)}
@@ -184,7 +186,7 @@ class Tokenizers:
 
     @staticmethod
     def from_files(files: Mapping[str, bytes], where: str = "the model") -> Tokenizers:
-        """Return the tokenizers in `files`, the inverse of `Tokenizers.files`.
+        """Return the tokenizers from the contents of their files, the inverse of `Tokenizers.files`.
 
         Raises:
             TokenizerError: there is neither a joint tokenizer nor one for each language, or one is damaged.
@@ -200,7 +202,7 @@ class Tokenizers:
         raise TokenizerError(f"{where} has no tokenizer: expected {JOINT_FILE}, or {SOURCE_FILE} and {TARGET_FILE}.")
 
     def save(self, directory: str | Path) -> None:
-        """Write the model files into an existing directory."""
+        """Write the tokenizer files into an existing directory."""
         for name, contents in self.files().items():
             (Path(directory) / name).write_bytes(contents)
 
@@ -212,7 +214,11 @@ class Tokenizers:
 
     @staticmethod
     def load(directory: str | Path) -> Tokenizers:
-        """Read the files of `save`. Raises TokenizerError as `from_files` does, or if a file cannot be read."""
+        """Load the files of `save`.
+
+        Raises:
+            TokenizerError: as `from_files`, or a file cannot be read.
+        """
         try:
             files = {name: regular_bytes(Path(directory) / name) for name in Tokenizers.file_names(directory)}
         except OSError as error:
@@ -227,24 +233,25 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
                      target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
-    """Train on a random sample of parallel text; memory is bounded by `section.sample_lines`.
+    """Train tokenizers on a random sample of parallel text; `section.sample_lines` limits the memory.
 
-    With `vocab_size: auto` the size is `vocabulary_size` of the whole text, or less if the text does not allow as many
-    pieces.
+    With `vocab_size: auto`, `vocabulary_size` chooses the size from the whole text. The vocabulary is smaller if the
+    sample does not have enough different subwords.
 
     Args:
-        target_positions: for a pointer network, the largest source position that a target may contain. Only the source
-            tokenizer is then trained.
-        sides: names for the text of each side in errors, where each has a vocabulary of its own.
+        target_positions: for a pointer network, the largest source position that a target may contain. In this case
+            only the source tokenizer is trained.
+        sides: names of the two texts in error messages about separate vocabularies.
     Raises:
-        TokenizerError: the vocabulary is larger than the text allows, or too small for its characters; a line for
-            each side of which that is so.
+        TokenizerError: the vocabulary size is too large for the text, or too small for its characters. The message
+            has one line for each side with this error.
     """
     characters = [0, 0]
-    sample = _draw(_counted(pairs, characters), max(1, section.sample_lines // 2), random.Random(seed))
+    counted = _count_characters(pairs, characters)
+    sample = _reservoir_sample(counted, max(1, section.sample_lines // 2), random.Random(seed))
     if target_positions is not None:
         return Tokenizers(_train([source for source, _ in sample], section, characters[0]),
-                          positions(target_positions))
+                          position_vocabulary(target_positions))
     if section.joint:
         joint = _train(list(chain.from_iterable(sample)), section, sum(characters))
         return Tokenizers(joint, joint)
@@ -255,12 +262,12 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
             trained.append(_train([pair[side] for pair in sample], section, characters[side], f"{name} "))
         except TokenizerError as error:
             errors.append(str(error))
-    if errors:                                                                  # one size has to suit both sides
+    if errors:                                                                  # one size must suit both sides
         raise TokenizerError("\n".join(errors))
     return Tokenizers(*trained)
 
 
-def _counted(pairs: Iterable[tuple[str, str]], characters: list[int]) -> Iterator[tuple[str, str]]:
+def _count_characters(pairs: Iterable[tuple[str, str]], characters: list[int]) -> Iterator[tuple[str, str]]:
     """Yield the pairs unchanged, and add the number of characters on each side to `characters`."""
     for source, target in pairs:
         characters[0] += len(source)
@@ -268,19 +275,22 @@ def _counted(pairs: Iterable[tuple[str, str]], characters: list[int]) -> Iterato
         yield source, target
 
 
-def _draw(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> list[tuple[str, str]]:
-    """Return a uniform sample, drawn in one pass (Vitter 1985, algorithm R), in the order of the text."""
-    drawn: list[tuple[int, tuple[str, str]]] = []
+def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> list[tuple[str, str]]:
+    """Return a uniform sample in the order of the text, drawn in one pass (Vitter 1985, algorithm R)."""
+    sampled: list[tuple[int, tuple[str, str]]] = []
     for number, pair in enumerate(pairs):
         if number < size:
-            drawn.append((number, pair))
-        elif (place := rng.randrange(number + 1)) < size:
-            drawn[place] = (number, pair)
-    return [pair for _, pair in sorted(drawn)]
+            sampled.append((number, pair))
+        elif (index := rng.randrange(number + 1)) < size:
+            sampled[index] = (number, pair)
+    return [pair for _, pair in sorted(sampled)]
 
 
-class _WrongSize(TokenizerError):
-    """The text does not allow a vocabulary of this size. smallest, largest: the bound that it violates."""
+class _ImpossibleSize(TokenizerError):
+    """No vocabulary of this size can be trained on the text.
+
+    smallest or largest: the size that sentencepiece's message names as possible; the other one is None.
+    """
 
     def __init__(self, message: str, smallest: int | None = None, largest: int | None = None) -> None:
         super().__init__(message)
@@ -292,13 +302,14 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int, sid
 
     Args:
         characters: number of characters in the whole text.
-        side: name of the text in errors, such as "source "; "" for all text.
+        side: name of the text in error messages, such as "source "; "" for the text of both languages.
     """
     if section.type == "words":
-        return train_words(lines, MOST_WORDS if section.vocab_size == "auto" else section.vocab_size)
+        return train_words(lines, MAX_WORDS if section.vocab_size == "auto" else section.vocab_size)
     if section.vocab_size != "auto":
         return _train_subwords(lines, section, section.vocab_size, side)
-    # Normalisation may add characters to the alphabet, so both bounds are corrected from sentencepiece's errors.
+    # Normalisation may add characters to the alphabet, and a small text has few subwords. After an error the loop
+    # corrects the alphabet or the largest size from sentencepiece's message, and tries again.
     alphabet, largest = _alphabet(lines, section.character_coverage), None
     while True:
         size = vocabulary_size(characters, alphabet)
@@ -306,25 +317,25 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int, sid
             size = smaller_vocabulary_size(largest, alphabet)
         try:
             return _train_subwords(lines, section, size, side)
-        except _WrongSize as error:
+        except _ImpossibleSize as error:
             if error.smallest is not None and error.smallest > RESERVED_PIECES + alphabet:
                 alphabet = error.smallest - RESERVED_PIECES
             elif error.largest is not None and (largest is None or error.largest < largest):
                 largest = error.largest
-            else:                                                               # no size is left to try
+            else:                                                               # the new bound does not change the size
                 raise
 
 
 def _alphabet(lines: Iterable[str], coverage: float) -> int:
-    """Return how many of the most frequent characters make up the share `coverage` of the text."""
+    """Return the number of most frequent characters that together make up the share `coverage` of the text."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)
-    left = coverage * counts.total()
+    remaining = coverage * counts.total()
     for number, (_, count) in enumerate(counts.most_common()):
-        if left <= 0:
+        if remaining <= 0:
             return number
-        left -= count
+        remaining -= count
     return len(counts)
 
 
@@ -341,7 +352,7 @@ def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, 
             remove_extra_whitespaces=section.normalization != "identity",
             byte_fallback=True,
             split_digits=True,
-            max_sentence_length=LONGEST_TRAINING_LINE,
+            max_sentence_length=MAX_TRAINING_LINE_BYTES,
             unk_id=UNKNOWN_ID,
             bos_id=START_ID,
             eos_id=END_ID,
@@ -352,20 +363,22 @@ def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, 
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _cannot_train(size, side, str(error)) from error
+        raise _training_error(size, side, str(error)) from error
     return Tokenizer(writer.getvalue())
 
 
-def _cannot_train(size: int, side: str, message: str) -> TokenizerError:
-    """The error for what sentencepiece says; side: what the text is called, as `_train` takes it."""
-    asked = f"tokenizer.vocab_size: {size:,} pieces"
+def _training_error(size: int, side: str, message: str) -> TokenizerError:
+    """Return the error for a message of sentencepiece's trainer. side: name of the text, as in `_train`."""
+    requested = f"tokenizer.vocab_size: {size:,} pieces"
     if largest := re.search(r"value <= (\d+)", message):
-        return _WrongSize(f"{asked} are more than the {side}training text gives; the largest possible vocabulary has "
-                          f"{int(largest[1]):,}. Set that or less, or auto.", largest=int(largest[1]))
+        return _ImpossibleSize(f"{requested} are more than the {side}training text contains; the largest possible "
+                               f"vocabulary has {int(largest[1]):,}. Set this number or less, or auto.",
+                               largest=int(largest[1]))
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        return _WrongSize(f"{asked} do not even hold all characters{f' of the {side}text' if side else ''}, bytes and "
-                          f"symbols: {int(smallest[1]):,} are needed. Raise it, set auto, or lower "
-                          "tokenizer.character_coverage.", smallest=int(smallest[1]))
-    if "sentences_.empty()" in message or "(all_chars_count) > (0)" in message:     # nothing, or white space alone
-        return TokenizerError(f"there is no {side}text to train the tokenizer on; see what data.cleaning drops.")
+        return _ImpossibleSize(f"{requested} are too few for all characters{f' of the {side}text' if side else ''}, "
+                               f"bytes and symbols: {int(smallest[1]):,} are needed. Raise vocab_size, set auto, or "
+                               "lower tokenizer.character_coverage.", smallest=int(smallest[1]))
+    if "sentences_.empty()" in message or "(all_chars_count) > (0)" in message:     # no text, or only white space
+        return TokenizerError(f"there is no {side}text to train the tokenizer on. Check data.train and "
+                              "data.cleaning.")
     return TokenizerError(f"sentencepiece cannot train a tokenizer{f' of the {side}text' if side else ''}: {message}")

@@ -1,4 +1,4 @@
-"""Interface of all vocabularies: text to ids and back, with fixed ids for three symbols."""
+"""Interface of all vocabularies: text to ids and back. Three symbols (<unk>, <s>, </s>) have fixed ids."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ UNKNOWN_ID = 0
 START_ID = 1
 END_ID = 2
 
-# Line breaks and control characters, including the white space at which other software splits lines (U+0085, U+2028,
-# U+2029). Pieces with one of them are banned in search.
+# Code points of line breaks and control characters, including those at which other software splits lines (U+0085,
+# U+2028, U+2029). Search never generates a piece that contains one of them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
+# Control characters that are a single byte in UTF-8. Search never generates these byte pieces.
 CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
 class Vocabulary(ABC):
-    """Text to ids and back. Vocabularies with equal `model` bytes encode alike.
+    """Mapping from text to ids and back.
 
-    model: the bytes of its file.
+    model: contents of the vocabulary file. Vocabularies with the same contents encode every text in the same way.
     """
 
     model: bytes
@@ -36,25 +37,25 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """Number of ids, symbols included."""
+        """Number of ids, including the symbols."""
 
     @property
     @abstractmethod
-    def control_ids(self) -> list[int]:
-        """Ids banned in translations: unknown, start, and every piece with a control character."""
+    def never_generated_ids(self) -> list[int]:
+        """Ids that are never generated: <unk>, <s>, and every piece with a control character."""
 
     @cached_property
     @abstractmethod
-    def piece_texts(self) -> list[bytes]:
-        """Text of each id in UTF-8: with a space before a piece that begins a word, empty for symbols such as
-        `</s>`."""
+    def piece_bytes(self) -> list[bytes]:
+        """Text of each id in UTF-8. A piece that begins a word has a space before it; symbols such as `</s>` have no
+        text."""
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
-        """Return True if every id means the same in both."""
+        """Return True if both vocabularies assign the same ids to the same pieces."""
         return self.model == other.model
 
-    def head(self, line: str) -> str:
-        """Return the beginning of a line that every part needs if the line is split: a language token, or ""."""
+    def language_prefix(self, line: str) -> str:
+        """Return the language token at the beginning of a line, or "". If the line is split, every part needs it."""
         return ""
 
     @abstractmethod
@@ -63,11 +64,11 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return the span (begin, end) of characters of its line for each piece of `encode`."""
+        """Return for each piece of `encode` its characters in the line, as a span (begin, end)."""
 
     @abstractmethod
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Encode with subword sampling. The same (lines, alpha, seed) give the same ids in every process."""
+        """Encode with subword sampling. The same (lines, alpha, seed) return the same ids in every process."""
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -75,7 +76,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return each piece as sentencepiece writes it, with U+2581 for white space."""
+        """Return the pieces of these ids as sentencepiece writes them, with U+2581 for white space."""
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
@@ -102,12 +103,16 @@ class Vocabulary(ABC):
         return hashlib.sha256(self.model).hexdigest()
 
 
-def processor_of(model: bytes, where: str) -> Any:
-    """Load a sentencepiece processor. Raises TokenizerError if the bytes are no valid model; `where` names them."""
+def load_processor(model: bytes, where: str) -> Any:
+    """Return the sentencepiece processor for the bytes of a model. where: name of the model in error messages.
+
+    Raises:
+        TokenizerError: the bytes are not a valid model.
+    """
     processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(model)                                # its constructor takes b"" for nothing
-        # Decodes every piece and the surface of the unknown piece once, to find invalid UTF-8.
+        processor.LoadFromSerializedProto(model)                                # the constructor ignores b""
+        # Decode every piece and the surface of the unknown piece once: invalid UTF-8 raises an error.
         processor.id_to_piece(list(range(processor.vocab_size())))
         processor.decode([processor.unk_id()])
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:
@@ -115,20 +120,24 @@ def processor_of(model: bytes, where: str) -> Any:
     return processor
 
 
-def encoded_by(processor: Any, lines: Sequence[str], **options: Any) -> list[Any]:
-    """Encode each line with a sentencepiece processor. Raises TokenizerError if a line holds a lone surrogate."""
+def encode_lines(processor: Any, lines: Sequence[str], **options: Any) -> list[Any]:
+    """Encode each line with a sentencepiece processor.
+
+    Raises:
+        TokenizerError: a line contains half a surrogate pair.
+    """
     try:
-        if len(lines) == 1:                                                     # a list of lines starts threads
+        if len(lines) == 1:                                                     # a list would start threads
             return [processor.encode(lines[0], **options)]
         return processor.encode(list(lines), **options)
     except TypeError:
-        refuse_surrogates(lines)
+        reject_surrogates(lines)
         raise
 
 
-def refuse_surrogates(lines: Sequence[str]) -> None:
+def reject_surrogates(lines: Sequence[str]) -> None:
     """Raise TokenizerError if a line cannot be encoded in UTF-8."""
     for number, line in enumerate(lines, 1):
         if any("\ud800" <= character <= "\udfff" for character in line):
-            raise TokenizerError(f"text {number} holds half a surrogate pair, which no UTF-8 file can hold: "
-                                 "decode the bytes that it came from with errors='replace'.") from None
+            raise TokenizerError(f"text {number} contains half a surrogate pair, which UTF-8 cannot encode. Decode "
+                                 "the bytes of the text with errors='replace'.") from None

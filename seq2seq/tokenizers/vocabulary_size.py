@@ -1,43 +1,45 @@
-"""Vocabulary size for an amount of text."""
+"""Vocabulary size for `vocab_size: auto`, chosen from the amount of text."""
 
 from __future__ import annotations
 
 import math
 
 RESERVED_PIECES = 256 + 3
-"""Number of pieces in every subword vocabulary that do not come from the text: bytes, <unk>, <s> and </s>."""
-MOST_SUBWORDS = 32_000
-"""Largest number of subwords with `vocab_size: auto`, for 1 billion characters and more."""
-MOST_WORDS = 30_000
-"""Size of a vocabulary of whole words with `vocab_size: auto` (Bahdanau et al. 2015, arXiv:1409.0473)."""
+"""Number of pieces of a subword vocabulary that do not depend on the text: 256 bytes, <unk>, <s> and </s>."""
+MAX_SUBWORDS = 32_000
+"""Maximum number of subwords with `vocab_size: auto`, reached at about 1 billion characters of text."""
+MAX_WORDS = 30_000
+"""Maximum size of a vocabulary of whole words with `vocab_size: auto`, as in Bahdanau et al. 2015 (arXiv:1409.0473)."""
 
 
 def vocabulary_size(characters: int, alphabet: int) -> int:
     """Return the size of a subword vocabulary for an amount of text.
 
-    The reserved pieces, one for each character of the alphabet, and sqrt(characters) subwords, rounded up to two
-    significant digits. For pairs of 210 characters (20 words on each side) the square root lies between published
-    findings and what is usual:
+    The size is the sum of the reserved pieces, one piece for each character of the alphabet, and sqrt(characters)
+    subwords, rounded up to two significant digits. For pairs of 210 characters (20 words on each side) the square root
+    lies between the best sizes in publications and the sizes in common use:
 
-    - 5,000 pairs: 1,000 subwords. 2,000 beat 14,000 (Sennrich and Zhang 2019, arXiv:1905.11901).
-    - 160,000 pairs: 5,800. A Transformer needs at most 4,000 (Ding et al. 2019, arXiv:1905.10453); 10,000 are usual
-      (fairseq's recipe of IWSLT'14).
-    - 4.5 million pairs: 31,000. 37,000 are usual (Vaswani et al. 2017, arXiv:1706.03762).
+    - 5,000 pairs: 1,000 subwords. 2,000 subwords gave a higher BLEU than 14,000 (Sennrich and Zhang 2019,
+      arXiv:1905.11901).
+    - 160,000 pairs: 5,800 subwords. A Transformer needs at most 4,000 (Ding et al. 2019, arXiv:1905.10453); 10,000 are
+      in common use (fairseq's recipe for IWSLT'14).
+    - 4.5 million pairs: 31,000 subwords. 37,000 are in common use (Vaswani et al. 2017, arXiv:1706.03762).
 
-    It stays near the rule of Gowda and May (2020, arXiv:2004.02334) that 95 % of the pieces should occur 100 times or
-    more: Tatoeba's 160,000 pairs of German and English allow 2,500 subwords by that rule, the square root gives 3,300.
+    The size is near the rule of Gowda and May (2020, arXiv:2004.02334) that 95 % of the pieces should occur 100 times
+    or more. For the 160,000 German-English pairs of Tatoeba that rule results in 2,500 subwords, the square root in
+    3,300.
 
-    Changing these numbers changes the tokenizers of stored recipes with `vocab_size: auto`.
+    Changing these numbers would change the tokenizers of existing recipes with `vocab_size: auto`.
 
     Args:
         characters: number of characters in the whole training text.
-        alphabet: number of different characters that have a piece of their own.
+        alphabet: number of different characters, each of which has a piece.
     """
-    return _round_up(RESERVED_PIECES + alphabet + min(max(math.isqrt(characters), 1), MOST_SUBWORDS))
+    return _round_up(RESERVED_PIECES + alphabet + min(max(math.isqrt(characters), 1), MAX_SUBWORDS))
 
 
 def smaller_vocabulary_size(largest: int, alphabet: int) -> int:
-    """Return the largest possible size, rounded down to two significant digits if the alphabet still fits."""
+    """Round the largest possible size down to two significant digits, unless it is then too small for the alphabet."""
     step = _step(largest)
     rounded = largest // step * step
     return rounded if rounded > RESERVED_PIECES + alphabet else largest
@@ -49,5 +51,5 @@ def _round_up(number: int) -> int:
 
 
 def _step(number: int) -> int:
-    """Return the power of ten to round `number` to two significant digits with."""
+    """Return the power of ten whose multiples have the two significant digits of `number`: 100 for 1,234."""
     return 10 ** max(len(str(number)) - 2, 0)

@@ -16,42 +16,46 @@ HEADER = b"seq2seq words "
 
 
 class Words(Vocabulary):
-    """Words separated by white space; words without an id become the unknown token.
+    """Vocabulary of words separated by white space. A word that is not in the vocabulary becomes the unknown token.
 
-    decode(encode(x)) == x for known words separated by single spaces. The file has one word per line, after a header
-    with their number.
+    decode(encode(x)) == x if all words of x are in the vocabulary and separated by single spaces. The vocabulary file
+    has a header with the number of words, then one word per line.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        """words: all different, without white space; their ids follow those of the symbols."""
+        """words: words without white space, each one once. Their ids follow the ids of the symbols."""
         self.words = list(words)
         self.model = HEADER + "".join(f"{line}\n" for line in (len(self.words), *self.words)).encode()
         self._ids = {word: index for index, word in enumerate(self.words, END_ID + 1)}
 
     @classmethod
     def from_bytes(cls, model: bytes, where: str = "the tokenizer") -> Words:
-        """Read the bytes of `model`. Raises TokenizerError if they are damaged; `where` names them in the message."""
+        """Return the vocabulary from the contents of its file. where: name of the file in error messages.
+
+        Raises:
+            TokenizerError: the contents are damaged.
+        """
         try:
             count, *words = model.removeprefix(HEADER).decode().split("\n")
-            known = cls(words[:-1])
-            whole = known.model == model and len(set(words)) == len(words) == int(count) + 1
+            vocabulary = cls(words[:-1])
+            is_intact = vocabulary.model == model and len(set(words)) == len(words) == int(count) + 1
         except ValueError:
-            whole = False
-        if not whole:
-            raise TokenizerError(f"{where} is no list of words, or it is damaged: copy it again.")
-        return known
+            is_intact = False
+        if not is_intact:
+            raise TokenizerError(f"{where} is not a list of words, or it is damaged. Copy it again.")
+        return vocabulary
 
     @property
     def vocab_size(self) -> int:
         return END_ID + 1 + len(self.words)
 
     @cached_property
-    def control_ids(self) -> list[int]:
+    def never_generated_ids(self) -> list[int]:
         controls = {chr(code) for code in CONTROL_CHARACTERS}
         return [*range(END_ID), *(index for word, index in self._ids.items() if not controls.isdisjoint(word))]
 
     @cached_property
-    def piece_texts(self) -> list[bytes]:
+    def piece_bytes(self) -> list[bytes]:
         return [b""] * (END_ID + 1) + [f" {word}".encode() for word in self.words]
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
@@ -61,7 +65,7 @@ class Words(Vocabulary):
         return [[match.span() for match in re.finditer(r"\S+", line)] for line in lines]
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Return the ids of `encode`: words are not segmented."""
+        """Return the ids of `encode`, because words are not segmented."""
         return self.encode(lines)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -78,29 +82,29 @@ class Words(Vocabulary):
 
 
 def train_words(lines: Iterable[str], vocab_size: int) -> Words:
-    """Return the vocabulary of a text's most frequent words, of at most `vocab_size` ids, symbols included.
+    """Return the vocabulary of the most frequent words of a text, of at most `vocab_size` ids, symbols included.
 
-    Of equally frequent words, the one that occurs first is preferred.
+    Of equally frequent words, the one that occurs first is kept.
 
     Raises:
-        TokenizerError: there are no words.
+        TokenizerError: the text has no words.
     """
     counts = Counter(chain.from_iterable(line.split() for line in lines))
     if not counts:
-        raise TokenizerError("there is no text to train the tokenizer on; see what data.cleaning drops.")
+        raise TokenizerError("there is no text to train the tokenizer on. Check data.train and data.cleaning.")
     return Words([word for word, _ in counts.most_common(vocab_size - END_ID - 1)])
 
 
-def positions(most: int) -> Words:
-    """Return the vocabulary of the numbers from 1 to `most`; position p, counted from 1, has the id END_ID + p."""
-    return Words([str(position) for position in range(1, most + 1)])
+def position_vocabulary(max_position: int) -> Words:
+    """Return the vocabulary of the numbers from 1 to `max_position`. Position p has the id END_ID + p."""
+    return Words([str(position) for position in range(1, max_position + 1)])
 
 
 def position_fault(source: str, target: str) -> str | None:
-    """Describe the fault of a target that should hold positions of source words, counted from 1; None if valid."""
+    """Return an error message unless every word of the target is the position of a source word, counted from 1."""
     count = len(source.split())
-    known = {str(position) for position in range(1, count + 1)}
+    valid = {str(position) for position in range(1, count + 1)}
     for word in target.split():
-        if word not in known:
-            return f"'{word}' is no position in a source of {count} words; write numbers from 1 to {count}"
+        if word not in valid:
+            return f"'{word}' is not a position in a source of {count} words; write numbers from 1 to {count}"
     return None

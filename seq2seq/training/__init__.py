@@ -1,1 +1,1 @@
-"""The training loop: gradients, optimizers, validation, divergence, synthetic text, distributed training."""
+"""The training loop: gradients, optimizers, learning rate, validation, divergence, synthetic text, many processes."""

@@ -1,7 +1,7 @@
-"""Gradients of an optimizer step, summed over micro-batches, which are split when they do not fit into memory.
+"""Gradient accumulation: the gradients of an optimizer step are summed over micro-batches.
 
-The gradient of a step is the sum over all its tokens, divided once, so that number and size of its micro-batches do not
-change it, except for the dropout masks.
+Micro-batches that do not fit into memory are split. The summed gradient is divided once, by the number of target tokens
+of the step, so that number and size of the micro-batches do not affect it, except through the dropout masks.
 """
 
 from __future__ import annotations
@@ -16,135 +16,137 @@ from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.model.loss import LossSum, training_loss
-
-
-class StepSums:
-    """Sums over the tokens of a step.
-
-    values: (4,) float64, on the device until they are read: training loss; -log p of the targets in nats
-        (`likelihood`); source and target tokens.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.values = torch.zeros(4, dtype=torch.float64, device=device)
-
-    def add(self, loss: LossSum, source_tokens: int) -> None:
-        """Add the sums of a micro-batch."""
-        counts = torch.tensor([source_tokens, loss.tokens], dtype=torch.float64, device=self.values.device)
-        self.values += torch.cat([torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double(), counts])
-
-    @property
-    def loss(self) -> float:
-        return self.values[0].item()
-
-    @property
-    def likelihood(self) -> float:
-        return self.values[1].item()
-
-    @property
-    def source_tokens(self) -> int:
-        return int(self.values[2])
-
-    @property
-    def target_tokens(self) -> int:
-        return int(self.values[3])
+from seq2seq.model.loss import training_loss
 
 
 class StepGradients:
-    """Computes micro-batches with the model or its bf16 copy, and sums their gradients for the fp32 weights.
+    """Computes gradients of micro-batches with the model or its bf16 copy, and adds them up for the fp32 weights.
 
-    most_tokens: largest micro-batch, in source and target tokens; larger ones are split. Lowered permanently after each
-        out-of-memory error. None: no limit.
+    max_tokens: maximum number of source and target tokens of a micro-batch; larger ones are split. It is lowered
+        permanently after each out-of-memory error. None: no limit.
     """
 
-    def __init__(self, computing: nn.Module, weights: Sequence[Tensor], *, seed: int, label_smoothing: float,
-                 shape: Shape | None, longest: int, most_tokens: int | None = None) -> None:
-        """shape: fixed shape of all batches; None: each has a rounded shape. longest: tokens of the longest
-        sentence."""
-        self.computing, self.weights = computing, weights
-        self.computing_weights = list(computing.parameters())
+    def __init__(self, compute_model: nn.Module, weights: Sequence[Tensor], *, seed: int, label_smoothing: float,
+                 shape: Shape | None, max_length: int, max_tokens: int | None = None) -> None:
+        """Create an accumulator.
+
+        Args:
+            compute_model: model that computes loss and gradients: the model itself, or a copy in bf16.
+            weights: fp32 weights, in the order of the model's parameters.
+            shape: shape to which all batches are padded; None: each batch is padded to a rounded shape of its own.
+            max_length: maximum number of tokens of a sentence.
+        """
+        self.compute_model, self.weights = compute_model, weights
+        self.compute_weights = list(compute_model.parameters())
         self.seed, self.label_smoothing = seed, label_smoothing
-        # With a fixed shape, smaller batches are filled up and take as much memory, so a limit turns it off.
-        self.shape = shape if most_tokens is None else None
-        self.longest, self.most_tokens = longest, most_tokens
+        # Batches padded to a fixed shape all need the same memory, so a limit of the tokens turns the fixed shape off.
+        self.shape = shape if max_tokens is None else None
+        self.max_length, self.max_tokens = max_length, max_tokens
 
     def accumulate(self, corpus: EncodedCorpus, step: int,
-                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> StepSums:
-        """Sum the gradients of some micro-batches of a step in `weights`.
+                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> Tensor:
+        """Compute the gradients of some micro-batches of a step, and store their sum in the `grad` of each weight.
 
-        micro_batches: with their paths: the index in the step, then 0 or 1 for every time it was split in half.
+        micro_batches: each with its path: its index in the step, then 0 or 1 for every time it was split in half.
+        Returns:
+            (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in nats,
+            summed over the tokens of these micro-batches.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
-        sums, gradients = StepSums(self.computing_weights[0].device), list[Tensor]()
-        waiting = list(micro_batches)
-        while waiting:
-            path, pairs = waiting.pop(0)
-            pieces = list(self._small_enough(corpus, pairs))
-            if len(pieces) == 1 and not self._add_micro_batch(corpus, (step, *path), pairs, sums, gradients):
-                self._lower_budget(corpus, pairs)
-                pieces = [pairs[::2], pairs[1::2]]
-            if len(pieces) > 1:
-                waiting = [((*path, number), piece) for number, piece in enumerate(pieces)] + waiting
+        sums = torch.zeros(2, dtype=torch.float64, device=self.compute_weights[0].device)
+        gradients = list[Tensor]()
+        pending = list(micro_batches)
+        while pending:
+            path, pairs = pending.pop(0)
+            splits = list(self._split_to_fit(corpus, pairs))
+            if len(splits) == 1 and not self._add_micro_batch(corpus, (step, *path), pairs, sums, gradients):
+                self._lower_max_tokens(corpus, pairs)
+                splits = [pairs[::2], pairs[1::2]]
+            if len(splits) > 1:
+                pending = [((*path, number), split) for number, split in enumerate(splits)] + pending
         for weight, gradient in zip(self.weights, gradients or map(torch.zeros_like, self.weights), strict=True):
             weight.grad = gradient
         return sums
 
-    def _small_enough(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
-        if self.most_tokens is not None and len(pairs) > 1 and _tokens(corpus, pairs) > self.most_tokens:
+    def _split_to_fit(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the parts of a micro-batch that are computed separately; the whole one if no split is needed."""
+        if self.max_tokens is not None and len(pairs) > 1 and _tokens(corpus, pairs) > self.max_tokens:
             yield from (pairs[::2], pairs[1::2])
         elif self.shape is not None:
             yield from split_to_shape(corpus, pairs, self.shape)
         else:
             yield from split_by_length(corpus, pairs)
 
-    def _add_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray, sums: StepSums,
+    def _add_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray, sums: Tensor,
                          gradients: list[Tensor]) -> bool:
-        """Add gradients and sums of a micro-batch to those of the step. Returns False, adding nothing, if out of
-        memory.
+        """Add gradients and sums of a micro-batch to those of the step.
 
-        path: seed of its dropout.
+        path: the step and the micro-batch's path; the dropout masks depend on it.
+        Returns:
+            False, with nothing added, if memory does not suffice.
         """
-        device = self.computing_weights[0].device
+        device = self.compute_weights[0].device
         try:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
-            batch = gather(corpus, pairs, self.shape or Shape.rounded(corpus, pairs, self.longest)).to(device)
-            loss = training_loss(self.computing(batch), batch.target_output, batch.target_count, self.label_smoothing)
+            batch = gather(corpus, pairs, self.shape or Shape.rounded(corpus, pairs, self.max_length)).to(device)
+            loss = training_loss(self.compute_model(batch), batch.target_output, batch.target_count,
+                                 self.label_smoothing)
             loss.total.backward()
         except RuntimeError as error:
-            for weight in self.computing_weights:
+            for weight in self.compute_weights:
                 weight.grad = None
             if not is_out_of_memory(error):
                 raise
             return False
-        found = [gradient_of(computed).to(weight.dtype)
-                 for computed, weight in zip(self.computing_weights, self.weights, strict=True)]
-        for weight in self.computing_weights:
+        new = [gradient_of(compute_weight).to(weight.dtype)
+               for compute_weight, weight in zip(self.compute_weights, self.weights, strict=True)]
+        for weight in self.compute_weights:
             weight.grad = None
         if gradients:
-            torch._foreach_add_(gradients, found)
+            torch._foreach_add_(gradients, new)
         else:
-            gradients += found
-        sums.add(loss, int(corpus.source.lengths_of(pairs).sum()))
+            gradients += new
+        sums += torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double()
         return True
 
-    def _lower_budget(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
+    def _lower_max_tokens(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
+        """Set `max_tokens` to half the size of a micro-batch for which memory did not suffice.
+
+        Raises:
+            UserError: the micro-batch is a single pair.
+        """
         tokens = _tokens(corpus, pairs)
         if len(pairs) == 1:
             where = "" if corpus.lines is None else f" It is on line {int(corpus.lines[pairs[0]])} of its corpus."
-            raise UserError(f"memory does not suffice for a single pair of {tokens:,} tokens.{where} Take it out, "
+            raise UserError(f"memory does not suffice for a single pair of {tokens:,} tokens.{where} Remove it, "
                             "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
-        if self.computing_weights[0].is_cuda:
+        if self.compute_weights[0].is_cuda:
             torch.cuda.empty_cache()
-        self.most_tokens, self.shape = max(1, tokens // 2), None
-        console.warn(f"memory did not suffice for {tokens:,} tokens at once; from here on {self.most_tokens:,} are "
-                     "computed together. The gradients are the same.")
+        self.max_tokens, self.shape = max(1, tokens // 2), None
+        console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on it is limited to "
+                     f"{self.max_tokens:,} tokens. The gradients stay the same.")
+
+
+def read_sums(sums: Tensor, gradients: Sequence[Tensor], tokens: int) -> tuple[float, float, float]:
+    """Return loss, negative log-likelihood and gradient norm of a step, in a single copy to the host.
+
+    At each copy the host waits until the GPU has computed everything before it.
+
+    Args:
+        sums: as returned by `StepGradients.accumulate`. gradients: summed over the step's tokens.
+        tokens: number of target tokens of the step.
+    Returns:
+        Both sums, and the norm of the mean gradient.
+    """
+    norm = torch.nn.utils.get_total_norm(gradients)
+    loss, negative_log_likelihood, value = torch.cat([sums, norm.double()[None]]).tolist()
+    return loss, negative_log_likelihood, value / tokens
 
 
 def gradient_of(weight: Tensor) -> Tensor:
-    """Return the gradient of a weight, which must have one."""
-    assert weight.grad is not None, "every parameter takes part in every step"
+    """Return the gradient of a weight; it must not be None."""
+    assert weight.grad is not None, "every weight must contribute to the loss of every step"
     return weight.grad
 
 

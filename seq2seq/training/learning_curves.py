@@ -1,6 +1,6 @@
-"""The learning curves of a run as SVG, from the records of its log.
+"""Learning curves of a run as an SVG picture, drawn from the records of its log.
 
-The picture is text, so training needs no plotting library, and its colours follow the viewer's light or dark theme.
+SVG is text, so training needs no plotting library. The colours follow the viewer's light or dark theme.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from seq2seq import console
-from seq2seq.console import printable
+from seq2seq.console import escape_control_characters
 from seq2seq.errors import CheckpointError
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.run_directory import LOG_FILE, log_records
@@ -22,22 +22,24 @@ Point = tuple[int, float]
 
 CURVES = "curves.svg"
 
-# Pixels: of the picture, of one panel's plot, and around it.
+# All in pixels: width of the picture and height of a panel's plot; margins of each panel; heights of title and footer.
 WIDTH, PLOT_HEIGHT = 800, 180
-LEFT, RIGHT, ABOVE, BELOW, TITLE, FOOT = 70, 20, 34, 12, 36, 42
-CHARACTER = 6.6
-"""Mean width of a character of the labels; for placing the legend."""
-MOST_POINTS = 700
-"""A line of more points than the plot has pixels is thinned."""
-LARGEST = 1e300
-"""Numbers beyond it, infinity and NaN are left out."""
-SMALLEST = 1e-300
-"""A smaller difference is none: fractions of it are 0, which has no logarithm."""
+LEFT, RIGHT, ABOVE, BELOW = 70, 20, 34, 12
+TITLE_HEIGHT, FOOTER_HEIGHT = 36, 42
+CHARACTER_WIDTH = 6.6
+"""Mean width of a character in pixels, used to place the names in the legend."""
+MAX_POINTS = 700
+"""Maximum number of points of a curve, about the plot's width in pixels; curves with more points are downsampled."""
+MAX_VALUE = 1e300
+"""Maximum absolute value that is drawn; larger values, infinity and NaN are omitted."""
+MIN_RANGE = 1e-300
+"""Minimum range of an axis. For a smaller one, the distance of the ticks could become 0, which has no logarithm."""
 TICKS = 6
-"""Ticks of an axis, about."""
+"""Approximate number of ticks on an axis."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact matches, %", "perplexity": "perplexity"}
 
-# Colours of paper, text, grid and the three kinds of curves. Plain rules, because not every viewer knows CSS variables.
+# Colours of background, text, grid, and of the curves of training, validation and averaged checkpoints. They are used
+# in plain CSS rules, because some viewers do not support CSS variables.
 LIGHT = ("#ffffff", "#1f2328", "#d8dee4", "#8250df", "#0969da", "#bc4c00")
 DARK = ("#0d1117", "#e6edf3", "#30363d", "#c297ff", "#58a6ff", "#ffa657")
 COLOURS = """\
@@ -56,7 +58,7 @@ polyline {{ fill: none; stroke-width: 1.6; stroke-linejoin: round; }}
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a panel. kind: kind of the records, which decides the colour. points: (step, value), by step."""
+    """Curve of a panel. kind: kind of its log records, which determines the colour. points: (step, value), by step."""
 
     name: str
     kind: str
@@ -65,36 +67,38 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share a vertical axis."""
+    """Plot with several curves on the same vertical axis."""
 
     name: str
     curves: Sequence[Curve]
 
 
 def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: str, smoothed: bool) -> str:
-    """Draw loss, score and learning rate over the steps.
+    """Draw a picture with panels for loss, a validation score, and learning rate over the optimizer steps.
 
-    Values that are not finite numbers are left out, and so is a panel without any.
+    Values that are not finite numbers are omitted, and so are panels without values.
 
     Args:
-        records: of metrics.jsonl.
-        metric: the score to draw; where the records lack it, and for `loss`, which is drawn anyway, the first that
-            they have.
-        smoothed: the training loss is of smoothed labels, so its curve is not comparable with that of the validation.
+        records: records of metrics.jsonl.
+        title: title of the picture.
+        metric: validation score to draw. If it is `loss`, which has its own panel, or is not in the records, the first
+            of the other scores that is in the records is drawn.
+        smoothed: True if the training loss includes label smoothing; the legend says so, because the curves of training
+            and validation are not comparable then.
     Returns:
-        The picture, an XML document.
+        The SVG document.
     """
     panels = [panel for panel in _panels(list(records), metric, smoothed) if panel.curves]
     last = max((step for panel in panels for curve in panel.curves for step, _ in curve.points), default=0)
-    height = TITLE + len(panels) * (ABOVE + PLOT_HEIGHT + BELOW) + FOOT
+    height = TITLE_HEIGHT + len(panels) * (ABOVE + PLOT_HEIGHT + BELOW) + FOOTER_HEIGHT
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
              f'height="{height}" role="img">', f"<title>{_text(title)}</title>", f"<style>{STYLE}</style>",
              f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
              f'<text class="title" x="{LEFT}" y="24">{_text(title)}</text>']
     for number, panel in enumerate(panels):
-        parts += _drawn(panel, TITLE + number * (ABOVE + PLOT_HEIGHT + BELOW) + ABOVE, last)
+        parts += _render_panel(panel, TITLE_HEIGHT + number * (ABOVE + PLOT_HEIGHT + BELOW) + ABOVE, last)
     if panels:
-        bottom = height - FOOT - BELOW
+        bottom = height - FOOTER_HEIGHT - BELOW
         parts += [f'<text class="step" x="{_x(tick, last):.1f}" y="{bottom + 18}" text-anchor="middle">'
                   f"{_number(tick)}</text>" for tick in ticks(0, last) if tick <= max(last, 1)]
         parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{bottom + 38}" text-anchor="middle">optimizer steps'
@@ -105,31 +109,35 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
 
 
 def draw_curves(run: Path, metric: str, smoothed: bool) -> None:
-    """Write the learning curves of a run's whole log into its curves.svg; warn where that cannot be done.
+    """Draw the whole log of a run into its curves.svg; print a warning if that fails.
 
-    Arguments: as `learning_curves`.
+    Args:
+        metric, smoothed: see `learning_curves`.
     """
     path = run / CURVES
     try:
         records = [record for _, record in log_records(run / LOG_FILE)]
         replace_file(path, learning_curves(records, run.absolute().name, metric, smoothed).encode())
     except OSError as error:
-        console.warn(f"{path} cannot be written: {error.strerror}. The training goes on; its figures are in "
-                     f"{LOG_FILE}, and the next validation draws the curves again.")
+        console.warn(f"{path} cannot be written: {error.strerror}. The training continues. The metrics are in "
+                     f"{LOG_FILE}, and the next validation tries again to draw them.")
     except CheckpointError as error:
-        console.warn(f"{path} cannot be drawn: {error} The training goes on; it reads nothing from that file.")
+        console.warn(f"{path} cannot be drawn: {error} The training continues; it does not need that file.")
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten) at equal distances, the first at most `low`, the last at least
-    `high`. Where both are equal, a tenth of them is left free on both sides; where both are 0, they are 0 to 1."""
+    """Return the ticks of an axis from `low` to `high`: multiples of 1, 2 or 5 times a power of ten.
+
+    The first tick is at most `low`, the last at least `high`. If both are equal, the axis gets a margin of a tenth of
+    their value on both sides; if both are 0, it reaches from 0 to 1.
+    """
     largest = max(abs(low), abs(high))
-    if high - low <= max(1e-9 * largest, SMALLEST):
-        room = largest / 10 if largest > SMALLEST else 1.0
-        low, high = (low - room if low < 0 or low > room else 0.0), high + room
-    rough = (high - low) / TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    distance = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    if high - low <= max(1e-9 * largest, MIN_RANGE):
+        margin = largest / 10 if largest > MIN_RANGE else 1.0
+        low, high = (low - margin if low < 0 or low > margin else 0.0), high + margin
+    min_distance = (high - low) / TICKS
+    power = 10.0 ** math.floor(math.log10(min_distance))
+    distance = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= min_distance * (1 - 1e-9))
     first, last = math.floor(low / distance + 1e-9), math.ceil(high / distance - 1e-9)
     return [float(f"{number * distance:.12g}") for number in range(first, last + 1)]
 
@@ -137,72 +145,72 @@ def ticks(low: float, high: float) -> list[float]:
 def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> list[Panel]:
     scores = [metric, "bleu", "chrf", "exact", "perplexity"] if metric != "loss" else ["bleu", "chrf", "exact"]
     validations = [record for record in records if record.get("kind") == "validation"]
-    shown = next((score for score in scores if any(_finite(record.get(score)) for record in validations)), scores[0])
+    drawn = next((score for score in scores if any(_finite(record.get(score)) for record in validations)), scores[0])
     return [
         Panel("loss: mean −log p of a target token",
               _curves(records, "loss", training="training (smoothed labels)" if smoothed else "training",
                       validation="validation", average="average of checkpoints")),
-        Panel(SCORE_NAMES.get(shown, shown),
-              _curves(records, shown, validation="validation", average="average of checkpoints")),
+        Panel(SCORE_NAMES.get(drawn, drawn),
+              _curves(records, drawn, validation="validation", average="average of checkpoints")),
         Panel("learning rate", _curves(records, "learning_rate", training="training")),
     ]
 
 
 def _curves(records: list[Mapping[str, Any]], value: str, **names: str) -> list[Curve]:
-    """A curve for each kind of record that has the value; names: of the curves, by kind."""
+    """Return a curve of the value for each kind of records that contain it. names: names of the curves by kind."""
     curves = []
     for kind, name in names.items():
         points = sorted((record["step"], float(record[value])) for record in records
                         if record.get("kind") == kind and _finite(record.get("step")) and _finite(record.get(value)))
         if points:
-            curves.append(Curve(name, kind, _thinned(points)))
+            curves.append(Curve(name, kind, _downsample(points)))
     return curves
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < LARGEST
+    return isinstance(value, int | float) and abs(value) < MAX_VALUE
 
 
-def _thinned(points: list[Point]) -> list[Point]:
-    """Of each group of neighbours the lowest and the highest point, so that no peak is lost; the ends stay."""
-    if len(points) <= MOST_POINTS:
+def _downsample(points: list[Point]) -> list[Point]:
+    """Keep only the lowest and the highest point of each group of consecutive points, and the two ends of the curve."""
+    if len(points) <= MAX_POINTS:
         return points
-    size = math.ceil(2 * len(points) / MOST_POINTS)
+    size = math.ceil(2 * len(points) / MAX_POINTS)
     groups = [points[begin:begin + size] for begin in range(0, len(points), size)]
     kept = {extreme(group, key=lambda point: point[1]) for group in groups for extreme in (min, max)}
     return sorted({points[0], points[-1], *kept})
 
 
-def _drawn(panel: Panel, top: int, last: int) -> list[str]:
-    """The elements of a panel whose plot begins at `top`; last: step at the right edge."""
+def _render_panel(panel: Panel, top: int, last: int) -> list[str]:
+    """Return the SVG elements of a panel. top: vertical position of its plot. last: step at the right edge."""
     values = [value for curve in panel.curves for _, value in curve.points]
-    marks = ticks(min(values), max(values))
-    low, high = marks[0], marks[-1]
+    value_ticks = ticks(min(values), max(values))
+    low, high = value_ticks[0], value_ticks[-1]
 
     def y(value: float) -> float:
         return top + PLOT_HEIGHT * (high - value) / (high - low)
 
     parts = [f'<g class="panel"><text x="{LEFT}" y="{top - 12}">{_text(panel.name)}</text>']
-    for mark in marks:
-        parts.append(f'<path class="grid" d="M{LEFT} {y(mark):.1f}H{WIDTH - RIGHT}"/><text class="value" '
-                     f'x="{LEFT - 8}" y="{y(mark) + 4:.1f}" text-anchor="end">{_number(mark)}</text>')
+    for tick in value_ticks:
+        parts.append(f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/><text class="value" '
+                     f'x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{_number(tick)}</text>')
     parts += [f'<path class="grid" d="M{_x(tick, last):.1f} {top}V{top + PLOT_HEIGHT}"/>'
               for tick in ticks(0, last) if tick <= max(last, 1)]
     left = float(WIDTH - RIGHT)
     for curve in reversed(panel.curves):                                        # the legend
-        left -= CHARACTER * len(curve.name)
+        left -= CHARACTER_WIDTH * len(curve.name)
         parts.append(f'<text x="{left:.1f}" y="{top - 12}">{_text(curve.name)}</text>'
                      f'<polyline class="{curve.kind}" points="{left - 24:.1f},{top - 16} {left - 6:.1f},{top - 16}"/>')
         left -= 40
     for curve in panel.curves:
-        places = [(_x(step, last), y(value)) for step, value in curve.points]
-        if len(places) > 1:
+        pixels = [(_x(step, last), y(value)) for step, value in curve.points]
+        if len(pixels) > 1:
             parts.append(f'<polyline class="{curve.kind} curve" points="'
-                         + " ".join(f"{across:.1f},{down:.1f}" for across, down in places) + '"/>')
-        if curve.kind != "training" or len(places) == 1:                        # validations are few
+                         + " ".join(f"{across:.1f},{down:.1f}" for across, down in pixels) + '"/>')
+        if curve.kind != "training" or len(pixels) == 1:                        # validations are few
             parts += [f'<circle class="{curve.kind}" cx="{across:.1f}" cy="{down:.1f}" r="3"><title>step {step:,}: '
                       f"{value:.5g}</title></circle>"
-                      for (across, down), (step, value) in zip(places, curve.points, strict=True)]
+                      for (across, down), (step, value) in zip(pixels, curve.points, strict=True)]
     return [*parts, "</g>"]
 
 
@@ -215,4 +223,4 @@ def _number(value: float) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(printable(text))
+    return escape(escape_control_characters(text))

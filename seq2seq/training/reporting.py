@@ -1,4 +1,4 @@
-"""Reports of a training: its announcement, the means of a log line, and figures for people."""
+"""Reports of a training: the summary at its start, the means of a log line, and the fields of the progress bar."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from seq2seq.training.learning_curves import CURVES
 from seq2seq.training.train_state import TrainState
 
 
-def announce(run: Path, sizes: str, step: int, smoothed: bool) -> None:
-    """Say what is trained on what, where to look at it, and what the figures mean.
+def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> None:
+    """Print the sizes of model and data, where to find the learning curves, and definitions of loss and perplexity.
 
     Args:
-        sizes: of model and data, and the device, in words.
-        step: optimizer steps done before.
-        smoothed: the training loss is of smoothed labels.
+        sizes: text with the sizes of model and data, and the device.
+        step: number of optimizer steps done before; 0 in a new training.
+        smoothed: True if the training loss includes label smoothing.
     """
-    console.say(sizes)
-    console.say(f"learning curves: {run / CURVES} in a browser, drawn anew at every validation; or "
-                f"tensorboard --logdir {shlex.quote(str(run / TENSORBOARD))}")
-    console.say("loss is the mean of -log p (natural logarithm) of a target token"
-                f"{', in training with label smoothing' * smoothed}; perplexity is exp of it"
-                f"{' without' * smoothed}: among so many equally probable tokens the model would hesitate as much")
+    console.print_message(sizes)
+    console.print_message(f"learning curves: open {run / CURVES} in a browser (updated at every validation), or run "
+                          f"tensorboard --logdir {shlex.quote(str(run / TENSORBOARD))}")
+    console.print_message("loss: mean negative log-likelihood per target token, in nats"
+                          f"{'; the training loss includes label smoothing' * smoothed}. perplexity: exp of the loss"
+                          f"{' without label smoothing' * smoothed}.")
     if step:
-        console.say(f"going on after step {step:,}")
+        console.print_message(f"resuming after step {step:,}")
 
 
-def take_window(state: TrainState, learning_rate: float) -> dict[str, float]:
-    """Empty the window of sums since the last log line; return its means, none if all its steps were skipped."""
+def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float]:
+    """Reset the sums since the last log line, and return their means; no means if all steps were skipped."""
     window, state.window = state.window, {}
     state.seconds += window["seconds"]
     if "steps" not in window:
@@ -49,13 +49,13 @@ def take_window(state: TrainState, learning_rate: float) -> dict[str, float]:
     }
 
 
-def progress_figures(means: Mapping[str, float]) -> list[str]:
-    """The means of a window for the progress bar, the most important first."""
-    return [f"loss {means['loss']:.3f}", f"perplexity {figure(means['perplexity'])}",
+def progress_bar_fields(means: Mapping[str, float]) -> list[str]:
+    """Return the means of a window as text for the progress bar, the most important first."""
+    return [f"loss {means['loss']:.3f}", f"perplexity {format_number(means['perplexity'])}",
             f"epoch {means['epoch'] + 1:.0f}", f"{means['tokens_per_second']:,.0f} tokens/s",
             f"learning rate {means['learning_rate']:.2e}", f"gradient {means['gradient_norm']:.2f}"]
 
 
-def figure(value: float) -> str:
-    """Two decimals, or a power of ten where the number is huge."""
+def format_number(value: float) -> str:
+    """Format a number with two decimals, and in scientific notation from one million."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.2e}"

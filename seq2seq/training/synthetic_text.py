@@ -1,9 +1,9 @@
 """Synthetic pairs from monolingual text: back-translation and knowledge distillation.
 
-Back-translation (Sennrich et al. 2016, arXiv:1511.06709) translates targets to sources, by sampling (Edunov et al.
-2018, arXiv:1808.09381) and with a tag before each source (Caswell et al. 2019, arXiv:1906.06442). Sequence-level
-knowledge distillation (Kim and Rush 2016, arXiv:1606.07947) translates sources by beam search with a larger teacher
-model.
+Back-translation (Sennrich et al. 2016, arXiv:1511.06709) translates target text to the source language, by sampling
+(Edunov et al. 2018, arXiv:1808.09381) and with a tag before each source (Caswell et al. 2019, arXiv:1906.06442).
+Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947) translates source text by beam search with a
+larger teacher model.
 """
 
 from __future__ import annotations
@@ -21,147 +21,163 @@ from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, DecodingSection, Languages, Recipe, parse_recipe
-from seq2seq.recipe.decoding_section import DRAWN, SAMPLING_KEYS
+from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.recipe.language_codes import same_code
 from seq2seq.storage.atomic import sync
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
-from seq2seq.storage.checksums import journal_of, note_text, noted_text
+from seq2seq.storage.checksums import journal_path, read_journal, write_journal
 from seq2seq.storage.directories import read_metadata
-from seq2seq.translation.search_setup import Request
+from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 
 BLOCK_LINES = 8192
+"""Number of lines translated between two updates of the journal, from which an interrupted translation resumes."""
 
 
 def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
-    """Translate the corpora with one side into `directory`, and return the recipe in which all corpora have two sides.
+    """Translate all monolingual corpora, and return the recipe with the translations as the missing sides.
 
-    After an interruption it resumes, with the same result, because a sample depends on its line alone.
+    An interrupted translation resumes, with the same result, because the sample for a line does not depend on others.
 
+    Args:
+        directory: where the translations are written.
     Raises:
-        CheckpointError: there is no such model.
-        RecipeError: the model translates between other languages.
-        CorpusError: the text cannot be read.
+        CheckpointError: a model that the recipe names does not exist.
+        RecipeError: a model has other languages or the other direction.
+        CorpusError: a text cannot be read.
     """
     if not any(spec.translated_by for spec in recipe.data.train):
         return recipe
-    train = tuple(_completed(spec, recipe, directory) if spec.translated_by else spec for spec in recipe.data.train)
+    train = tuple(_complete(spec, recipe, directory) if spec.translated_by else spec for spec in recipe.data.train)
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
 
 
 def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
-    """Return the recipe of `with_synthetic_text` without the corpora that are not translated yet, and their names.
+    """Return the recipe of `with_synthetic_text` without the corpora that are not translated yet, and the labels of
+    these corpora.
 
     Raises:
-        CheckpointError, RecipeError, CorpusError: as `with_synthetic_text`.
+        CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
     """
-    kept, lacking = [], []
+    kept, missing = [], []
     for spec in recipe.data.train:
         if spec.translated_by is None:
             kept.append(spec)
             continue
-        model, _, made = _place(spec, recipe, directory)
-        if made.exists():
-            kept.append(_filled(spec, made))
+        model, _, translation = _paths(spec, recipe, directory)
+        if translation.exists():
+            kept.append(_with_translation(spec, translation))
         else:
             text = load_bundle(model).recipe_text
             _require_direction(spec, recipe, model, parse_recipe(text, model / RECIPE, alone=True).languages)
-            lacking.append(spec.label)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": tuple(kept)})}), lacking
+            missing.append(spec.label)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": tuple(kept)})}), missing
 
 
-def _completed(spec: Corpus, recipe: Recipe, directory: Path) -> Corpus:
-    """The corpus with a file for the side that it lacks."""
-    model, given, made = _place(spec, recipe, directory)
-    if not made.exists():
-        _make(spec, recipe, model, given, made)
-    return _filled(spec, made)
+def _complete(spec: Corpus, recipe: Recipe, directory: Path) -> Corpus:
+    """Translate a monolingual corpus if this was not done before; return it with the translation as a file."""
+    model, text, translation = _paths(spec, recipe, directory)
+    if not translation.exists():
+        _translate(spec, recipe, model, text, translation)
+    return _with_translation(spec, translation)
 
 
-def _place(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[Path, Path, Path]:
-    """The model, the text that is there, and where its translation belongs."""
+def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[Path, Path, Path]:
+    """Return the paths of the model, of the monolingual text, and of its translation."""
     model = resolve_model_path(recipe.directory / str(spec.translated_by))
-    given = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    return model, given, directory.absolute() / f"{_key(spec, model, given)}.txt"
+    text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
+    return model, text, directory.absolute() / f"{_key(spec, model, text)}.txt"
 
 
-def _filled(spec: Corpus, made: Path) -> Corpus:
-    missing = {"target": str(made)} if spec.target is None else {"source": str(made)}
-    return spec.model_copy(update={**missing, "translated_by": None, "sampling": None, "name": spec.label})
+def _with_translation(spec: Corpus, translation: Path) -> Corpus:
+    """Return a monolingual corpus with its translation as the missing side."""
+    side = {"target": str(translation)} if spec.target is None else {"source": str(translation)}
+    return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
 
 
-def _key(spec: Corpus, model: Path, given: Path) -> str:
-    """Return a hash of everything that the synthetic text depends on."""
+def _key(spec: Corpus, model: Path, text: Path) -> str:
+    """Return a hash of everything that the translation depends on, as its file name."""
     try:
-        state = given.stat()
+        status = text.stat()
     except OSError as error:
-        raise CorpusError(f"{given} cannot be read: {error.strerror or error}.") from error
-    described = [str(given), state.st_size, state.st_mtime_ns, spec.limit, spec.samples,
-                 read_metadata(model, "bundle", required=())["sha256"]]       # not its scores, which may be new
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+        raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
+    inputs = [str(text), status.st_size, status.st_mtime_ns, spec.limit, spec.samples,
+              read_metadata(model, "bundle", required=())["sha256"]]          # not the scores, which can change later
+    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
-def _make(spec: Corpus, recipe: Recipe, model: Path, given: Path, made: Path) -> None:
+def _translate(spec: Corpus, recipe: Recipe, model: Path, text: Path, translation: Path) -> None:
+    """Write the translation of a monolingual text; resume if a part of it was written before."""
     translator = Translator.load(model)
     _require_direction(spec, recipe, model, translator.languages)
     options = _options(translator.decoding, spec.samples)
-    made.parent.mkdir(parents=True, exist_ok=True)
-    part = made.with_suffix(".part")
-    journal = journal_of(part)
-    done, crc32 = _whole_lines(part)
-    total = sum(1 for _ in _texts(spec, given))
-    console.say(f"translating {total - done:,} lines of {spec.label} with {model} in {translator.precision} "
-                f"({'sampling' if spec.samples else 'searching'})")
+    translation.parent.mkdir(parents=True, exist_ok=True)
+    part = translation.with_suffix(".part")
+    journal = journal_path(part)
+    done, crc32 = _truncate_to_journal(part)
+    total = sum(1 for _ in _lines(spec, text))
+    console.print_message(f"translating {total - done:,} lines of {spec.label} with {model} in {translator.precision} "
+                          f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
-        requests = (Request(text, number=number) for number, text in enumerate(_texts(spec, given)))
-        # Blocks end at the same lines as without the interruption, because in bf16 rounding depends on the batch.
+        requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
+        # `begin` lets blocks end at the same lines as without an interruption: bf16 rounding depends on the batches.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
             file.write(lines)
             file.flush()
             crc32 = zlib.crc32(lines, crc32)
-            note_text(part, crc32)
-        note_text(part, crc32)
+            write_journal(part, crc32)
+        write_journal(part, crc32)
     sync(part)
-    os.replace(journal, journal_of(made))                                         # before the text has its name
-    os.replace(part, made)
+    os.replace(journal, journal_path(translation))                                # before the text gets its name
+    os.replace(part, translation)
 
 
-def _require_direction(spec: Corpus, recipe: Recipe, model: Path, of_model: Languages) -> None:
-    languages = recipe.languages.source, recipe.languages.target
-    wanted = languages if spec.target is None else languages[::-1]
-    found = of_model.source, of_model.target
-    if not all(same_code(one or "", other or "") for one, other in zip(found, wanted, strict=True)):
-        raise RecipeError(f"{model} translates from {found[0]} to {found[1]}; the corpus {spec.label} needs a model "
-                          f"from {wanted[0]} to {wanted[1]}.")
+def _require_direction(spec: Corpus, recipe: Recipe, model: Path, languages: Languages) -> None:
+    """Raise RecipeError unless a model with these languages translates the corpus in the direction it needs."""
+    forward = recipe.languages.source, recipe.languages.target
+    expected = forward if spec.target is None else forward[::-1]
+    actual = languages.source, languages.target
+    if not all(same_code(one or "", other or "") for one, other in zip(actual, expected, strict=True)):
+        raise RecipeError(f"{model} translates from {actual[0]} to {actual[1]}; the corpus {spec.label} needs a model "
+                          f"from {expected[0]} to {expected[1]}.")
 
 
-def _options(own: DecodingSection, samples: bool) -> dict[str, Any]:
-    """Return the overrides of the model's `decoding` that make it sample, or search for, a single translation."""
+def _options(decoding: DecodingSection, samples: bool) -> dict[str, Any]:
+    """Return the decoding options for one translation per line, by sampling or by search.
+
+    decoding: the options in the model's recipe. They apply where the returned options do not override them.
+    """
     if samples:
-        return DRAWN
-    of_samples = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}
-    return {"n_best": 1, **({"sampling": False, "mbr": 0, **of_samples} if own.sampling else {})}
+        return SINGLE_SAMPLE
+    sampling_defaults = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}
+    return {"n_best": 1, **({"sampling": False, "mbr": 0, **sampling_defaults} if decoding.sampling else {})}
 
 
-def _texts(spec: Corpus, given: Path) -> Iterator[str]:
-    alone = Corpus(text=str(given), limit=spec.limit, max_line_bytes=spec.max_line_bytes)
-    for _, _, text in read_corpus(alone, Path(), Counts()):
-        yield text
+def _lines(spec: Corpus, text: Path) -> Iterator[str]:
+    """Yield the lines of the monolingual text, as many as the limit of the corpus allows."""
+    corpus = Corpus(text=str(text), limit=spec.limit, max_line_bytes=spec.max_line_bytes)
+    for _, _, line in read_corpus(corpus, Path(), Counts()):
+        yield line
 
 
-def _whole_lines(part: Path) -> tuple[int, int]:
-    """Lines of a file that was not finished, and their zlib.crc32. What stands behind the last whole block is cut off;
-    a file that is damaged is begun anew."""
+def _truncate_to_journal(part: Path) -> tuple[int, int]:
+    """Truncate a partial translation to the blocks recorded in its journal; to nothing if it is damaged.
+
+    Without a journal, only an incomplete last line is removed.
+
+    Returns:
+        Number of remaining lines, and their zlib.crc32.
+    """
     if not part.exists():
         return 0, 0
     contents = part.read_bytes()
     whole = contents[: contents.rfind(b"\n") + 1]
-    if (noted := noted_text(part)) is not None:
-        whole = contents[: noted[0]]
-        if (len(whole), zlib.crc32(whole)) != noted:
-            console.warn(f"{part} is damaged: it is not what was translated. It is translated again.")
+    if (journal := read_journal(part)) is not None:
+        whole = contents[: journal[0]]
+        if (len(whole), zlib.crc32(whole)) != journal:
+            console.warn(f"{part} is damaged: its checksum is wrong. The text is translated again.")
             whole = b""
     with part.open("r+b") as file:
         file.truncate(len(whole))

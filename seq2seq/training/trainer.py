@@ -1,4 +1,4 @@
-"""Training: the loop, and how a run begins, resumes and ends."""
+"""Training: the loop, and start, resumption and end of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed, plan_epoch
-from seq2seq.data.corpus import look_at_first_lines
+from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.preparation import SYNTHETIC, prepare, train_or_load_tokenizers
 from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
-from seq2seq.model import build_model
-from seq2seq.model.attention import runs_packed
+from seq2seq.model import build_model, trains_packed
 from seq2seq.model.load_model import stored_weights, weights_to_start_from
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
@@ -43,17 +42,18 @@ from seq2seq.storage.checkpoints import (
     update_bundle_metadata,
 )
 from seq2seq.storage.locks import lock_run
-from seq2seq.storage.run_directory import Log, NoLog, admit, move_aside, recipe_checksum
+from seq2seq.storage.run_directory import Log, NoLog, check_and_store_recipe, recipe_checksum, rename_old_run
 from seq2seq.storage.tokenizer_files import checksums_of
-from seq2seq.training.distributed import SINGLE_PROCESS, DistributedTranslator, ProcessGroup, join_process_group
-from seq2seq.training.divergence import Diverged, can_go_back, diverged, go_back, require_sane
-from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
+from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, require_convergence, roll_back
+from seq2seq.training.gradient_accumulation import StepGradients, gradient_of, read_sums
 from seq2seq.training.learning_curves import draw_curves
-from seq2seq.training.optimizers import build_optimizer, learning_rate, scale_gradients, update_moving_average
-from seq2seq.training.reporting import announce, figure, progress_figures, take_window
+from seq2seq.training.learning_rate import learning_rate
+from seq2seq.training.optimizers import build_optimizer, scale_gradients, update_moving_average
+from seq2seq.training.reporting import format_number, pop_window_means, print_training_summary, progress_bar_fields
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.train_state import TrainState
-from seq2seq.training.validation import Measured, Validation, require_held_out
+from seq2seq.training.validation import Validation, ValidationResult, require_held_out
 from seq2seq.translation.translator import Translator
 
 
@@ -61,12 +61,12 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
     """Train the recipe's model in the directory `run`, or resume that run.
 
     Args:
-        restart: move an existing run aside and start again.
+        restart: rename an existing run, and train from the beginning.
     Returns:
         Scores of the best model, by test set and metric.
     Raises:
-        UserError: recipe, data or run are at fault; the message says what to do.
-        Stopped: stopped by a signal, after saving.
+        UserError: the user has to correct the recipe, the data or the run; the message says how.
+        Stopped: a signal stopped the training, after saving.
         TypeError: `recipe` is a path instead of a Recipe.
     """
     if not isinstance(recipe, Recipe):
@@ -78,97 +78,96 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
         if group.is_main:
             if restart and run.exists():
                 with lock_run(run):
-                    console.say(f"the old run is now {move_aside(recipe, run)}")
+                    console.print_message(f"the old run was renamed to {rename_old_run(recipe, run)}")
             stack.enter_context(lock_run(run, provisional=[RECIPE]))
-            for warning in look_at_first_lines(recipe) if not list_checkpoints(run) else ():
+            for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
                 console.warn(warning)
-        recipe = group.main_rank_first(partial(admit, recipe, run))
+        recipe = group.main_rank_first(partial(check_and_store_recipe, recipe, run))
         while True:
             training = Training(recipe, run, group)
             if training.state.finished(recipe):
-                longer = "max_steps" if training.state.step >= recipe.training.max_steps else "early_stopping"
-                console.say(f"{run} has finished: {training.state.summary()}. To train on, raise training.{longer}; "
-                            "to begin anew, use --restart.")
+                limit = "max_steps" if training.state.step >= recipe.training.max_steps else "early_stopping"
+                console.print_message(f"{run} has finished: {training.state.summary()}. To continue, raise "
+                                      f"training.{limit}; to train from the beginning, use --restart.")
             try:
                 training.loop()
                 return training.test()
             except Diverged as divergence:
-                possible = recipe.training.divergence != "stop" and can_go_back(run, training.state)
-                group.barrier()                                                    # until all ranks have listed them
+                possible = recipe.training.divergence != "stop" and can_roll_back(run, training.state)
+                group.barrier()                                         # before the main rank deletes checkpoints
                 if not possible:
                     raise
                 if group.is_main:
-                    go_back(run, training.state)
+                    roll_back(run, training.state)
                 group.barrier()
-                console.warn(f"{divergence.found}; going back to step {training.state.good_step:,}, with half the "
+                console.warn(f"{divergence.evidence}; rolling back to step {training.state.good_step:,}, with half the "
                              "learning rate")
-            del training                                                        # frees its memory for the next one
+            del training                                                    # frees its memory before the next attempt
 
 
 class Training:
-    """Training of a run: data, model, optimizer and train state."""
+    """A training: data, model, optimizer and train state of a run."""
 
     def __init__(self, recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS) -> None:
         """Prepare the data, and resume from the newest checkpoint if there is one.
 
-        group: ranks of a distributed run; all of them see the same run directory.
+        group: process group; the run directory must be on a file system that all ranks share.
         Raises:
-            UserError: the data cannot be read, or differs from the data that the checkpoint was trained on.
+            UserError: the data cannot be read, or differ from the data that the checkpoint was trained on.
         """
         self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
         self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
         make_deterministic(self.device)
-        text = group.main_rank_first(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
-        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, run / "tokenizer"))
+        completed = group.main_rank_first(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
+        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(completed, run / "tokenizer"))
         self.tokenizer_checksums = checksums_of(self.tokenizers)
-        self.prepared = group.main_rank_first(
-            lambda: prepare(text, self.tokenizers, run / "prepared", torch.get_num_threads(), verifies=group.is_main))
+        self.prepared = group.main_rank_first(lambda: prepare(
+            completed, self.tokenizers, run / "prepared", torch.get_num_threads(), verify=group.is_main))
         self.corpus = self.prepared.corpus
         sampling = recipe.tokenizer.subword_sampling
         self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.is_main) if sampling else None
         self.validation = Validation(recipe, self.tokenizers)
 
         sizes = self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
-        start = None
+        initial_weights = None
         if self.section.start_from is not None and not list_checkpoints(run):
-            start = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
+            initial_weights = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
-        # Mixed precision: weights and accumulated gradients are fp32, the computation may use a bf16 copy. bf16
-        # products are several times faster, but small updates of bf16 weights would be rounded away.
+        # Mixed precision: weights and accumulated gradients are fp32; forward and backward pass may use a bf16 copy,
+        # whose matrix products are several times faster. Small updates of bf16 weights would be lost by rounding.
         self.model = build_model(recipe.model, *sizes)
-        if start is not None:
-            self.model.load_state_dict(start, strict=False)
+        if initial_weights is not None:
+            self.model.load_state_dict(initial_weights, strict=False)
         self.model.to(self.device).train()
         self.names = [name for name, _ in self.model.named_parameters()]
         self.weights = list(self.model.parameters())
-        self.computing: nn.Module = self.model
+        group.broadcast(self.weights)
+        self.compute_model: nn.Module = self.model
         if self.dtype != torch.float32:
-            self.computing = copy.deepcopy(self.model).to(self.dtype)
+            self.compute_model = copy.deepcopy(self.model).to(self.dtype)
         self.optimizer = build_optimizer(self.section, self.model.named_parameters())
-        self.average = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
-        # With the variable-length kernel, all batches have the same shape.
-        longest = recipe.data.cleaning.max_pieces + 1
-        heads = recipe.model.num_heads
-        query = torch.empty(0, heads, recipe.model.d_model // heads, dtype=self.dtype, device=self.device)
-        shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
-                                 longest) if runs_packed(query) else None
+        self.ema_weights = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
+        max_length = recipe.data.cleaning.max_pieces + 1
+        shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation, max_length,
+                                 recipe.seed) if trains_packed(recipe.model, self.device, self.dtype) else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
+        group.require_same(self.state.step, [*self.weights, *self.ema_weights, *self.optimizer.states(self.weights)])
         self.gradients = StepGradients(
-            self.computing, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing, shape=shape,
-            longest=longest, most_tokens=self.state.most_tokens)
+            self.compute_model, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing,
+            shape=shape, max_length=max_length, max_tokens=self.state.most_tokens)
 
     # The loop
 
     def loop(self) -> None:
-        """Train until the last step, early stopping or a signal; then average checkpoints if the recipe asks for it.
+        """Train until the last step, early stopping or a signal; then average checkpoints if the recipe says so.
 
         Raises:
-            Stopped: stopped by a signal, after saving.
+            Stopped: a signal stopped the training, after saving.
         """
-        self._announce()
+        self._print_summary()
         if self.group.is_main:
             clear_leftovers(self.run)
         state, section = self.state, self.section
@@ -176,42 +175,41 @@ class Training:
             self.group.is_main) else NoLog()
         saved_at = time.monotonic()
         try:
-            with (stopping_by_signal(at_once=self.group.world_size == 1) as request,
+            with (stopping_by_signal(exit_on_second=self.group.world_size == 1) as request,
                   console.progress("training", section.max_steps, state.step, "steps") as advance):
                 self._validate_if_due(log)
                 for micro_batches in self._steps():
                     self._step(micro_batches)
-                    require_sane(state, self.run)
+                    require_convergence(state, self.run)
                     self.prepared.require_intact(wait=False)
                     advance(1)
                     if state.step % section.log_every == 0 or state.finished(self.recipe):
                         advance(0, self._log_window(log))
                     # The clock of the main rank decides, so that all ranks save at the same steps.
                     late = self.group.is_main and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
-                    due = self.group.maximum(int(late), self.device)
-                    stopped_by = self.group.maximum(request.number or 0, self.device)
+                    due, stopped_by = self.group.maximum((int(late), request.number or 0), self.device)
                     if due or stopped_by:
                         self._save(log)
                         saved_at = time.monotonic()
                     self._stop(stopped_by)
                     if self._validate_if_due(log):
                         saved_at = time.monotonic()
-                self._stop(self.group.maximum(request.number or 0, self.device))    # during the last validation
+                self._stop(*self.group.maximum((request.number or 0,), self.device))  # signal during last validation
             self._average_checkpoints(log)
         finally:
             self._draw_curves()
             log.close()
             if self.sampled:
                 self.sampled.close()
-        console.say(f"trained {state.summary()}")
+        console.print_message(f"trained {state.summary()}")
 
     def _stop(self, signal: int) -> None:
-        """Raise Stopped for a signal number other than 0. Called after saving."""
+        """Raise Stopped if `signal` is not 0. Called after saving. signal: number of the signal; 0: none."""
         if signal:
-            raise Stopped(signal, f"saved at step {self.state.step:,}; the same command goes on from there")
+            raise Stopped(signal, f"saved at step {self.state.step:,}; run the same command again to resume")
 
     def _steps(self) -> Iterator[list[np.ndarray]]:
-        """Yield the micro-batches of each remaining step, epoch after epoch, until the run is finished."""
+        """Yield the micro-batches of each remaining step until the training is finished."""
         state = self.state
         while not state.finished(self.recipe):
             if self.sampled:
@@ -224,63 +222,66 @@ class Training:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
 
     def _step(self, micro_batches: Sequence[np.ndarray]) -> None:
-        """Do one optimizer step: sum the gradients of all micro-batches, then divide once by their target tokens."""
+        """Do one optimizer step. The gradients of all micro-batches are summed, then divided by their target tokens."""
         began = time.monotonic()
         step = self.state.step + 1
         sums = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
-        self.state.most_tokens = self.gradients.most_tokens
+        self.state.most_tokens = self.gradients.max_tokens
         gradients = [gradient_of(weight) for weight in self.weights]
-        self.group.sum([*gradients, sums.values])
-        norm = scale_gradients(gradients, sums.target_tokens, self.section.gradient_clip)
+        self.group.sum([*gradients, sums])
+        source_tokens, target_tokens = self.corpus.tokens(micro_batches)        # of all ranks
+        loss, likelihood, norm = read_sums(sums, gradients, target_tokens)
+        scale_gradients(gradients, norm, target_tokens, self.section.gradient_clip)
         if math.isfinite(norm):
-            self._update(self._rate(step), step)
+            self._update(self._learning_rate(step), step)
             self.state.skipped_in_row = 0
-            self.state.follow(sums.likelihood / sums.target_tokens)
-            self.state.count(loss=sums.loss, likelihood=sums.likelihood, source_tokens=sums.source_tokens,
-                             target_tokens=sums.target_tokens, gradient_norm=norm, steps=1)
+            self.state.update_smoothed_loss(likelihood / target_tokens)
+            self.state.add_to_window(loss=loss, likelihood=likelihood, source_tokens=source_tokens,
+                                     target_tokens=target_tokens, gradient_norm=norm, steps=1)
         else:
             self._skip(step, micro_batches)
         self.optimizer.zero_grad()
         self.state.step = step
         self.state.step_in_epoch += 1
         self.state.averaged = False
-        self.state.count(seconds=time.monotonic() - began)
+        self.state.add_to_window(seconds=time.monotonic() - began)
 
-    def _rate(self, step: int) -> float:
+    def _learning_rate(self, step: int) -> float:
         return self.state.rate_factor * learning_rate(self.section, step)
 
     def _update(self, rate: float, step: int) -> None:
         self.optimizer.step(rate)
-        if self.average:
-            update_moving_average(self.average, self.weights, self.section.ema_decay, step)
-        if self.computing is not self.model:
-            _copy_all(list(self.computing.parameters()), self.weights)
+        if self.ema_weights:
+            update_moving_average(self.ema_weights, self.weights, self.section.ema_decay, step)
+        if self.compute_model is not self.model:
+            _copy_all(list(self.compute_model.parameters()), self.weights)
 
     def _skip(self, step: int, micro_batches: Sequence[np.ndarray]) -> None:
-        """Count and report a step without a finite gradient; the weights stay as they are."""
+        """Count a step whose gradient is not finite, and print its lines in the corpus. The weights are not changed."""
         self.state.skipped += 1
         self.state.skipped_in_row += 1
         lines = self.prepared.corpus.lines
         numbers = [] if lines is None else sorted(int(lines[index]) for pairs in micro_batches for index in pairs)
-        console.warn(f"step {step:,} has no finite gradient and is skipped; its pairs are on the lines "
+        console.warn(f"step {step:,} is skipped, because its gradient is not finite; its pairs are from the lines "
                      f"{', '.join(map(str, numbers[:20]))}{', …' if len(numbers) > 20 else ''}")
 
     # Reporting
 
-    def _announce(self) -> None:
+    def _print_summary(self) -> None:
         dropped = sum(sum(counts["dropped"].values()) for counts in self.prepared.counts.values())
-        announce(self.run, f"{_parameters(self.weights):,} parameters, {len(self.prepared.corpus):,} training pairs "
-                 f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
-                 f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.state.step,
-                 self.section.label_smoothing > 0)
+        print_training_summary(
+            self.run, f"{_parameters(self.weights):,} parameters, {len(self.prepared.corpus):,} training pairs "
+            f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
+            f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.state.step,
+            self.section.label_smoothing > 0)
 
     def _log_window(self, log: Log) -> list[str]:
-        """Log the means since the last log line; returns them as text for the progress bar, most important first."""
-        means = take_window(self.state, self._rate(self.state.step))
+        """Log the means since the last log line, and return them as text for the progress bar."""
+        means = pop_window_means(self.state, self._learning_rate(self.state.step))
         if not means:
             return []
         log.write("training", self.state.step, means)
-        return progress_figures(means)
+        return progress_bar_fields(means)
 
     def _draw_curves(self) -> None:
         if self.group.is_main:
@@ -289,7 +290,7 @@ class Training:
     # Validation
 
     def _validate_if_due(self, log: Log) -> bool:
-        """Validate and save if this step is due and not yet validated. Returns True if it did."""
+        """Validate and save if a validation is due and was not done yet; return True if it was done now."""
         state = self.state
         due = state.step % self.section.validate_every == 0 or state.finished(self.recipe)
         if not state.step or not due or state.validated():
@@ -301,75 +302,77 @@ class Training:
 
     def _validate(self, log: Log) -> None:
         began = time.monotonic()
-        with self._weights_replaced(self.average or self.weights):
-            measured, better = self._measure(log, "validation", f"step {self.state.step:,}  validation")
-        self.state.validations.append([self.state.step, measured.values()[self.section.best_metric]])
+        with self._use_weights(self.ema_weights or self.weights):
+            result, better = self._evaluate(log, "validation", f"step {self.state.step:,}  validation")
+        self.state.validations.append([self.state.step, result.values()[self.section.best_metric]])
         self.state.stale = 0 if better else self.state.stale + 1
         self.state.seconds += time.monotonic() - began
 
-    def _measure(self, log: Log, kind: str, title: str) -> tuple[Measured, bool]:
-        """Evaluate the present weights on the validation set; save them as the best bundle if they are better."""
+    def _evaluate(self, log: Log, kind: str, title: str) -> tuple[ValidationResult, bool]:
+        """Validate the weights in the model, and save them as the best bundle if they are better than it. Return the
+        results, and True if they are better. kind: of the log record. title: beginning of the message."""
         try:
-            measured = self.validation.measure(self.model, self._translator(), self.group)
+            result = self.validation.measure(self.model, self._translator(), self.group)
         except FloatingPointError as error:
-            raise diverged(f"step {self.state.step:,}: {error}", self.state, self.run) from error
-        values = measured.values()
-        log.write(kind, self.state.step, values | ({"precision": measured.precision} if measured.scores else {}))
+            raise divergence_error(f"step {self.state.step:,}: {error}", self.state, self.run) from error
+        values = result.values()
+        log.write(kind, self.state.step, values | ({"precision": result.precision} if result.scores else {}))
         score = values[self.section.best_metric]
         better = self.state.is_better(score, self.section.best_metric)
         if better:
-            # The bundle is saved before the checkpoint with its score. If the process is killed in between, the
-            # validation is repeated; in the other order, the checkpoint would have a best score without a bundle.
+            # The bundle is saved before the checkpoint with its score: if the process is killed in between, validation
+            # is repeated. In the other order, the best score would have no bundle.
             self.state.best_score, self.state.best_step = score, self.state.step
-            self._save_best(measured)
-        shown = "  ".join(f"{name} {figure(value)}" for name, value in values.items())
-        translated = f"  (translated in {measured.precision})" if measured.scores else ""
-        console.say(f"{title}  {shown}{translated}{'  (best)' if better else ''}")
-        return measured, better
+            self._save_best(result)
+        formatted = "  ".join(f"{name} {format_number(value)}" for name, value in values.items())
+        precision = f"  (translated in {result.precision})" if result.scores else ""
+        console.print_message(f"{title}  {formatted}{precision}{'  (best)' if better else ''}")
+        return result, better
 
     def _translator(self) -> Translator:
-        """Return a translator with the present weights, in the precision of the training."""
+        """Return a translator with the weights in the model, in the precision of the training."""
         return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device, self.section.precision)
 
     @contextmanager
-    def _weights_replaced(self, weights: Sequence[Tensor]) -> Iterator[None]:
-        """Put other weights into the model, in evaluation mode, for the duration of the block."""
-        kept = [weight.detach().clone() for weight in self.weights]
+    def _use_weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
+        """Put other weights into the model, and set it to evaluation mode, during the block."""
+        trained = [weight.detach().clone() for weight in self.weights]
         self.model.eval()
         try:
             _copy_all(self.weights, weights)
             yield
         finally:
-            _copy_all(self.weights, kept)
+            _copy_all(self.weights, trained)
             self.model.train()
 
     def _average_checkpoints(self, log: Log) -> None:
-        """Average checkpoints as the recipe asks; the average becomes the best model if it validates better."""
-        wanted = self.state.steps_to_average(self.section.average, self.section.best_metric)
-        self.group.barrier()                                                       # until the last one is written
-        # Some have been deleted if the recipe now averages more checkpoints than before.
-        paths = [path for path in list_checkpoints(self.run) if step_of(path) in wanted]
+        """Average the checkpoints that the recipe selects, and save the average as the best model if it is better."""
+        steps = self.state.steps_to_average(self.section.average, self.section.best_metric)
+        self.group.barrier()                                            # until the last checkpoint is written
+        # If the recipe now averages more checkpoints than before, some of them have been deleted already.
+        paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
         if len(paths) < 2 or self.state.averaged:
             return
         averaged = average_weights(validated_weights(path) for path in paths)
-        with self._weights_replaced([averaged[name].to(self.device) for name in self.names]):
-            self._measure(log, "average", f"average of {len(paths)} checkpoints  validation")
+        with self._use_weights([averaged[name].to(self.device) for name in self.names]):
+            self._evaluate(log, "average", f"average of {len(paths)} checkpoints  validation")
         self.state.averaged = True
         self._save(log)
 
     # Saving and resuming
 
-    def _save_best(self, measured: Measured) -> None:
+    def _save_best(self, result: ValidationResult) -> None:
         if not self.group.is_main:
             return
         self.prepared.require_intact(wait=True)
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         metadata = {"step": self.state.step, "parameters": _parameters(self.weights),
-                    "validation": {"loss": measured.loss, **to_dict(measured.scores)}, "corpora": self.prepared.counts}
+                    "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts}
         save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
 
     def _save(self, log: Log) -> None:
-        self.state.judge()                                                   # on all ranks, which roll back together
+        """Save a checkpoint, and delete older ones that are no longer needed."""
+        self.state.update_good_step()                               # on all ranks: all must know where to roll back
         if not self.group.is_main:
             return
         self.prepared.require_intact(wait=True)
@@ -379,58 +382,57 @@ class Training:
                    for name, weight in zip(self.names, self.weights, strict=True)
                    for key, value in self.optimizer.state(weight).items()}
         tensors |= {f"{MOVING_AVERAGE}{name}": value.cpu()
-                    for name, value in zip(self.names, self.average, strict=False)}
+                    for name, value in zip(self.names, self.ema_weights, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.dtype),
-                "tokenizer": self.tokenizer_checksums, "recipe": self.recipe_checksum, "log": log.crc32}
+                "tokenizer": self.tokenizer_checksums, "recipe": recipe_checksum(self.recipe), "log": log.crc32}
         save_checkpoint(self.run, self.state.step, weights, tensors, info)
-        # Checkpoints of later steps are damaged: this run could not resume from them.
+        # Checkpoints of later steps are deleted: they are damaged, otherwise this run would have resumed from them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
         newest = steps[-self.section.keep_checkpoints:]
         averaged = self.state.steps_to_average(self.section.average, self.section.best_metric)
         fallbacks = {self.state.good_step, self.state.candidate_step}
         prune_checkpoints(self.run, {*newest, *averaged, *(fallbacks if self.section.divergence != "stop" else ())})
 
-    @cached_property
-    def recipe_checksum(self) -> str:
-        return recipe_checksum(self.recipe)
-
     def _resume(self) -> None:
+        """Restore weights, optimizer and train state from the newest intact checkpoint, if there is one."""
         checkpoint = newest_checkpoint(self.run)
         if checkpoint is None:
             return
         if checkpoint.info.get("tokenizer", self.tokenizer_checksums) != self.tokenizer_checksums:
             raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer than {self.run / 'tokenizer'} "
-                                  "holds now. Restore the directory, or start anew with --restart.")
+                                  "now contains. Restore that directory, or train from the beginning with --restart.")
         if checkpoint.info["data"] != self.prepared.fingerprint:
-            raise CheckpointError(f"{checkpoint.path} was trained on other text than data.train holds now. "
-                                  "Restore the files, or start anew with --restart.")
+            raise CheckpointError(f"{checkpoint.path} was trained on other text than data.train now contains. "
+                                  "Restore the files, or train from the beginning with --restart.")
         _copy_all(self.weights, [checkpoint.model[name].to(self.device) for name in self.names])
-        if self.computing is not self.model:
-            _copy_all(list(self.computing.parameters()), self.weights)
+        if self.compute_model is not self.model:
+            _copy_all(list(self.compute_model.parameters()), self.weights)
         for name, weight in zip(self.names, self.weights, strict=True):
             prefix = f"optimizer.{name}."
             self.optimizer.restore(weight, {key.removeprefix(prefix): value.to(self.device)
                                             for key, value in checkpoint.state.items() if key.startswith(prefix)})
-        if self.average:
-            self.average = [checkpoint.state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
+        if self.ema_weights:
+            self.ema_weights = [checkpoint.state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
         if checkpoint.info["precision"] != str(self.dtype):
-            console.warn(f"this run was trained in {checkpoint.info['precision'].removeprefix('torch.')} so far; here "
-                         f"precision auto is {str(self.dtype).removeprefix('torch.')}")
+            console.warn(f"so far, this run was trained in {checkpoint.info['precision'].removeprefix('torch.')}; on "
+                         f"this device, precision auto is {str(self.dtype).removeprefix('torch.')}")
         self.state = TrainState(**checkpoint.info["progress"])
         self.logged_crc32 = checkpoint.info.get("log")
 
     # The end
 
     def test(self) -> dict[str, dict[str, Score]]:
-        """Evaluate the best model on the recipe's test sets and save the scores in its bundle."""
-        self.group.barrier()                                                       # until the best one is written
+        """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
+        self.group.barrier()                                            # until the best model is written
         best = load_bundle(self.run / BEST)
-        with self._weights_replaced([best.weights[name].to(self.device) for name in self.names]):
-            scores = evaluate_tests(DistributedTranslator(self._translator(), self.group), self.recipe)
+        with self._use_weights([best.weights[name].to(self.device) for name in self.names]):
+            translator = self._translator()
+            scores = evaluate_tests(translator, self.recipe,
+                                    translate=partial(translate_on_all_ranks, translator, self.group))
         if not self.group.is_main:
             return scores
-        if best.recipe_text != self.recipe.to_yaml():                           # such as other decoding options
+        if best.recipe_text != self.recipe.to_yaml():                           # for example, other decoding options
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})
         for warning in check_expected(scores, self.recipe.expected):

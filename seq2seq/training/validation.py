@@ -1,9 +1,10 @@
-"""Validation during training: loss, perplexity, and scores of translations."""
+"""Validation during training: loss, perplexity, and scores of translations of the validation set."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,19 +18,19 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training.distributed import DistributedTranslator, ProcessGroup
+from seq2seq.training.distributed import ProcessGroup, translate_on_all_ranks
 from seq2seq.translation.translator import Translator
 
-# Metrics computed at each validation. TER is too slow; perplexity follows from the loss.
-VALIDATED = ("bleu", "chrf", "exact")
+VALIDATION_METRICS = ("bleu", "chrf", "exact")
+"""Metrics of translations that each validation computes if the recipe asks for them. TER is too slow."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class ValidationResult:
     """Results of a validation.
 
-    loss: mean negative log-likelihood per target token in nats, without smoothing. scores: of the translations; empty
-    for a language model.
+    loss: mean negative log-likelihood per target token in nats, without label smoothing.
+    scores: scores of the translations, by metric; empty for a language model.
     """
 
     loss: float
@@ -37,42 +38,49 @@ class Measured:
 
     @property
     def precision(self) -> str | None:
-        """Precision of the translations; None without scores. The loss is always computed in fp32."""
+        """Precision in which the scored translations were computed; None without scores. The loss is always in fp32."""
         return next((score.precision for score in self.scores.values()), None)
 
     def values(self) -> dict[str, float]:
-        """Return all values by name: loss, perplexity, and the scores."""
+        """Return loss, perplexity and all scores, by name."""
         return {"loss": self.loss, "perplexity": math.exp(min(self.loss, 700)),
                 **{metric: score.value for metric, score in self.scores.items()}}
 
 
 class Validation:
-    """The validation set, read and encoded once."""
+    """Validation set, which is read and tokenised once, at the start of the training."""
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
-        """Raises CorpusError if the set cannot be read, RecipeError if the model can take none of it."""
+        """Read and tokenise the set.
+
+        Raises:
+            CorpusError: the set cannot be read.
+            RecipeError: all its pairs are too long for the model.
+        """
         self.recipe, self.tokenizers = recipe, tokenizers
         self.pairs = [(source, target) for _, source, target in read_pairs(recipe, recipe.data.valid)]
         threads = torch.get_num_threads()
         sources = tokenizers.source.encode([source for source, _ in self.pairs], threads)
         targets = tokenizers.target.encode([target for _, target in self.pairs], threads)
-        # Overlong lines are translated in parts, but cannot be scored in parts.
-        longest = recipe.model.max_positions - 1
+        # Lines that are too long for the model can be translated in parts, but the loss needs whole pairs.
+        max_length = recipe.model.max_positions - 1
         kept = [number for number, sides in enumerate(zip(sources, targets, strict=True))
-                if max(map(len, sides)) <= longest]
+                if max(map(len, sides)) <= max_length]
         if not kept:
-            raise RecipeError("data.valid has no pair that the model can take: it is empty, or model.max_positions "
+            raise RecipeError("data.valid has no pair that fits the model: it is empty, or model.max_positions "
                               f"({recipe.model.max_positions}) is too small.")
         if len(kept) < len(self.pairs):
-            console.warn(f"{len(self.pairs) - len(kept):,} validation pairs have more than {longest} pieces; "
-                         "they do not count in the loss, only in scores of translations")
+            console.warn(f"{len(self.pairs) - len(kept):,} validation pairs have more than {max_length} pieces; "
+                         "they are not included in the loss, only in the scores of translations")
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
-    def measure(self, model: Seq2Seq, translator: Translator, group: ProcessGroup) -> Measured:
-        """Return the loss of `model`, which must be in evaluation mode, and the scores of its translations by
-        `translator`. The work is divided among the ranks of the group.
+    def measure(self, model: Seq2Seq, translator: Translator, group: ProcessGroup) -> ValidationResult:
+        """Compute the loss of a model, and scores of its translations. The work is divided among the ranks.
 
+        Args:
+            model: model in evaluation mode.
+            translator: translator with the same model.
         Raises:
             FloatingPointError: the loss is not a number.
         """
@@ -80,25 +88,25 @@ class Validation:
         sums = torch.zeros(2, dtype=torch.float64, device=translator.device)
         lengths = np.maximum(self.corpus.source.lengths, self.corpus.target.lengths)
         with torch.inference_mode():
-            for indices in group.share(list(batches_in_order(lengths, section.batch_tokens))):
+            for indices in group.shard(list(batches_in_order(lengths, section.batch_tokens))):
                 batch = gather(self.corpus, indices).to(translator.device)
                 losses = negative_log_likelihood(model(batch), batch.target_output)
                 sums += torch.stack([losses.double().sum(), torch.tensor(batch.target_count, device=sums.device)])
         group.sum([sums])
         total, tokens = sums.tolist()
-        if math.isnan(total):                                                   # infinity is valid, with sparse models
+        if math.isnan(total):                                                   # inf is allowed: p can be 0 with entmax
             raise FloatingPointError("the validation loss is not a number")
-        metrics = [metric for metric in self.recipe.measures if metric in VALIDATED]
-        shared = DistributedTranslator(translator, group)
-        return Measured(total / tokens, score_pairs(shared, self.pairs[:section.valid_sentences], metrics))
+        metrics = [metric for metric in self.recipe.measures if metric in VALIDATION_METRICS]
+        return ValidationResult(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], metrics,
+                                                    partial(translate_on_all_ranks, translator, group)))
 
 
 def require_held_out(recipe: Recipe) -> None:
-    """Check at the start everything that would otherwise fail at the first validation or in the final evaluation.
+    """Check validation and test sets before the training, so that no evaluation fails after hours.
 
     Raises:
-        CorpusError: a validation or test set cannot be read to its end, or has no text.
-        UserError: a package for the metrics is not installed.
+        CorpusError: a validation or test set cannot be read to its end, or has no target text.
+        UserError: a package that a metric needs is not installed.
     """
     require_text(recipe, "valid", recipe.data.valid)
     for name, spec in recipe.data.test.items():
@@ -107,7 +115,10 @@ def require_held_out(recipe: Recipe) -> None:
 
 
 def require_text(recipe: Recipe, key: str, spec: Corpus) -> None:
-    """Raise CorpusError if a validation or test set cannot be read to its end, or has no text. key: below `data`."""
+    """Raise CorpusError if a validation or test set cannot be read to its end, or has no target text.
+
+    key: recipe key of the set in the section `data`, for the message.
+    """
     if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
-        raise CorpusError(f"data.{key} ({spec.label}) has no line with text to measure by. Name another corpus, or "
-                          "leave it out.")
+        raise CorpusError(f"data.{key} ({spec.label}) has no line with text in the target language. Name another "
+                          "corpus, or remove the key.")

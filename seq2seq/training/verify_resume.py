@@ -1,5 +1,5 @@
-"""verify-resume: shows on the user's recipe and machine that a killed and resumed training ends like an undisturbed
-one."""
+"""The command verify-resume: check, for the user's recipe and on their machine, that a training that is killed and
+resumed ends with the same weights as one that is not."""
 
 from __future__ import annotations
 
@@ -23,19 +23,24 @@ from seq2seq.storage.checkpoints import BEST, MODEL, RECIPE, STATE, list_checkpo
 from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
 
-OF_THE_CLOCK = ("seconds", "tokens_per_second", "candidate_step", "good_step")
-"""Values that depend on time or on when checkpoints were saved, and so differ between trainings."""
+TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_step")
+"""Keys of log records and train states whose values depend on the clock, or on the steps at which checkpoints were
+saved, and therefore differ between the two trainings."""
 VALIDATIONS, VALID_SENTENCES = 3, 20
-LONGEST_DELAY = 0.3
-"""Longest delay between a step's log record and the kill, in seconds."""
-LOOK_EVERY = 0.02
-"""Interval for polling the log, in seconds."""
+"""Number of validations in each training, and of sentences translated in each validation."""
+MAX_KILL_DELAY_SECONDS = 0.3
+"""Maximum time between the log record of a step and the kill, which is drawn at random."""
+POLL_SECONDS = 0.02
+"""Interval at which the log is read."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """Kill of a training. signal: its name. step: last step in the log. checkpoint: step it resumed from; 0: the
-    start."""
+    """Kill of a training.
+
+    signal: name of the signal. step: last step in the log. checkpoint: step of the newest checkpoint, from which the
+    training resumes; 0: from the start.
+    """
 
     signal: str
     step: int
@@ -44,8 +49,11 @@ class Kill:
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of two trainings of the same recipe. differences: empty if they are bit-identical. weights: sha256 of
-    the undisturbed training's final weights."""
+    """Comparison of the interrupted and the uninterrupted training.
+
+    steps: number of steps of each. kills: kills of the interrupted one. differences: names of the results that differ;
+    empty if all are bit-identical. weights: sha256 of the uninterrupted training's final weights.
+    """
 
     steps: int
     kills: list[Kill]
@@ -53,58 +61,70 @@ class Verification:
     weights: str
 
 
-def shortened(recipe: Recipe, steps: int) -> Recipe:
-    """Return the recipe with `steps` steps, each of them logged, a few short validations and no test."""
-    whole = recipe.resolve()
-    training = whole.training.model_copy(update={
+def shorten(recipe: Recipe, steps: int) -> Recipe:
+    """Return the recipe with `steps` steps, a log record for each of them, a few short validations and no test sets."""
+    resolved = recipe.resolve()
+    training = resolved.training.model_copy(update={
         "max_steps": steps, "validate_every": max(1, steps // VALIDATIONS), "valid_sentences": VALID_SENTENCES,
         "log_every": 1, "early_stopping": 0, "checkpoint_minutes": 0.01})
-    return whole.model_copy(update={"training": training, "data": whole.data.model_copy(update={"test": {}}),
-                                    "expected": {}})
+    return resolved.model_copy(update={"training": training, "data": resolved.data.model_copy(update={"test": {}}),
+                                       "expected": {}})
 
 
-def verify_resume(recipe: Recipe, place: Path, steps: int, kills: int, advance: Callable[[int], None]) -> Verification:
-    """Train twice for so many steps, in processes of their own: once in peace, and once killed so many times and
-    started again. All kills are SIGKILL but the last, SIGTERM.
+def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
+                  advance: Callable[[int], None]) -> Verification:
+    """Train the same recipe twice in separate processes, once without and once with interruptions, and compare both.
+
+    The last kill is a SIGTERM, the others are SIGKILLs.
 
     Args:
-        place: a directory for both, which must not exist.
-        advance: called with the number of steps that are done.
+        directory: new directory for both runs.
+        steps: number of steps of each training.
+        kills: number of times that the interrupted training is killed and restarted.
+        advance: called repeatedly with the total number of steps done.
     Raises:
-        UserError: `place` cannot be made; or the recipe cannot be trained, and the message is the training's.
+        UserError: the directory cannot be created, or the training fails; the message contains its error.
     """
     kills = min(kills, steps - 1)
     try:
-        place.mkdir(parents=True)
+        directory.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"{place} cannot be made: {error.strerror}. Name another --directory.") from error
-    replace_file(place / RECIPE, shortened(recipe, steps).to_yaml().encode())
-    whole, parted = place / "whole", place / "parted"
-    _watch(place, whole, steps, advance, 0)
-    parted.mkdir()
-    # A large corpus takes long to prepare; that this survives kills too is tested elsewhere.
+        raise UserError(f"{directory} cannot be created: {error.strerror}. Name another --directory.") from error
+    replace_file(directory / RECIPE, shorten(recipe, steps).to_yaml().encode())
+    uninterrupted, interrupted = directory / "whole", directory / "parted"
+    _watch(directory, uninterrupted, steps, advance, 0)
+    interrupted.mkdir()
+    # The prepared data are copied, because preparing a large corpus takes long. Tests check that preparation resumes.
     for name in ("tokenizer", "prepared", "synthetic"):
-        if (whole / name).exists():
-            shutil.copytree(whole / name, parted / name)
+        if (uninterrupted / name).exists():
+            shutil.copytree(uninterrupted / name, interrupted / name)
     rng = random.Random(recipe.seed)
     done = []
     for number, step in enumerate(sorted(rng.sample(range(1, steps), kills)), start=1):
-        chosen = signal.SIGTERM if number == kills else signal.SIGKILL
-        if _watch(place, parted, step, advance, steps, (chosen, rng.uniform(0, LONGEST_DELAY))):
-            newest = max(map(step_of, list_checkpoints(parted)), default=0)
-            done.append(Kill(chosen.name, logged_steps(parted), newest))
-    _watch(place, parted, steps, advance, steps)
-    last = list_checkpoints(whole)[-1]
+        kind = signal.SIGTERM if number == kills else signal.SIGKILL
+        if _watch(directory, interrupted, step, advance, steps, (kind, rng.uniform(0, MAX_KILL_DELAY_SECONDS))):
+            newest = max(map(step_of, list_checkpoints(interrupted)), default=0)
+            done.append(Kill(kind.name, logged_steps(interrupted), newest))
+    _watch(directory, interrupted, steps, advance, steps)
+    last = list_checkpoints(uninterrupted)[-1]
     weights = hashlib.sha256((last / MODEL).read_bytes()).hexdigest()
-    return Verification(steps, done, differences(remains(whole), remains(parted)), weights)
+    different = differences(collect_results(uninterrupted), collect_results(interrupted))
+    return Verification(steps, done, different, weights)
 
 
-def _watch(place: Path, run: Path, until: int, advance: Callable[[int], None], before: int,
+def _watch(directory: Path, run: Path, until: int, advance: Callable[[int], None], before: int,
            kill: tuple[signal.Signals, float] | None = None) -> bool:
-    """Train until the log has so many steps, then kill with a delay; without `kill`, train to the end. Whether the
-    training was killed: it may have ended before."""
-    command = [sys.executable, "-m", "seq2seq", "train", str(place / RECIPE), "--run-dir", str(run)]
-    with (place / f"{run.name}.log").open("a+b") as errors:
+    """Start a training and wait until it ends, or kill it.
+
+    Args:
+        until: number of logged steps after which the training is killed.
+        before: number of steps of earlier trainings, for the progress bar.
+        kill: signal, and delay in seconds before it is sent; None: let the training end.
+    Returns:
+        True if the training was killed; False if it ended, which can happen before it is killed.
+    """
+    command = [sys.executable, "-m", "seq2seq", "train", str(directory / RECIPE), "--run-dir", str(run)]
+    with (directory / f"{run.name}.log").open("a+b") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         try:
             while process.poll() is None:
@@ -115,7 +135,7 @@ def _watch(place: Path, run: Path, until: int, advance: Callable[[int], None], b
                     if process.wait():
                         return True
                     break
-                time.sleep(LOOK_EVERY)
+                time.sleep(POLL_SECONDS)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -128,37 +148,40 @@ def _watch(place: Path, run: Path, until: int, advance: Callable[[int], None], b
 
 
 def logged_steps(run: Path) -> int:
-    """The last step in a run's log."""
+    """Return the last step in a run's log; 0 if it is empty."""
     records = _records(run)
     return records[-1]["step"] if records else 0
 
 
-def remains(run: Path) -> dict[str, Any]:
-    """Return the results of a training to compare, by name: checksums of weights and state, and the log without
-    times."""
-    # Only the last checkpoint: the steps of earlier ones depend on the clock and on signals.
+def collect_results(run: Path) -> dict[str, Any]:
+    """Return the results of a training that are compared, by name.
+
+    They are the checksums of the best weights and of the last checkpoint's files, the last train state and all log
+    records. TIME_DEPENDENT_KEYS are omitted.
+    """
+    # Only the last checkpoint is compared: at which steps earlier ones are saved depends on the clock and on signals.
     files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run)[-1:] for name in (MODEL, STATE))]
-    found: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
-                             for path in files}
+    results: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
+                               for path in files}
     for path in list_checkpoints(run)[-1:]:
         progress = parse_json((path / METADATA).read_bytes())["info"]["progress"]
-        found["counters"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
+        results["counters"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
     for record in map(_without_clock, _records(run)):
-        found.setdefault(f"the log of step {record['step']}", []).append(record)
-    return found
+        results.setdefault(f"the log of step {record['step']}", []).append(record)
+    return results
 
 
 def _without_clock(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in OF_THE_CLOCK}
+    return {name: value for name, value in values.items() if name not in TIME_DEPENDENT_KEYS}
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    """Return the names of results that differ, or that only one training has, in order."""
+    """Return the names of the results that differ or exist in one training only, in their order."""
     return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
 def _records(run: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log, which may be in the middle of a write."""
+    """Return the records of a log. An incomplete last line, which the training is just writing, is omitted."""
     try:
         text = (run / LOG_FILE).read_bytes()
     except FileNotFoundError:

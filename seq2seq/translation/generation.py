@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from seq2seq.data.preparation import blocks
-from seq2seq.errors import OptionError, UserError, require_several, require_text
+from seq2seq.errors import OptionError, UserError, require_iterable, require_text
 from seq2seq.recipe import DecodingOptions, decoding_with
-from seq2seq.translation.search_setup import Decoding, Part, Request
-from seq2seq.translation.translator import Translator, growing_blocks
+from seq2seq.translation.requests import Request, growing_blocks
+from seq2seq.translation.search_setup import Part, SearchSetup
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.word_confidence import Word
 
-# Number of prompts that are read before the first text is returned.
 BLOCK_PROMPTS = 256
-# Largest number of texts in a batch.
-MOST_TOGETHER = 8192
-# Default limit of a text's length, in pieces.
-LONGEST = 100
+"""Default number of prompts that are read before the first text is returned."""
+MAX_BLOCK_TEXTS = 8192
+"""Maximum number of texts that are generated before the next prompts are read, which limits memory."""
+DEFAULT_MAX_LENGTH = 100
+"""Maximum number of pieces of a text, prompt included, if neither the call nor the recipe sets `max_length`."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Text:
     """Prompt with its continuation.
 
     log_probability: the model's log p of the whole text, `</s>` included, before temperature and truncation.
-    tokens: number of pieces, and `</s>`. prompt_tokens: number of pieces of the prompt.
+    tokens: number of pieces, plus 1 for `</s>`. prompt_tokens: number of pieces of the prompt.
     words: its words with confidence, if requested.
     """
 
@@ -47,55 +48,57 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
     Args:
         translator: a language model, loaded.
         prompts: white space around them is removed; "" starts a new text.
-        block_prompts: number of prompts that are read before the first text is returned.
+        block_prompts: maximum number of prompts that are read before the first text is returned.
         decoding: values that override the recipe's `decoding` section, such as sampling=True, top_p=0.9. max_length
-            includes the pieces of the prompt; a text that reaches it is closed there. If neither the call nor the
-            recipe sets it, it is 100.
+            includes the pieces of the prompt; a text that reaches it ends there. If neither the call nor the recipe
+            sets it, it is 100.
     Raises:
         OptionError: an option is unknown, or its value is invalid; raised at once.
-        UserError: the model is no language model; or a prompt is too long for it (raised when it is read).
-        TypeError: `prompts` is a single prompt, or a prompt is no str.
+        UserError: the model is not a language model; or a prompt is too long for it (raised when it is read).
+        TypeError: `prompts` is a single prompt, or a prompt is not a str.
     """
-    if not translator.languages.monolingual:
-        raise UserError("this is no language model: it translates. Use seq2seq translate, or name a language model.")
-    require_several(prompts, "prompts")
+    if translator.task.has_source:
+        raise UserError("this is not a language model: it translates. Use seq2seq translate, or name a language model.")
+    require_iterable(prompts, "prompts")
     for name, number in (("samples", samples), ("block_prompts", block_prompts)):
         if number < 1:
             raise OptionError(f"{name}: expected a number of at least 1; found {number}")
     given = decoding_with(translator.decoding, decoding)
-    longest = given.max_length or LONGEST
+    max_length = given.max_length or DEFAULT_MAX_LENGTH
     options = decoding_with(given, {
-        # The source of every text is one token, `</s>`: it says nothing of how long texts may be, nor how many there
-        # is memory for.
-        "max_length": None, "max_length_ratio": 1.0, "max_length_offset": longest,
-        "batch_tokens": max(1, given.batch_tokens // longest)})
+        # The source of every text is one token, `</s>`. Its length says nothing about the length of the text, nor about
+        # the number of texts that fit into memory.
+        "max_length": None, "max_length_ratio": 1.0, "max_length_offset": max_length,
+        "batch_tokens": max(1, given.batch_tokens // max_length)})
     if samples > 1 and not options.sampling:
-        raise OptionError("several samples need sampling=True; of a search, n_best says how many texts there are")
-    asked = Decoding(options, translator.tokenizers.target, translator.languages.target)
-    return _generated(translator, prompts, samples, block_prompts, asked)
+        raise OptionError("several samples need sampling=True; the number of texts of a search is n_best")
+    setup = SearchSetup(options, translator.tokenizers.target, translator.languages.target)
+    return _generate(translator, prompts, samples, block_prompts, setup)
 
 
-def _generated(translator: Translator, prompts: Iterable[str], samples: int, block_prompts: int, asked: Decoding,
-               ) -> Iterator[list[Text]]:
+def _generate(translator: Translator, prompts: Iterable[str], samples: int, block_prompts: int, setup: SearchSetup,
+              ) -> Iterator[list[Text]]:
     def request(number: int, prompt: str) -> Request:
         require_text(prompt, f"prompts[{number}]")
         return Request("", prompt, number=number)
 
     requests = (request(number, prompt) for number, prompt in enumerate(prompts))
-    for block in growing_blocks(requests, max(1, min(block_prompts, MOST_TOGETHER // samples))):
-        begun = [part for request in block for part in asked.parts(request, [""])]
-        for part in begun:
+    for block in growing_blocks(requests, max(1, min(block_prompts, MAX_BLOCK_TEXTS // samples))):
+        prompt_parts = [part for request in block for part in setup.parts(request, [""])]
+        for part in prompt_parts:
             if len(part.prefix) + 2 > translator.max_positions:
-                raise UserError(f"beginning {part.line + 1} has {len(part.prefix):,} pieces, and a text with its end "
-                                f"has room for {translator.max_positions}. Give its last part alone.")
+                raise UserError(f"prompt {part.line + 1} has {len(part.prefix):,} pieces, but the model's maximum for "
+                                f"a whole text is {translator.max_positions}, end of sentence included. Shorten it to "
+                                "its last words.")
         # Each sample is a sentence of its own in the search.
-        parts = [replace(part, place=sample) for part in begun for sample in range(samples)]
-        texts = [ways for together in blocks(parts, MOST_TOGETHER) for ways in _texts(translator, together, asked)]
+        parts = [replace(part, index=sample) for part in prompt_parts for sample in range(samples)]
+        texts = [n_best for some_parts in blocks(parts, MAX_BLOCK_TEXTS)
+                 for n_best in _texts(translator, some_parts, setup)]
         for first in range(0, len(parts), samples):
-            yield [text for found in texts[first : first + samples] for text in found]
+            yield [text for n_best in texts[first : first + samples] for text in n_best]
 
 
-def _texts(translator: Translator, parts: Sequence[Part], asked: Decoding) -> list[list[Text]]:
-    found = translator.search_parts(parts, asked)
-    return [[Text(way.text, way.hypothesis.log_probability, len(way.hypothesis.tokens) + 1, len(part.prefix), way.words)
-             for way in ways] for part, ways in zip(parts, found, strict=True)]
+def _texts(translator: Translator, parts: Sequence[Part], setup: SearchSetup) -> list[list[Text]]:
+    return [[Text(translation.text, translation.hypothesis.log_probability, len(translation.hypothesis.tokens) + 1,
+                  len(part.prefix), translation.words) for translation in n_best]
+            for part, n_best in zip(parts, translator.search_parts(parts, setup), strict=True)]

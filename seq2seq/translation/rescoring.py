@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 
 from seq2seq.errors import CorpusError, require_texts
 from seq2seq.recipe import DecodingSection, decoding_with
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.translator import Translator
 
 
 @dataclass(frozen=True)
 class Rescored:
-    """translation: with its new score. log_probabilities: of each model, in their order; () where nothing was chosen.
+    """Translation with its new score.
+
+    log_probabilities: log p of each model, in their order; empty if the line has a single translation.
     """
 
     translation: Translation
@@ -23,49 +27,50 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
             models: Sequence[tuple[Translator, float]], length_penalty: float = 1.0) -> list[list[Rescored]]:
     """Rerank the translations of each line by (log p + sum of weight * log p of each model) / tokens^penalty.
 
-    The first log p is that of the search. The models' are log p(translation | source), or log p(translation) of a
-    language model. A line with a single translation is returned unchanged.
+    The first log p is the one of the search. The log p of a model is log p(translation | source), or log p(translation)
+    if it is a language model. A line with a single translation is returned unchanged.
 
     Args:
-        found: as `Translator.translate` returns them.
-        models: each with its weight. Their vocabularies need not be those of the model that translated.
-        length_penalty: that of the search, so that weights of 0 change nothing (if its score had no other parts).
+        found: n-best lists as `Translator.translate` returns them.
+        models: models with their weights. Their vocabularies may differ from the one of the model that translated.
+        length_penalty: exponent of the number of tokens. With the value of the search, weights of 0 do not change the
+            order (if the score of the search had no other terms).
     Raises:
-        CorpusError: a translation is longer than a model can take, or lines do not match.
-        OptionError: the length penalty is not one of `decoding.length_penalty`.
-        TypeError: a source is no str.
+        CorpusError: a translation is longer than a model accepts, or the numbers of lines differ.
+        OptionError: the length penalty is not a valid value of `decoding.length_penalty`.
+        TypeError: a source is not a str.
     """
     require_texts(sources, "sources")
     if len(sources) != len(found):
         raise CorpusError(f"there are {len(sources):,} sources and translations of {len(found):,} lines. They must "
                           "match line by line.")
     decoding_with(DecodingSection(), {"length_penalty": length_penalty})
-    chosen = [(line, place) for line, ways in enumerate(found) if len(ways) > 1 for place in range(len(ways))]
+    scored = [(line, rank) for line, n_best in enumerate(found) if len(n_best) > 1
+              for rank in range(len(n_best))]
     # The model's input and output had no white space around them.
-    pairs = [(sources[line].strip(), found[line][place].text.strip()) for line, place in chosen]
+    pairs = [(sources[line].strip(), found[line][rank].text.strip()) for line, rank in scored]
     columns = [_log_probabilities(translator, pairs) for translator, _ in models]
-    by_place = dict(zip(chosen, zip(*columns, strict=True), strict=True))
+    log_probabilities = dict(zip(scored, zip(*columns, strict=True), strict=True))
     weights = [weight for _, weight in models]
     result = []
-    for line, ways in enumerate(found):
+    for line, n_best in enumerate(found):
         rescored = []
-        for place, way in enumerate(ways):
-            if (given := by_place.get((line, place))) is None:
-                rescored.append(Rescored(way, ()))
-                continue
-            total = way.log_probability + sum(weight * value for weight, value in zip(weights, given, strict=True))
-            rescored.append(Rescored(replace(way, score=total / way.tokens**length_penalty), given))
+        for rank, translation in enumerate(n_best):
+            values = log_probabilities.get((line, rank), ())
+            if values:
+                total = translation.log_probability + sum(map(mul, weights, values))
+                translation = replace(translation, score=total / translation.tokens**length_penalty)
+            rescored.append(Rescored(translation, values))
         result.append(sorted(rescored, key=lambda one: -one.translation.score))
     return result
 
 
 def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    alone = translator.languages.monolingual
-    scored = [("" if alone else source, target) for source, target in pairs]
-    kept = translator.within_reach(scored)
-    if len(kept) < len(scored):
-        within = set(kept)
-        long = next(pair for pair in scored if pair not in within)
-        raise CorpusError(f"a translation, or its source, has more pieces than a model takes "
-                          f"({translator.max_positions - 1}): {long[1][:60]!r}. Leave its line out.")
-    return [score.log_probability for score in translator.score(scored)]
+    if not translator.task.has_source:
+        pairs = [("", target) for _, target in pairs]
+    scorable = set(translator.scorable_pairs(pairs))
+    for pair in pairs:
+        if pair not in scorable:
+            raise CorpusError(f"the translation {pair[1][:60]!r}, or its source, has more pieces than a model accepts "
+                              f"({translator.max_positions - 1}). Remove its line.")
+    return [score.log_probability for score in translator.score(pairs)]

@@ -1,8 +1,8 @@
 """Retry of faulty translations: loops, empty translations, copies, lost numbers and addresses.
 
-Faults are detected in the text alone (faults.py). A line with faults is searched again with options that its faults
-suggest. The new translation replaces the old one if it has fewer faults and is about as probable. Each line is checked
-and retried independently of the others, like the search itself.
+Faults are detected in the text alone (output_faults.py). A part with faults is searched again with options that its
+faults suggest. The new translation replaces the old one if it has fewer faults and is about as probable. Each part is
+checked and retried independently of the others, like the search itself.
 """
 
 from __future__ import annotations
@@ -16,116 +16,119 @@ from typing import Any
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.translation.output_faults import faults, lost_numbers, lost_urls
-from seq2seq.translation.search_setup import Decoding, Found, Part
+from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
-Search = Callable[[Sequence[Part], Decoding], list[list[Found]]]
+Search = Callable[[Sequence[Part], SearchSetup], list[list[PartTranslation]]]
+"""See `LineTranslator.search_parts`."""
 
 RETRIES: dict[str, dict[str, Any]] = {
     "loop": {"no_repeat_ngram": 3},
     "too_long": {"no_repeat_ngram": 3},
     "empty": {"min_length": 1},
 }
-"""Options of the retry, by fault. Lost numbers and addresses become required phrases. For other faults the retry only
-has more hypotheses to choose from."""
-WIDEST, MOST_PATIENT = 5, 2.0
-"""Least beam size and patience of the retry."""
-MOST_REQUIRED = 5
-"""Largest number of lost addresses and numbers that the retry requires. A line that has lost more is a table, for which
-a beam divided among that many phrases finds nothing, slowly."""
-MOST_LOST, MOST_LOST_OF_COPY = 1.0, 0.2
-"""Largest loss of mean log p, in nats per token, when a faulty translation is replaced. It is smaller for copies: if
-the model is sure of a copy, it may be right, such as for titles, or the model has learned to copy."""
+"""`decoding` keys that the retry sets, by fault. Lost numbers and addresses become required phrases. For other faults
+the retry only has more hypotheses to choose from."""
+MIN_BEAM_SIZE, MIN_PATIENCE = 5, 2.0
+"""Minimum beam size and patience of the retry."""
+MAX_REQUIRED = 5
+"""Maximum number of lost addresses and numbers that the retry requires. A line that lost more is usually a table, where
+a beam divided among that many phrases is slow and finds nothing."""
+MAX_LOSS, MAX_LOSS_OF_COPY = 1.0, 0.2
+"""Maximum loss of mean log p, in nats per token, when a faulty translation is replaced. It is smaller for copies: if
+the model is sure of a copy, the copy may be right, as for titles, or the model has learned to copy."""
 
 
-def retry_faulty(parts: Sequence[Part], found: Sequence[list[Found]], asked: Decoding, languages: Languages,
-                 search: Search) -> list[list[Found]]:
+def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
+                 languages: Languages, search: Search) -> list[list[PartTranslation]]:
     """Check the translations of each part for faults, and retry the search of faulty ones.
 
-    Samples and MBR translations are only checked, because a retry would not be the sample or the MBR choice that was
-    requested.
+    Samples and MBR translations are only checked, because a retry would be neither the requested sample nor the MBR
+    choice.
 
     Args:
-        found: translations of each part, best first. asked: their decoding options.
-        search: as `Translator.search_parts`.
+        translations: of each part, best first. setup: of the search that produced them.
     Returns:
         The translations with their faults; a translation of the retry comes first if it has fewer.
     """
-    judged = [_judged(part, ways, languages) for part, ways in zip(parts, found, strict=True)]
-    if asked.options.sampling or asked.options.mbr:
-        return judged
-    alike = defaultdict(list)
-    for number, (best, *_) in enumerate(judged):
+    checked = [_with_faults(part, n_best, languages) for part, n_best in zip(parts, translations, strict=True)]
+    if setup.decoding.sampling or setup.decoding.mbr:
+        return checked
+    by_changes = defaultdict(list)                                              # indices of the parts to retry
+    for index, (best, *_) in enumerate(checked):
         if best.faults:
-            alike[_differing(asked.options, best.faults)].append(number)
-    for differing, numbers in alike.items():
-        second = Decoding(_second(asked.options, dict(differing)), asked.tokenizer, languages.target)
-        plain = [parts[number] for number in numbers]
-        again = [_requiring(part, judged[number][0].text, second) for number, part in zip(numbers, plain, strict=True)]
-        for number, ways in zip(numbers, _as_far_as_possible(again, plain, second, search), strict=True):
-            others = _judged(parts[number], ways, languages)
-            judged[number] = _best_first(judged[number], [replace(other, retried=True) for other in others])
-    return judged
+            by_changes[_changed_keys(setup.decoding, best.faults)].append(index)
+    for changes, indices in by_changes.items():
+        retry = SearchSetup(_retry_section(setup.decoding, dict(changes)), setup.tokenizer, languages.target)
+        plain = [parts[index] for index in indices]
+        constrained = [_with_lost_phrases(parts[index], checked[index][0].text, retry) for index in indices]
+        for index, n_best in zip(indices, _search_with_fallback(constrained, plain, retry, search), strict=True):
+            others = [replace(other, retried=True) for other in _with_faults(parts[index], n_best, languages)]
+            checked[index] = _with_better_first(checked[index], others)
+    return checked
 
 
-def _judged(part: Part, ways: list[Found], languages: Languages) -> list[Found]:
-    return [replace(way, faults=faults(part.text, way.text, languages.source or "", languages.target)) for way in ways]
+def _with_faults(part: Part, n_best: list[PartTranslation], languages: Languages) -> list[PartTranslation]:
+    return [replace(translation, faults=faults(part.text, translation.text, languages.source or "", languages.target))
+            for translation in n_best]
 
 
-def _differing(options: DecodingSection, found: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """Return the `decoding` keys and values to change in the retry of a translation with these faults, without those
-    that are set already."""
-    chosen = {key: value for fault in found for key, value in RETRIES.get(fault, {}).items()}
-    return tuple((key, value) for key, value in chosen.items() if not getattr(options, key))
+def _changed_keys(decoding: DecodingSection, fault_names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """Return the `decoding` keys and values that the retry sets for these faults, except keys that are already set."""
+    changes = {key: value for fault in fault_names for key, value in RETRIES.get(fault, {}).items()}
+    return tuple((key, value) for key, value in changes.items() if not getattr(decoding, key))
 
 
-def _second(options: DecodingSection, differing: dict[str, Any]) -> DecodingSection:
-    beam = max(WIDEST, options.beam_size)
-    return DecodingSection.model_validate({**options.model_dump(), "diverse_groups": 1, "beam_size": beam,
-                                           "n_best": beam, "patience": max(MOST_PATIENT, options.patience),
-                                           **differing})
+def _retry_section(decoding: DecodingSection, changes: dict[str, Any]) -> DecodingSection:
+    beam_size = max(MIN_BEAM_SIZE, decoding.beam_size)
+    return DecodingSection.model_validate({**decoding.model_dump(), "diverse_groups": 1, "beam_size": beam_size,
+                                           "n_best": beam_size, "patience": max(MIN_PATIENCE, decoding.patience),
+                                           **changes})
 
 
-def _requiring(part: Part, translation: str, second: Decoding) -> Part:
+def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part:
     """Return the part with the addresses and integers that its translation lost as required phrases.
 
     They may match within a word ("1980s"). Numbers with separators are skipped, because languages write them
     differently.
     """
-    lacking = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
-    if len(lacking) > MOST_REQUIRED:
+    lost = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
+    if len(lost) > MAX_REQUIRED:
         return part
     required = list(part.required)
-    for phrase in lacking:
-        with suppress(RequestError):                                            # the vocabulary does not know it
-            required.append(second.required_phrase(phrase, whole_words=False))
+    for phrase in lost:
+        with suppress(RequestError):                                            # the vocabulary cannot spell it
+            required.append(retry.phrases.required_phrase(phrase, whole_words=False))
     return replace(part, required=tuple(dict.fromkeys(required)))
 
 
-def _as_far_as_possible(parts: Sequence[Part], plain: Sequence[Part], second: Decoding,
-                        search: Search) -> list[list[Found]]:
-    """Retry the search with the constraints; a part without a hypothesis that satisfies them is searched without
-    (`plain`), and has no result if that fails, too."""
+def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], retry: SearchSetup,
+                          search: Search) -> list[list[PartTranslation]]:
+    """Search the constrained parts. If a part has no hypothesis that satisfies its constraints, search it without them
+    (`plain`); its result is empty if that fails, too.
+
+    The error of a search does not say which part failed, so the parts are bisected.
+    """
     try:
-        return search(parts, second)
+        return search(constrained, retry)
     except RequestError:
-        if len(parts) == 1:
-            return [[]] if parts == plain else _as_far_as_possible(plain, plain, second, search)
-    middle = len(parts) // 2
-    return [*_as_far_as_possible(parts[:middle], plain[:middle], second, search),
-            *_as_far_as_possible(parts[middle:], plain[middle:], second, search)]
+        if len(plain) == 1:
+            return [[]] if constrained == plain else _search_with_fallback(plain, plain, retry, search)
+    middle = len(plain) // 2
+    return [*_search_with_fallback(constrained[:middle], plain[:middle], retry, search),
+            *_search_with_fallback(constrained[middle:], plain[middle:], retry, search)]
 
 
-def _best_first(first: list[Found], others: list[Found]) -> list[Found]:
+def _with_better_first(first: list[PartTranslation], others: list[PartTranslation]) -> list[PartTranslation]:
     """Return the translations of the first search, preceded by one of the retry if it has fewer faults than the best
     and is not much less probable."""
     best = first[0]
-    most = MOST_LOST_OF_COPY if "copied" in best.faults else MOST_LOST
-    probable = [other for other in others if _mean(other) >= _mean(best) - most]
-    chosen = min([best, *probable], key=lambda way: len(way.faults))            # the first of equally good ones
-    rest = [way for way in first if way.hypothesis.tokens != chosen.hypothesis.tokens]
+    max_loss = MAX_LOSS_OF_COPY if "copied" in best.faults else MAX_LOSS
+    probable = [other for other in others if _mean_log_probability(other) >= _mean_log_probability(best) - max_loss]
+    chosen = min([best, *probable], key=lambda translation: len(translation.faults))    # the first one in case of a tie
+    rest = [translation for translation in first if translation.hypothesis.tokens != chosen.hypothesis.tokens]
     return [chosen, *rest][: len(first)]
 
 
-def _mean(way: Found) -> float:
+def _mean_log_probability(translation: PartTranslation) -> float:
     """Return the mean log p per token."""
-    return way.hypothesis.log_probability / (len(way.hypothesis.tokens) + 1)
+    return translation.hypothesis.log_probability / (len(translation.hypothesis.tokens) + 1)

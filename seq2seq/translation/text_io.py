@@ -1,4 +1,4 @@
-"""Line-by-line input and output of files and pipes, which preserves line ends byte for byte."""
+"""Line-by-line input and output of files and pipes, with line ends preserved byte for byte."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from seq2seq import console
-from seq2seq.compressed_files import BLOCK_BYTES, LONGEST_LINE, PACKED, bounded_lines, unpacked
+from seq2seq.compressed_files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, bounded_lines, open_decompressed
 from seq2seq.errors import CorpusError, UserError
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-MOST_COUNTED = 100_000
-"""Limit for counting the surplus lines of the longer of two texts, because a pipe or a device may never end."""
-NAMED_LINES = 3
-"""Number of lines with a warning of their own; further ones are counted."""
+MAX_COUNTED = 100_000
+"""Maximum number of surplus lines that are counted if one text is longer than the other. A pipe or a device may never
+end."""
+MAX_WARNINGS = 3
+"""Maximum number of warnings of one kind. Further lines are only counted."""
 
 
 @dataclass(frozen=True)
@@ -39,43 +40,43 @@ class Line:
 
 
 class LineWarnings:
-    """Warnings of one kind about lines of a text: the first ones are shown, the others counted."""
+    """Warnings of one kind about lines of a text: the first ones are printed, the others counted."""
 
-    def __init__(self, name: str, others: str) -> None:
-        """name: of the text. others: message about the counted lines, which follows their number."""
-        self.name, self.others, self.count = name, others, 0
+    def __init__(self, name: str, summary: str) -> None:
+        """name: of the text. summary: end of the message "N more …" about the lines that were only counted."""
+        self.name, self.summary, self.count = name, summary, 0
 
     def warn(self, line: int, message: str) -> None:
-        """Warn of a line, or count it."""
+        """Print a warning about a line, or only count the line."""
         self.count += 1
-        if self.count <= NAMED_LINES:
+        if self.count <= MAX_WARNINGS:
             console.warn(f"{self.name}:{line}: {message}")
 
     def finish(self) -> None:
-        """Print the number of further lines, if any."""
-        if self.count > NAMED_LINES:
-            console.warn(f"{self.name}: {self.count - NAMED_LINES:,} more {self.others}")
+        """Print the number of lines that were only counted, if any."""
+        if self.count > MAX_WARNINGS:
+            console.warn(f"{self.name}: {self.count - MAX_WARNINGS:,} more {self.summary}")
 
 
 class OutputClosed(Exception):
-    """The reader of standard output has closed it, such as `head`."""
+    """Standard output was closed by its reader, such as `head`."""
 
 
 class Input:
     """Input read line by line.
 
-    name: for messages. live: typed by the user, so that each line must be answered at once.
+    name: for messages. live: the user types the input, so that each line must be answered at once.
     """
 
     def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False,
-                 longest: int | None = None) -> None:
-        """total: number of lines, if known before reading. longest: limit of a line's length in bytes; None: none."""
-        self.file, self.name, self.total, self.live, self.longest = file, name, total, live, longest
+                 max_line_bytes: int | None = None) -> None:
+        """total: number of lines, if known before reading. max_line_bytes: None: the default limit."""
+        self.file, self.name, self.total, self.live, self.max_line_bytes = file, name, total, live, max_line_bytes
 
     def __iter__(self) -> Iterator[Line]:
         r"""Yield the lines. Only `\n` ends a line; bytes that are not UTF-8 become U+FFFD, with a warning."""
-        broken = LineWarnings(self.name, "lines are not UTF-8. Convert the file, for instance by iconv -f latin1 -t "
-                                         "utf-8")
+        not_utf8 = LineWarnings(self.name, "lines are not UTF-8. Convert the file, for example with iconv -f latin1 -t "
+                                           "utf-8")
         for number, data in enumerate(self._raw_lines(), start=1):
             ending = b"\r\n" if data.endswith(b"\r\n") else b"\n" if data.endswith(b"\n") else b""
             data = data.removesuffix(ending)
@@ -83,48 +84,48 @@ class Input:
                 text = data.decode()
             except UnicodeDecodeError as error:
                 text = data.decode(errors="replace")
-                broken.warn(number, f"byte {error.start + 1} is not UTF-8; U+FFFD stands for what cannot be read")
+                not_utf8.warn(number, f"byte {error.start + 1} is not UTF-8; invalid bytes are replaced by U+FFFD")
             yield Line(number, text, ending.decode())
-        broken.finish()
+        not_utf8.finish()
 
     def _raw_lines(self) -> Iterator[bytes]:
         try:
-            remedy = "cut it into sentences" + (", or raise --max-line-bytes." if self.longest else ".")
-            yield from bounded_lines(self.file, self.name, self.longest or LONGEST_LINE, remedy)
-        except (OSError, EOFError, zlib.error) as error:                        # EOFError: a .gz that was cut off
+            remedy = "cut it into sentences" + (", or raise --max-line-bytes." if self.max_line_bytes else ".")
+            yield from bounded_lines(self.file, self.name, self.max_line_bytes or MAX_LINE_BYTES, remedy)
+        except (OSError, EOFError, zlib.error) as error:                        # EOFError: a truncated .gz
             raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
 
 
 def file_or_standard(path: Path | None) -> Path | None:
-    """Return the path; None for `-` and if it was not given, which both mean standard input or output."""
+    """Return the path; None if it is `-` or None, which both mean standard input or output."""
     return None if path is None or str(path) == "-" else path
 
 
 @contextmanager
-def reading(path: Path | None, longest: int | None = None) -> Iterator[Input]:
+def reading(path: Path | None, max_line_bytes: int | None = None) -> Iterator[Input]:
     """Open a file, decompressed if its name ends in .gz or .zst, or standard input if path is None.
 
-    longest: limit of a line's length in bytes; None: none.
+    max_line_bytes: maximum length of a line; None: the default limit.
 
     Raises:
-        CorpusError: it cannot be opened.
+        CorpusError: the file cannot be opened.
     """
     if path is None:
         if sys.stdin is None:
             raise CorpusError("standard input is closed; name a file.")
-        yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty(), longest=longest)
+        yield Input(sys.stdin.buffer, "standard input", live=sys.stdin.isatty(), max_line_bytes=max_line_bytes)
         return
     try:
-        file = io.BufferedReader(unpacked(path), BLOCK_BYTES)
+        file = io.BufferedReader(open_decompressed(path), BLOCK_BYTES)
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {_reason(error)}. {_remedy(error)}") from error
     with file:
-        yield Input(file, str(path), _count_lines(path), longest=longest)
+        yield Input(file, str(path), _count_lines(path), max_line_bytes=max_line_bytes)
 
 
 def _count_lines(path: Path) -> int | None:
-    """Return the number of lines of a file that can be read twice; None otherwise."""
-    if path.suffix in PACKED or not path.is_file():
+    """Return the number of lines of an uncompressed regular file; None for other files."""
+    if path.suffix in COMPRESSED_SUFFIXES or not path.is_file():
         return None
     with suppress(OSError), path.open("rb") as file:                            # reading will report the error
         count, last = 0, b""
@@ -136,9 +137,10 @@ def _count_lines(path: Path) -> int | None:
 
 
 class Output:
-    """Output whose text is flushed at once.
+    """Output that is flushed after each write.
 
-    name: for messages. terminal: shown to the user. part: path until the output is complete; None: written in place.
+    name: for messages. terminal: True if the user sees the output. part: path until the output is complete; None: it is
+    written in place.
     """
 
     def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
@@ -148,14 +150,14 @@ class Output:
         """Write and flush.
 
         Raises:
-            OutputClosed: its reader has closed it.
-            UserError: it cannot be written, for instance because the disk is full.
+            OutputClosed: the reader has closed the output.
+            UserError: the output cannot be written, for example because the disk is full.
         """
         try:
             self.file.write(text.encode())
             self.file.flush()
         except OSError as error:
-            # Otherwise Python would try to write the rest again when it closes the file.
+            # Closed here, because Python would otherwise try to write the rest again when it closes the file.
             with suppress(OSError):
                 self.file.close()
             if isinstance(error, BrokenPipeError):
@@ -167,56 +169,57 @@ class Output:
 def writing(path: Path | None, resume: bool = False, resumable: bool = False) -> Iterator[Output]:
     """Open a file for writing, or standard output if path is None.
 
-    The file is called <name>.part until the block has ended without an exception; it keeps that name if the block
-    fails. An existing <name>.part is never overwritten.
+    The file is called <name>.part until the `with` block ends without an exception; after an exception it keeps that
+    name. An existing <name>.part is never overwritten.
 
     Args:
-        resume: append to an existing <name>.part. resumable: the command can resume; mentioned in the error.
+        resume: append to an existing <name>.part. resumable: the command has --resume, which the error then suggests.
     Raises:
-        UserError: it cannot be opened, another process writes it, or an earlier run has left a part of it.
+        UserError: the file cannot be opened, another process is writing it, or <name>.part of an earlier run exists.
     """
     if path is None:
         if sys.stdout is None:
-            raise UserError("standard output is closed, and the result would go there. Open it, or name a file.")
+            raise UserError("standard output is closed, so that the result cannot be written. Open it, or name a file.")
         yield Output(sys.stdout.buffer, "standard output", sys.stdout.isatty())
         return
-    place = Path(os.path.realpath(path))                                        # a link stays a link
-    special = place.exists() and not place.is_file() and not place.is_dir()     # a pipe or a device has no other name
-    part = place if special else place.with_name(f"{place.name}.part")
+    target = Path(os.path.realpath(path))                                       # a symbolic link is not replaced
+    # Pipes and devices are written in place.
+    special = target.exists() and not target.is_file() and not target.is_dir()
+    part = target if special else target.with_name(f"{target.name}.part")
     try:
-        if place.is_dir():
+        if target.is_dir():
             raise IsADirectoryError(0, "it is a directory")
         file = part.open("wb" if special else "ab")
     except OSError as error:
-        if place.parent.is_dir() or isinstance(error, PermissionError):
+        if target.parent.is_dir() or isinstance(error, PermissionError):
             raise UserError(f"{path} cannot be written: {_reason(error)}. {_remedy(error)}") from error
-        missing = (f"{path.parent} is a file. Name" if place.parent.exists() else
-                   f"there is no directory {path.parent}. Make it (mkdir -p {path.parent}), or name")
+        missing = (f"{path.parent} is a file. Name" if target.parent.exists() else
+                   f"there is no directory {path.parent}. Create it (mkdir -p {path.parent}), or name")
         raise UserError(f"{path} cannot be written: {missing} another file.") from error
     with file:
         if not special:
-            _claim(file, part)
+            _lock(file, part)
             if part.stat().st_size and not resume:
-                raise UserError(f"{part} holds what an earlier run has done of {path}. "
-                                f"{'Go on there with --resume, or delete' if resumable else 'Delete'} it to begin "
-                                "anew.")
+                raise UserError(f"{part} contains the unfinished output of an earlier run. "
+                                f"{'Continue it with --resume, or delete' if resumable else 'Delete'} it to start "
+                                "again.")
         try:
             yield Output(file, str(path), part=None if special else part)
-            file.close()                                                        # a full disk may show only now
+            file.close()                                                        # may report a full disk
             if not special:
-                if place.exists():
-                    shutil.copymode(place, part)
-                os.replace(part, place)
+                if target.exists():
+                    shutil.copymode(target, part)
+                os.replace(part, target)
         except BaseException:
             if not special and part.exists():
                 if part.stat().st_size:
-                    console.warn(f"{path} is not complete; what was done stands in {part}")
+                    console.warn(f"{path} is not complete; the finished part is in {part}")
                 else:
                     part.unlink()
             raise
 
 
-def _claim(file: BinaryIO, part: Path) -> None:
+def _lock(file: BinaryIO, part: Path) -> None:
     """Lock a file for this process. Raises UserError if another one holds the lock."""
     import fcntl
 
@@ -228,36 +231,37 @@ def _claim(file: BinaryIO, part: Path) -> None:
         pass                                                                    # a network file system without locks
 
 
-def through(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[Result]],
-            ) -> Iterator[tuple[Line, Result]]:
+def map_lines(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[Result]],
+              ) -> Iterator[tuple[Line, Result]]:
     """Yield each line with the result of `function` for its text; `function` yields one result per text, in order."""
     def one_by_one(lines: Iterator[Line]) -> Iterator[list[Result]]:
         return ([result] for result in function(line.text for line in lines))
 
-    for block in blocks_through(lines, one_by_one):
+    for block in map_in_blocks(lines, one_by_one):
         yield from block
 
 
-def blocks_through(items: Iterable[Item], function: Callable[[Iterator[Item]], Iterator[list[Result]]],
-                   ) -> Iterator[list[tuple[Item, Result]]]:
+def map_in_blocks(items: Iterable[Item], function: Callable[[Iterator[Item]], Iterator[list[Result]]],
+                  ) -> Iterator[list[tuple[Item, Result]]]:
     """Yield each item with its result; `function` yields blocks of results, one result per item, in order."""
     waiting: deque[Item] = deque()
 
-    def entering() -> Iterator[Item]:
+    def remembered() -> Iterator[Item]:
         for item in items:
             waiting.append(item)
             yield item
 
-    for results in function(entering()):
+    for results in function(remembered()):
         yield [(waiting.popleft(), result) for result in results]
-    assert not waiting, "an item went in and nothing came out"
+    assert not waiting, "the function yielded fewer results than it got items"
 
 
-def beside(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tuple[Item, str]]:
-    """Yield each item, which belongs to a line of the input `name`, with the same line of `other`; "" without `other`.
+def zip_with_lines(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tuple[Item, str]]:
+    """Yield each item, which belongs to a line of the input `name`, with the same line of `other`, or with an empty
+    line if `other` is None.
 
     Raises:
-        CorpusError: one has more lines than the other; seen at the end of the shorter one.
+        CorpusError: one input has more lines than the other; raised at the end of the shorter one.
     """
     if other is None:
         yield from ((item, "") for item in items)
@@ -267,55 +271,54 @@ def beside(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tu
         line = next(lines, None)
         if line is None:
             rest = 1 + _count_rest(items)
-            raise not_parallel(name, count + rest, other.name, count, at_least=rest > MOST_COUNTED)
+            raise not_parallel(name, count + rest, other.name, count, at_least=rest > MAX_COUNTED)
         yield item, line.text
         count += 1
     if rest := _count_rest(lines):
-        raise not_parallel(name, count, other.name, count + rest, at_least=rest == MOST_COUNTED)
+        raise not_parallel(name, count, other.name, count + rest, at_least=rest == MAX_COUNTED)
 
 
 def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[tuple[Line, Line]]]:
     """Yield blocks of `size` pairs of lines of two inputs.
 
     Raises:
-        CorpusError: one has more lines than the other; seen at the end of the shorter one.
+        CorpusError: one input has more lines than the other; raised at the end of the shorter one.
     """
     block: list[tuple[Line, Line]] = []
     count = 0
-    remaining = iter(targets)
-    others = iter(sources)
-    for source in others:
-        target = next(remaining, None)
+    remaining_sources, remaining_targets = iter(sources), iter(targets)
+    for source in remaining_sources:
+        target = next(remaining_targets, None)
         if target is None:
-            rest = 1 + _count_rest(others)
-            raise not_parallel(sources.name, count + rest, targets.name, count, at_least=rest > MOST_COUNTED)
+            rest = 1 + _count_rest(remaining_sources)
+            raise not_parallel(sources.name, count + rest, targets.name, count, at_least=rest > MAX_COUNTED)
         block.append((source, target))
         count += 1
         if len(block) == size:
             yield block
             block = []
-    if rest := _count_rest(remaining):
-        raise not_parallel(sources.name, count, targets.name, count + rest, at_least=rest == MOST_COUNTED)
+    if rest := _count_rest(remaining_targets):
+        raise not_parallel(sources.name, count, targets.name, count + rest, at_least=rest == MAX_COUNTED)
     if block:
         yield block
 
 
 def require_as_many_lines(sources: Input, targets: Input) -> None:
-    """Raise CorpusError before the work if the numbers of lines are known and differ."""
+    """Raise CorpusError if the numbers of lines are known before reading and differ."""
     if sources.total is not None and targets.total is not None and sources.total != targets.total:
         raise not_parallel(sources.name, sources.total, targets.name, targets.total)
 
 
 def _count_rest(lines: Iterator[object]) -> int:
-    """Return the number of remaining lines, at most MOST_COUNTED."""
-    return sum(1 for _ in islice(lines, MOST_COUNTED))
+    """Return the number of remaining lines, at most MAX_COUNTED."""
+    return sum(1 for _ in islice(lines, MAX_COUNTED))
 
 
 def not_parallel(source: str, source_lines: int, target: str, target_lines: int, at_least: bool = False) -> CorpusError:
-    """Return the error about two texts whose numbers of lines differ. at_least: the longer one may have more."""
-    of_source, of_target = ("at least " * (at_least and lines == max(source_lines, target_lines))
-                            for lines in (source_lines, target_lines))
-    return CorpusError(f"{source} has {of_source}{source_lines:,} lines, {target} has {of_target}{target_lines:,}. "
+    """Return the error about two texts whose numbers of lines differ. at_least: the longer text may have more lines."""
+    counts = [f"{'at least ' * (at_least and lines == max(source_lines, target_lines))}{lines:,}"
+              for lines in (source_lines, target_lines)]
+    return CorpusError(f"{source} has {counts[0]} lines, {target} has {counts[1]}. "
                        "They must match line by line; run again the step that wrote them.")
 
 
@@ -325,11 +328,11 @@ def _reason(error: Exception) -> str:
 
 def _remedy(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        return f"Check its name; names are looked up in {Path.cwd()}."
+        return f"Check its name; relative paths start at {Path.cwd()}."
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
         return "Name a file."
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return "Check the permissions, or name another file."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Make room, or name a file on another disk."
+        return "Free some space, or name a file on another disk."
     return "Check the disk, or name another file."

@@ -1,4 +1,4 @@
-"""Resuming of an interrupted output, by a journal of its inputs and its progress."""
+"""Resuming of an interrupted output, with a journal of its inputs and its progress."""
 
 from __future__ import annotations
 
@@ -21,73 +21,78 @@ from seq2seq.translation.text_io import Output, writing
 Item = TypeVar("Item")
 
 FORMAT = 1
+"""Version of the format of the journal."""
 
 
 class Journal:
-    """Journal of an unfinished output, <name>.part.json beside its <name>.part: its inputs, and the number of lines
-    done.
+    """Journal of an unfinished output: its inputs, and the number of finished lines.
 
-    It is updated after each block of lines. A process that ends in between, for whatever reason, loses only that block:
-    the output is truncated to the last block in the journal. Without a .part, as for standard output, there is no
-    journal.
+    The journal of <name>.part is <name>.part.json in the same directory. It is updated after each block of lines. A
+    process that ends in the middle of a block, for any reason, loses only that block: on resume, the output is
+    truncated to the last block in the journal. An output without a .part, such as standard output, has no journal.
 
-    lines: number of lines of the input that are done or in work.
+    lines: number of lines of the input that were read: those of finished blocks and of the present block.
     """
 
     def __init__(self, output: Output, resume: bool) -> None:
-        """resume: continue an existing output. Raises UserError if it has no journal."""
+        """resume: continue an existing output.
+
+        Raises:
+            UserError: the output to resume has no journal, or a damaged one.
+        """
         self.output, self.lines = output, 0
-        self._seen = hashlib.sha256()
-        self._made_from: dict[str, Any] = {}
+        self._digest = hashlib.sha256()                                         # of the lines read so far
+        self._inputs: dict[str, Any] = {}
         self._record = self._read(output.part) if resume and output.part and output.part.stat().st_size else None
 
-    def begin(self, made_from: dict[str, Any]) -> None:
+    def begin(self, inputs: dict[str, Any]) -> None:
         """Record the inputs of the output, before anything is written.
 
         Args:
-            made_from: model, options and the like, by name; JSON values.
+            inputs: everything but the text that the output depends on, such as the model and the options, by name; JSON
+                values.
         Raises:
             UserError: the output to resume had other inputs.
         """
-        self._made_from = json.loads(json.dumps(made_from))
+        self._inputs = json.loads(json.dumps(inputs))
         if self._record is None:
             self.commit()
             return
-        then, now = self._record["made_from"], self._made_from
+        then, now = self._record["made_from"], self._inputs
         if changes := [f"  {name}: {json.dumps(then.get(name))} then, {json.dumps(now.get(name))} now"
                        for name in sorted({*then, *now}) if then.get(name) != now.get(name)]:
-            raise UserError("\n".join([f"{self.output.part} was made in another way:", *changes,
-                                       "Go on as it was begun, or delete it to begin anew."]))
+            raise UserError("\n".join([f"{self.output.part} was written with other inputs:", *changes,
+                                       "Resume with the same inputs, or delete it to start again."]))
 
-    def behind(self, items: Iterable[Item], name: str) -> Iterator[Item]:
-        """Skip the items that are already done and yield the others. Each item belongs to a line of the input `name`.
+    def skip_finished(self, items: Iterable[Item], name: str) -> Iterator[Item]:
+        """Skip the finished items and yield the others. Each item belongs to a line of the input `name`.
 
         Raises:
-            UserError: the items already done have changed since.
+            UserError: the finished items have changed.
         """
         remaining = iter(items)
         if self._record is not None:
             for item in islice(remaining, self._record["lines"]):
                 self._note(item)
-            if (self.lines, self._seen.hexdigest()) != (self._record["lines"], self._record["seen"]):
-                raise UserError(f"{name} is not what {self.output.part} was made from: of its first "
-                                f"{self._record['lines']:,} lines some have changed, or what stands beside them in "
-                                "other files. Go on with the same text, or delete it to begin anew.")
+            if (self.lines, self._digest.hexdigest()) != (self._record["lines"], self._record["seen"]):
+                raise UserError(f"{name} has changed since {self.output.part} was written: some of its first "
+                                f"{self._record['lines']:,} lines are different, or their lines of --prefix or "
+                                "--require. Resume with the same text, or delete it to start again.")
             self.output.file.truncate(self._record["bytes"])
-            console.say(f"going on behind line {self.lines:,}")
+            console.print_message(f"resuming after line {self.lines:,}")
         return map(self._note, remaining)
 
     def commit(self) -> None:
-        """Record that all lines read so far are done and their output is written."""
+        """Record that all lines read so far are finished and that their output is written."""
         if self.output.part is None:
             return
         os.fsync(self.output.file.fileno())
-        record = {"format_version": FORMAT, "made_from": self._made_from, "lines": self.lines,
-                  "bytes": self.output.part.stat().st_size, "seen": self._seen.hexdigest()}
+        record = {"format_version": FORMAT, "made_from": self._inputs, "lines": self.lines,
+                  "bytes": self.output.part.stat().st_size, "seen": self._digest.hexdigest()}
         replace_file(journal_of(self.output.part), json.dumps(record, indent=2, ensure_ascii=False).encode())
 
     def _note(self, item: Item) -> Item:
-        self._seen.update(f"{item!r}\n".encode(errors="surrogatepass"))
+        self._digest.update(f"{item!r}\n".encode(errors="surrogatepass"))
         self.lines += 1
         return item
 
@@ -95,14 +100,14 @@ class Journal:
         path = journal_of(part)
         try:
             record = parse_json(regular_bytes(path))
-            whole = record["format_version"] == FORMAT and 0 <= record["bytes"] <= part.stat().st_size
+            valid = record["format_version"] == FORMAT and 0 <= record["bytes"] <= part.stat().st_size
         except FileNotFoundError:
-            raise UserError(f"nothing says what {part} was made from: there is no {path.name} beside it. Delete it to "
-                            "begin anew.") from None
+            raise UserError(f"{part} cannot be resumed: its journal {path.name} is missing. Delete {part} to start "
+                            "again.") from None
         except (OSError, ValueError, KeyError, TypeError):
-            whole = False
-        if not whole:
-            raise UserError(f"{path} does not belong to {part}, or is damaged. Delete both to begin anew.")
+            valid = False
+        if not valid:
+            raise UserError(f"{path} does not belong to {part}, or is damaged. Delete both to start again.")
         return record
 
 
@@ -113,19 +118,19 @@ def journal_of(part: Path) -> Path:
 
 @contextmanager
 def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
-    """`text_io.writing` with a journal, which is deleted when the output is complete.
+    """Open an output as `text_io.writing`, and yield its journal, which is deleted when the output is complete.
 
     Raises:
         UserError: as `writing`; or the output cannot be resumed.
     """
     if resume and path is None:
-        raise UserError("--resume goes on with a file. Name it by --output FILE.")
+        raise UserError("--resume continues a file. Name it with --output FILE.")
     part = None
     try:
         with writing(path, resume, resumable=True) as output:
             part = output.part
             if resume and part is None:
-                raise UserError(f"{path} is no file, so that nothing stands there to go on with. Leave out --resume.")
+                raise UserError(f"{path} is not a regular file and cannot be resumed. Remove --resume.")
             yield Journal(output, resume)
     finally:
         if part is not None and not part.exists():

@@ -16,7 +16,10 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Vocabulary
 
 @dataclass(frozen=True)
 class Word:
-    """Word of a translation. confidence: geometric mean of the probabilities of its pieces, from 0 to 1."""
+    """Word of a translation.
+
+    confidence: geometric mean of the probabilities of its pieces, from 0 to 1.
+    """
 
     text: str
     confidence: float
@@ -30,24 +33,26 @@ def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, l
     Args:
         source, source_offsets, longest_source: as in `Stepwise.start`.
         targets: targets of each sentence, ids without `</s>`.
+    Returns:
+        For each sentence and each of its targets, log p of its tokens.
     """
-    beam, length = max(map(len, targets)), 1 + max(len(target) for each in targets for target in each)
-    # Every row is padded with </s> to the length of the longest.
-    words = torch.tensor([[*target, *[END_ID] * (length - len(target))] for each in targets
-                          for target in [*each, *[[]] * (beam - len(each))]], device=source.device)   # (rows, length)
+    beam, length = max(map(len, targets)), 1 + max(len(target) for n_best in targets for target in n_best)
+    # Every row is padded with </s> to the length of the longest, and every sentence with empty targets. (rows, length)
+    tokens = torch.tensor([[*target, *[END_ID] * (length - len(target))] for n_best in targets
+                           for target in [*n_best, *[[]] * (beam - len(n_best))]], device=source.device)
     state = model.start(source, source_offsets, longest_source)
     if beam > 1:
         state = state.select(torch.arange(len(targets), device=source.device)[:, None].expand(-1, beam))
-    last = torch.full_like(words[:, 0], START_ID)
+    last_tokens = torch.full_like(tokens[:, 0], START_ID)
     steps = []
-    for word in words.T:
-        logits, state = model.step(last, state)
+    for next_tokens in tokens.T:
+        logits, state = model.step(last_tokens, state)
         precise = logits if logits.dtype == torch.float64 else logits.float()
-        steps.append(precise.log_softmax(1).gather(1, word[:, None]))
-        last = word
-    found = torch.cat(steps, 1).view(len(targets), beam, length).tolist()
-    return [[row[: len(target) + 1] for row, target in zip(rows, each, strict=False)]
-            for rows, each in zip(found, targets, strict=True)]
+        steps.append(precise.log_softmax(1).gather(1, next_tokens[:, None]))
+        last_tokens = next_tokens
+    values = torch.cat(steps, 1).view(len(targets), beam, length).tolist()
+    return [[row[: len(target) + 1] for row, target in zip(rows, n_best, strict=False)]
+            for rows, n_best in zip(values, targets, strict=True)]
 
 
 def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenizer: Vocabulary,
@@ -57,21 +62,22 @@ def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenize
     In a language without spaces between words, each piece counts as a word.
 
     Args:
-        target: ids without `</s>`. log_probabilities: of each id; further values, such as that of `</s>`, are ignored.
+        target: ids without `</s>`. log_probabilities: log p of each id; further values, such as log p of `</s>`, are
+            ignored.
         language: code of the target language.
     """
-    found = []
+    words = []
     for begin, end in _spans(tokenizer.pieces(target), main_language(language) in SPACELESS):
         text = tokenizer.decode([target[begin:end]])[0].strip()
         if text:
-            found.append(Word(text, math.exp(sum(log_probabilities[begin:end]) / (end - begin))))
-    return tuple(found)
+            words.append(Word(text, math.exp(sum(log_probabilities[begin:end]) / (end - begin))))
+    return tuple(words)
 
 
 def _spans(pieces: Sequence[str], spaceless: bool) -> Iterator[tuple[int, int]]:
     """Yield the span (begin, end) of each word in the pieces."""
-    begins = [place for place, piece in enumerate(pieces)
-              if place == 0 or piece.startswith("\u2581") or (spaceless and not _continues_character(piece))]
+    begins = [index for index, piece in enumerate(pieces)
+              if index == 0 or piece.startswith("\u2581") or (spaceless and not _continues_character(piece))]
     yield from zip(begins, [*begins[1:], len(pieces)], strict=True)
 
 

@@ -1,4 +1,5 @@
-"""Translation by several workers with one thread each, on many cores faster than many threads for one batch."""
+"""Translation by several workers with one thread each, which on many cores is faster than many threads for one batch.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +14,28 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
 
-from seq2seq.errors import OptionError, UserError, require_several
+from seq2seq.errors import OptionError, UserError, require_iterable
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import signal_name
-from seq2seq.translation.search_setup import Request
-from seq2seq.translation.translator import (
-    ReportProgress,
-    Translation,
-    Translator,
-    growing_blocks,
-    numbered,
-    refuse_compile,
-)
+from seq2seq.translation.line_translator import ReportProgress, Translation
+from seq2seq.translation.requests import Request, growing_blocks, number_requests
+from seq2seq.translation.translator import Translator, refuse_compile
 
 
 class TranslatorPool:
-    """Pool of workers that translate with one model; results are in order, as from one `Translator`.
+    """Pool of workers that translate with one model. Results are returned in order, as by one `Translator`.
 
     In int8 the workers are threads that share the weights, because the kernels release the global interpreter lock. In
-    other precisions, whose steps are many calls from Python, they are processes with a copy of the model each.
+    other precisions a step consists of many calls from Python, so the workers are processes, each with a copy of the
+    model.
 
     >>> with TranslatorPool("runs/multi30k_de_en", workers=4) as pool:
-    ...     for found in pool.translate_stream(lines):
-    ...         print(found[0].text)
+    ...     for best, *_ in pool.translate_stream(lines):
+    ...         print(best.text)
     """
 
     decoding: DecodingSection
@@ -49,15 +45,17 @@ class TranslatorPool:
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
                  compile: bool = False) -> None:
-        """Start the workers and wait until the model is loaded. Arguments: as in `Translator.load`.
+        """Start the workers and wait until the model is loaded.
 
+        Args:
+            threads: CPU threads of each worker. Other arguments: as in `Translator.load`.
         Raises:
             UserError: as `Translator.load`, or a worker process ended, or `workers` is below 1.
         """
-        require_several(ensemble, "ensemble")
+        require_iterable(ensemble, "ensemble")
         refuse_compile(compile)
         if workers < 1:
-            raise OptionError(f"{workers} workers translate nothing; make it 1 or more")
+            raise OptionError(f"workers is {workers}; set it to 1 or more")
         models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion}
         self.workers = workers
         self.shared: Translator | None = None
@@ -68,19 +66,19 @@ class TranslatorPool:
                 self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
                 return
-            precision = loaded.precision                                        # int8 is not available; see the message
+            precision = loaded.precision                                        # without int8; `load` has said why
         context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
         self.processes = []
-        # First and last line, from 1, that each process is translating.
+        # First and last number, from 1, of the lines that each process is translating.
         self.lines: dict[Connection, tuple[int, int]] = {}
         for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, str(path), device, precision, threads, models),
+            pipe, child_pipe = context.Pipe()
+            process = context.Process(target=_serve, args=(child_pipe, str(path), device, precision, threads, models),
                                       daemon=True)
             process.start()
-            theirs.close()
-            self.pipes.append(ours)
+            child_pipe.close()
+            self.pipes.append(pipe)
             self.processes.append(process)
         try:
             ready = [self._receive(pipe)[1] for pipe in self.pipes]
@@ -92,36 +90,36 @@ class TranslatorPool:
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
-        """See `Translator.translate_stream`; `block_lines` are those of all processes together."""
+        """See `Translator.translate_stream`. block_lines: maximum number of lines of a block, for all workers."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
-        """See `Translator.translate_blocks`; `block_lines` are those of all processes together."""
+        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block, for all workers."""
         decoding_with(self.decoding, decoding)
-        blocks = growing_blocks(numbered(lines, begin), block_lines, begin)
+        blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
         return (self._translate(block, progress, decoding) for block in blocks)
 
     def _translate(self, lines: Sequence[Request], progress: ReportProgress | None,
                    decoding: DecodingOptions) -> list[list[Translation]]:
-        # Each worker gets every n-th line by length, so that all have equal work.
-        order = sorted(range(len(lines)), key=lambda number: len(lines[number].text))
+        # Lines are sorted by length, and each of n workers gets every n-th line, so that all have equal work.
+        order = sorted(range(len(lines)), key=lambda index: len(lines[index].text))
         if self.shared is not None:
             return self._translate_in_threads(lines, order, progress, decoding)
         shares = {pipe: order[first :: len(self.pipes)] for first, pipe in enumerate(self.pipes)}
         waiting = [pipe for pipe, share in shares.items() if share]
         for pipe in waiting:
-            numbers = [line.number + 1 for line in (lines[place] for place in shares[pipe]) if line.number is not None]
+            numbers = [number + 1 for index in shares[pipe] if (number := lines[index].number) is not None]
             self.lines[pipe] = min(numbers), max(numbers)
             try:
-                pipe.send(([lines[number] for number in shares[pipe]], decoding))
+                pipe.send(([lines[index] for index in shares[pipe]], decoding))
             except BrokenPipeError:
-                raise self._death(pipe) from None
-        found: list[list[Translation]] = [[] for _ in lines]
+                raise self._process_ended(pipe) from None
+        translations: list[list[Translation]] = [[] for _ in lines]
         refused: Exception | None = None
         while waiting:
-            for pipe in cast(list[Connection], wait(waiting)):
+            for pipe in [pipe for pipe in wait(waiting) if isinstance(pipe, Connection)]:
                 kind, content = self._receive(pipe)
                 if kind == "progress":
                     if progress:
@@ -131,11 +129,11 @@ class TranslatorPool:
                 if kind == "refused":
                     refused = refused or content
                     continue
-                for number, translations in zip(shares[pipe], content, strict=True):
-                    found[number] = translations
+                for index, n_best in zip(shares[pipe], content, strict=True):
+                    translations[index] = n_best
         if refused:                                                             # after all answers have been read
             raise refused
-        return found
+        return translations
 
     def _translate_in_threads(self, lines: Sequence[Request], order: list[int], progress: ReportProgress | None,
                               decoding: DecodingOptions) -> list[list[Translation]]:
@@ -148,41 +146,42 @@ class TranslatorPool:
                     progress(amount)
 
         shares = [order[first :: self.workers] for first in range(self.workers)]
-        waiting = [self.executor.submit(self.shared.translate, [lines[number] for number in share], progress=advance,
+        futures = [self.executor.submit(self.shared.translate, [lines[index] for index in share], progress=advance,
                                         **decoding) for share in shares]
-        wait_for(waiting)
-        found: list[list[Translation]] = [[] for _ in lines]
-        for share, done in zip(shares, waiting, strict=True):
-            for number, translations in zip(share, done.result(), strict=True):
-                found[number] = translations
-        return found
+        wait_for(futures)
+        translations: list[list[Translation]] = [[] for _ in lines]
+        for share, future in zip(shares, futures, strict=True):
+            for index, n_best in zip(share, future.result(), strict=True):
+                translations[index] = n_best
+        return translations
 
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
         try:
             kind, content = pipe.recv()
         except (EOFError, ConnectionResetError):
-            raise self._death(pipe) from None
+            raise self._process_ended(pipe) from None
         if kind == "error":
             raise content
         return kind, content
 
-    def _death(self, pipe: Connection) -> UserError:
-        """Return the error for a process that has ended: the cause, the lines, and what to do."""
+    def _process_ended(self, pipe: Connection) -> UserError:
+        """Return the error for a process that has ended: it names the cause, the lines, and what to do."""
         process = self.processes[self.pipes.index(pipe)]
         process.join()
         code = process.exitcode or 0
         at = "while it loaded the model" if pipe not in self.lines else \
             "at lines {:,} to {:,}".format(*self.lines[pipe])
         if code == -signal.SIGKILL:
-            cause, remedy = "was killed (SIGKILL)", ("This is how the system ends processes when memory runs out: use "
-                                                     "fewer --workers or a smaller --batch-tokens.")
+            cause, remedy = "was killed (SIGKILL)", (
+                "Systems end processes in this way when memory runs out: use fewer --workers, or smaller batches "
+                "(--set decoding.batch_tokens=N).")
         elif code < 0:
             cause = f"was ended by {signal_name(-code)}"
-            remedy = "Translate these lines with one worker to see more, and report it."
+            remedy = "Translate these lines with one worker to see more, and report this as a bug."
         else:
             cause, remedy = f"ended with exit code {code}", "Translate these lines with one worker to see more."
-        resume = (" With --output FILE, what was translated before is in FILE.part, and the same command with --resume "
-                  "goes on from there.") if pipe in self.lines else ""
+        resume = (" With --output FILE, the earlier translations are in FILE.part, and the same command with --resume "
+                  "continues there.") if pipe in self.lines else ""
         return UserError(f"a worker {cause} {at}. {remedy}{resume}")
 
     def close(self) -> None:
@@ -205,7 +204,7 @@ class TranslatorPool:
 
 
 def _serve(pipe: Connection, path: str, device: str, precision: str, threads: int, models: dict[str, Any]) -> None:
-    # Ctrl-C reaches every process of the terminal; the parent process ends this one.
+    # Ctrl-C sends SIGINT to every process of the terminal. The parent process handles it and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         translator = Translator.load(path, device, precision, threads, **models)
@@ -213,12 +212,13 @@ def _serve(pipe: Connection, path: str, device: str, precision: str, threads: in
         while True:
             lines, decoding = pipe.recv()
             try:
-                found = translator.translate(lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)
-            except (UserError, ValueError) as error:                            # of these lines; others can be had
+                translations = translator.translate(
+                    lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)
+            except (UserError, ValueError) as error:                            # these lines fail; others may not
                 pipe.send(("refused", error))
                 continue
-            pipe.send(("done", found))
+            pipe.send(("done", translations))
     except (EOFError, BrokenPipeError):
-        return                                                                  # the parent has closed the pipe
+        return                                                                  # the parent process has closed the pipe
     except Exception as error:
         pipe.send(("error", error))

@@ -1,4 +1,4 @@
-"""`seq2seq attention` and `seq2seq align`: what they write, and what they refuse."""
+"""Output and error messages of `seq2seq attention` and `seq2seq align`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq.analysis.attention_maps import Choice, SeenPair, Sentence
+from seq2seq.analysis.attention_maps import AttentionMapSelection, PairAttention, TokenizedLine
 from seq2seq.analysis.attention_page import page
 from seq2seq.analysis.attention_picture import picture
 from seq2seq.analysis.attention_weights import AttentionMaps
@@ -41,20 +41,20 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def shared_model(tmp_path_factory) -> Path:
-    """A random model: it attends reproducibly, and means nothing by it."""
+    """Bundle of a model with random weights from a fixed seed."""
     tokenizers = trained_tokenizers(RECIPE, zip(GERMAN, CHINESE, strict=True))
     return save_random_model(tmp_path_factory.mktemp("models") / "model", RECIPE, tokenizers, seed=1)
 
 
 @pytest.fixture
 def model(shared_model, tmp_path, monkeypatch) -> Path:
-    """Its bundle in an empty working directory."""
+    """Copy of the bundle in an empty working directory."""
     monkeypatch.chdir(tmp_path)
-    place = tmp_path / "model"
-    place.mkdir()
+    bundle = tmp_path / "model"
+    bundle.mkdir()
     for path in shared_model.iterdir():
-        (place / path.name).write_bytes(path.read_bytes())
-    return place
+        (bundle / path.name).write_bytes(path.read_bytes())
+    return bundle
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def write(name: str, lines: list[str]) -> str:
 
 
 class Parsed(HTMLParser):
-    """Elements with their attributes, text outside scripts, and the data."""
+    """A page's elements with their attributes, its text outside scripts, and its JSON data."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -95,14 +95,14 @@ class Parsed(HTMLParser):
             self.text += data
 
 
-def test_the_page_is_one_file_that_asks_the_network_for_nothing(run):
+def test_the_page_is_one_file_that_loads_nothing_from_the_network(run):
     code, _, err = run("attention", "model", "--source", "ein Hund schläft", "--output", "page.html")
     assert code == 0 and "page.html" in err
     text = Path("page.html").read_text(encoding="utf-8")
     assert "{{" not in text
-    # In the weights, which are Base64, two slashes can stand before any letter.
-    written = re.sub(r"[A-Za-z0-9+/=]{40,}", "", text.replace("/* ", ""))
-    assert not re.search(r"https?:|//[a-z]|@import|url\(", written)
+    # The weights are Base64, which can contain two slashes before a letter.
+    without_weights = re.sub(r"[A-Za-z0-9+/=]{40,}", "", text.replace("/* ", ""))
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", without_weights)
     parsed = Parsed(text)
     assert not any({"src", "href", "srcset", "action"} & attributes.keys() for _, attributes in parsed.elements)
     assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in parsed.elements}
@@ -111,39 +111,40 @@ def test_the_page_is_one_file_that_asks_the_network_for_nothing(run):
     assert policy.startswith("default-src 'none'")
 
 
-def test_both_texts_stand_in_the_page_whatever_they_contain(run):
+def test_both_texts_are_escaped_in_the_page(run):
     source, target = '</script><script>alert("x")</script>', "<b>'猫' & {{data}}</b>"
     assert run("attention", "model", "--source", source, "--target", target, "--output", "page.html")[0] == 0
     text = Path("page.html").read_text(encoding="utf-8")
     assert html.escape(source) in text and html.escape(target) in text
     parsed = Parsed(text)
-    assert [tag for tag, _ in parsed.elements].count("script") == 2, "the data and the program"
+    assert [tag for tag, _ in parsed.elements].count("script") == 2, "one element for the data, one for the program"
     assert "b" not in [tag for tag, _ in parsed.elements]
     sides = json.loads(parsed.data)["sides"]
     assert (sides["source"]["text"], sides["target"]["text"]) == (source, target)
     assert (sides["source"]["language"], sides["target"]["language"]) == ("de", "zh")
 
 
-def test_the_page_holds_every_weight(run):
+def test_the_page_contains_every_weight(run):
     assert run("attention", "model", "--source", "der Hund", "--target", "狗在跑", "--output", "page.html",
                "--layer", "1", "--head", "all")[0] == 0
     data = json.loads(Parsed(Path("page.html").read_text(encoding="utf-8")).data)
     assert data["first"] == {"kind": "cross", "layer": 1, "head": "all"}
     source, target = (len(data["sides"][side]["pieces"]) + 1 for side in ("source", "target"))
-    shapes = {kind: tuple(found["shape"]) for kind, found in data["maps"].items()}
+    shapes = {kind: tuple(maps["shape"]) for kind, maps in data["maps"].items()}
     assert shapes == {"cross": (2, 3, target, source), "encoder": (1, 3, source, source),
                       "decoder": (2, 3, target, target)}
-    for found in data["maps"].values():
-        weights = np.frombuffer(base64.b64decode(found["weights"]), "<u2").reshape(found["shape"]) / 65535
+    for maps in data["maps"].values():
+        weights = np.frombuffer(base64.b64decode(maps["weights"]), "<u2").reshape(maps["shape"]) / 65535
         np.testing.assert_allclose(weights.sum(-1), 1, atol=source / 65535 + target / 65535)
 
 
-def test_weights_above_one_are_kept():
+def test_weights_above_one_are_stored_with_their_scale():
     maps = np.array([[[[0.0, 2.5], [1.25, 0.5]]]], np.float32)
-    pair = SeenPair(Sentence("a", ["▁a"], [(0, 1)]), Sentence("b", ["▁b"], [(0, 1)]), {"cross": maps})
-    found = json.loads(Parsed(page(pair, ("de", "en"), "model", False, Choice("cross", 1, 1))).data)["maps"]["cross"]
-    steps = np.frombuffer(base64.b64decode(found["weights"]), "<u2") / 65535 * found["largest"]
-    np.testing.assert_allclose(steps, [0, 2.5, 1.25, 0.5], atol=1e-4)
+    pair = PairAttention(TokenizedLine("a", ["▁a"], [(0, 1)]), TokenizedLine("b", ["▁b"], [(0, 1)]), {"cross": maps})
+    text = page(pair, ("de", "en"), "model", False, AttentionMapSelection("cross", 1, 1))
+    stored = json.loads(Parsed(text).data)["maps"]["cross"]
+    weights = np.frombuffer(base64.b64decode(stored["weights"]), "<u2") / 65535 * stored["largest"]
+    np.testing.assert_allclose(weights, [0, 2.5, 1.25, 0.5], atol=1e-4)
 
 
 def test_without_target_the_translation_of_the_model_is_shown(run):
@@ -155,28 +156,29 @@ def test_without_target_the_translation_of_the_model_is_shown(run):
     assert err.splitlines()[0] == translation
 
 
-@pytest.mark.parametrize(("arguments", "size"), [((), 1), (("--head", "all"), 4), (("--layer", "all"), 2),
+@pytest.mark.parametrize(("arguments", "maps"), [((), 1), (("--head", "all"), 4), (("--layer", "all"), 2),
                                                  (("--kind", "decoder", "--head", "2", "--layer", "1"), 1)])
-def test_a_picture_is_a_png(run, monkeypatch, arguments, size):
-    shown = []
-    original = Choice.maps
-    monkeypatch.setattr(Choice, "maps", lambda choice, pair: shown.append(original(choice, pair)) or shown[-1])
+def test_a_picture_is_a_png_of_the_selected_maps(run, monkeypatch, arguments, maps):
+    calls = []
+    original = AttentionMapSelection.maps
+    monkeypatch.setattr(AttentionMapSelection, "maps",
+                        lambda selection, pair: calls.append(original(selection, pair)) or calls[-1])
     code, _, err = run("attention", "model", "--source", "ein Hund", "--target", "a dog", "--output", "dog.png",
                        *arguments)
     assert code == 0, err
     image = Path("dog.png").read_bytes()
     assert image.startswith(b"\x89PNG\r\n\x1a\n")
     assert all(side > 150 for side in struct.unpack(">II", image[16:24]))
-    assert len(shown[-1]) == size
+    assert len(calls[-1]) == maps
 
 
 PRIVATE = "\U0010fffd"
-"""A private character, which no font has."""
+"""A character of a private use area, which no font has."""
 
 
 @pytest.fixture
 def fonts(tmp_path, monkeypatch):
-    """matplotlib's fonts, with a cache of their own, and the folder of those that are installed."""
+    """Temporary directory that matplotlib searches for installed fonts, with a cache file of its own beside it."""
     manager, folder = font_manager.fontManager, tmp_path / "fonts"
     folder.mkdir()
     monkeypatch.setattr(manager, "ttflist", list(manager.ttflist))
@@ -186,8 +188,8 @@ def fonts(tmp_path, monkeypatch):
     manager._findfont_cached.cache_clear()
 
 
-def install(place: Path, family: str, character: str) -> None:
-    """Write a font that has one character, a square."""
+def install(path: Path, family: str, character: str) -> None:
+    """Write a font file that has only one character, drawn as a square."""
     from fontTools.fontBuilder import FontBuilder
     from fontTools.pens.ttGlyphPen import TTGlyphPen
 
@@ -205,28 +207,28 @@ def install(place: Path, family: str, character: str) -> None:
     font.setupNameTable({"familyName": family, "styleName": "Regular"})
     font.setupOS2()
     font.setupPost()
-    font.save(place)
+    font.save(path)
 
 
-def test_a_font_that_is_missing_is_told(fonts, capsys):
+def test_a_character_without_a_font_causes_a_warning(fonts, capsys):
     assert families_for("äß", ("de", "zh")) == ["DejaVu Sans"]
     assert capsys.readouterr().err == ""
     families_for(f"a{PRIVATE}", ("de", "zh"))
     assert capsys.readouterr().err.startswith(f"warning: no installed font has {PRIVATE}: the picture shows frames")
 
 
-def test_a_font_installed_after_matplotlib_made_its_list_is_found_and_put_there(fonts, capsys):
+def test_a_font_missing_from_matplotlibs_list_is_found_and_added_to_it(fonts, capsys):
     install(fonts / "new.ttf", "New Sans", PRIVATE)
     (fonts / "damaged.ttf").write_bytes(b"no font")
     assert families_for(f"a{PRIVATE}", ("de", "ja")) == ["DejaVu Sans", "New Sans"]
-    assert capsys.readouterr().err == "matplotlib's list of fonts was out of date; new in it: 1\n"
+    assert capsys.readouterr().err == "fonts added to matplotlib's font list: 1\n"
     (cache,) = fonts.parent.glob("fontlist-*.json")
     assert "New Sans" in {font.name for font in font_manager.json_load(cache).ttflist}
     assert families_for(f"a{PRIVATE}", ("de", "ja")) == ["DejaVu Sans", "New Sans"]
     assert capsys.readouterr().err == ""
 
 
-def test_a_font_deleted_after_matplotlib_made_its_list_is_passed_over(fonts, capsys):
+def test_a_deleted_font_that_is_still_in_matplotlibs_list_is_ignored(fonts, capsys):
     install(fonts / "old.ttf", "A Sans", PRIVATE)
     font_manager.fontManager.addfont(fonts / "old.ttf")
     (fonts / "old.ttf").rename(fonts / "moved.ttf")
@@ -237,59 +239,60 @@ def test_a_font_deleted_after_matplotlib_made_its_list_is_passed_over(fonts, cap
     assert "no installed font has" in capsys.readouterr().err
 
 
-def seen(maps):
-    """A pair of two words with these maps of cross-attention."""
-    sentence = Sentence("a b", ["▁a", "▁b"], [(0, 1), (1, 3)])
-    return SeenPair(sentence, sentence, {"cross": maps})
+def pair_with(maps):
+    """Return a pair of two-word lines with these cross-attention maps."""
+    line = TokenizedLine("a b", ["▁a", "▁b"], [(0, 1), (1, 3)])
+    return PairAttention(line, line, {"cross": maps})
 
 
-def drawn(monkeypatch, pair, choice, text="a b"):
-    """The figure that becomes the picture."""
+def draw(monkeypatch, pair, selection, text="a b"):
+    """Draw a picture and return its matplotlib figure."""
     figures = []
     original = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: (
         figures.append(self), original(self, *arguments, **options)))
-    assert picture(pair, ("de", "ja"), text, choice).startswith(b"\x89PNG")
+    assert picture(pair, ("de", "ja"), text, selection).startswith(b"\x89PNG")
     return figures[0]
 
 
-def test_a_character_without_a_font_is_told_once_and_not_by_matplotlib(fonts, monkeypatch, capsys, recwarn):
-    drawn(monkeypatch, seen(np.full((1, 1, 3, 3), 1 / 3)), Choice("cross", 1, 1), text=f"a {PRIVATE}")
+def test_a_character_without_a_font_causes_one_warning_and_none_of_matplotlib(fonts, monkeypatch, capsys, recwarn):
+    maps = np.full((1, 1, 3, 3), 1 / 3)
+    draw(monkeypatch, pair_with(maps), AttentionMapSelection("cross", 1, 1), text=f"a {PRIVATE}")
     assert not recwarn.list
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_row_of_a_picture_is_a_layer(monkeypatch):
+def test_each_layer_is_a_row_of_the_picture(monkeypatch):
     maps = np.random.default_rng(1).random((2, 4, 3, 3))
-    figure = drawn(monkeypatch, seen(maps), Choice("cross", "all", "all"))
+    figure = draw(monkeypatch, pair_with(maps), AttentionMapSelection("cross", "all", "all"))
     rows: dict[int, set[str]] = {}
-    for axes in figure.axes[:-1]:                                               # the last is the scale
+    for axes in figure.axes[:-1]:                                               # the last one is the colour scale
         rows.setdefault(axes.get_subplotspec().rowspan.start, set()).add(axes.get_xlabel().split(",")[0])
     assert rows == {0: {"layer 1"}, 1: {"layer 2"}}
 
 
-@pytest.mark.parametrize(("weights", "limits", "told"), [
+@pytest.mark.parametrize(("weights", "limits", "label"), [
     (np.full((1, 1, 3, 3), 1 / 3), (0, 2 / 3), "weight, 0.3333 everywhere"),
     (np.linspace(0.31, 0.35, 9).reshape(1, 1, 3, 3), (0.31, 0.35), "weight, 0.3100 to 0.3500"),
 ])
-def test_colours_span_the_weights_of_the_map_and_the_scale_says_so(monkeypatch, weights, limits, told):
-    figure = drawn(monkeypatch, seen(weights), Choice("cross", 1, 1))
+def test_the_colour_scale_spans_the_weights_of_the_map(monkeypatch, weights, limits, label):
+    figure = draw(monkeypatch, pair_with(weights), AttentionMapSelection("cross", 1, 1))
     plot, scale = figure.axes
-    assert plot.images[0].get_clim() == pytest.approx(limits) and scale.get_ylabel() == told
+    assert plot.images[0].get_clim() == pytest.approx(limits) and scale.get_ylabel() == label
 
 
-def test_pieces_have_names_that_can_be_read_aloud():
+def test_pieces_have_names_for_screen_readers():
     spans = [(0, 0), (0, 1), (1, 1), (1, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
-    sentence = Sentence("a龘<\t b", ["▁", "a", "<0xE9>", "<0xBE>", "<0x98>", "<0x3C>", "<0x09>", "▁b"], spans)
-    found = labels(sentence)
-    assert [label.text for label in found] == ["▁", "a", "E9", "BE", "98", "<", "09", "▁b"]
-    assert [label.name for label in found] == ["space", "a", "byte E9 of 龘", "byte BE of 龘", "byte 98 of 龘",
-                                               "byte 3C of <", "byte 09", "b"]
+    line = TokenizedLine("a龘<\t b", ["▁", "a", "<0xE9>", "<0xBE>", "<0x98>", "<0x3C>", "<0x09>", "▁b"], spans)
+    pieces = labels(line)
+    assert [label.text for label in pieces] == ["▁", "a", "E9", "BE", "98", "<", "09", "▁b"]
+    assert [label.name for label in pieces] == ["space", "a", "byte E9 of 龘", "byte BE of 龘", "byte 98 of 龘",
+                                                "byte 3C of <", "byte 09", "b"]
 
 
-def test_a_decoder_reads_one_piece_later_than_it_writes():
-    sentence = Sentence("a b", ["▁a", "▁b"], [(0, 1), (1, 3)])
-    rows, columns = rows_and_columns(SeenPair(sentence, sentence, {}), "decoder")
+def test_decoder_columns_are_the_input_pieces_and_rows_the_predicted_pieces():
+    line = TokenizedLine("a b", ["▁a", "▁b"], [(0, 1), (1, 3)])
+    rows, columns = rows_and_columns(PairAttention(line, line, {}), "decoder")
     assert [row.text for row in rows] == ["▁a", "▁b", "</s>"]
     assert [column.text for column in columns] == ["<s>", "▁a", "▁b"]
 
@@ -304,7 +307,7 @@ training: {best_metric: loss}
 """
 
 
-def test_a_language_model_attends_to_its_text_alone(run, model):
+def test_a_language_model_has_only_decoder_attention(run, model):
     recipe = parse_recipe(LANGUAGE_MODEL, "recipe.yaml", check_files=False)
     files = {"tokenizer.model": (model / "tokenizer.model").read_bytes()}
     size = Tokenizers.from_files(files).target.vocab_size
@@ -323,38 +326,39 @@ def test_a_language_model_attends_to_its_text_alone(run, model):
 
 
 def test_a_model_without_attention_is_refused(run, monkeypatch):
-    nothing = AttentionMaps([], [], [])
-    monkeypatch.setattr("seq2seq.analysis.attention_maps.attention_maps", lambda model, batch, kinds: nothing)
+    empty = AttentionMaps([], [], [])
+    monkeypatch.setattr("seq2seq.analysis.attention_maps.attention_maps", lambda model, batch, kinds: empty)
     code, _, err = run("attention", "model", "--source", "ein Hund", "--output", "page.html")
     assert code == 2 and err == "this model has no cross attention.\n"
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--output", "page.pdf"), "--output page.pdf: the name must end in .html for a page or in .png"),
-    (("--output", "page.html", "--layer", "3"), "--layer 3: the cross attention of this model has the layers 1 to 2."),
-    (("--output", "page.html", "--layer", "0"), "--layer 0: say a number from 1, or all."),
-    (("--output", "page.html", "--head", "4"), "--head 4: a layer of this model has the heads 1 to 3; or say mean."),
-    (("--output", "page.html", "--head", "best"), "--head best: say a number from 1, or mean, or all."),
+    (("--output", "page.html", "--layer", "3"), "--layer 3: the cross attention of this model has layers 1 to 2."),
+    (("--output", "page.html", "--layer", "0"), "--layer 0: expected a number of at least 1, or all."),
+    (("--output", "page.html", "--head", "4"),
+     "--head 4: each layer of this model has heads 1 to 3. Choose one, or mean."),
+    (("--output", "page.html", "--head", "best"), "--head best: expected a number of at least 1, or mean, or all."),
     (("--output", "page.html", "--layer", "2", "--kind", "encoder"), "has only layer 1."),
     (("--output", "page.html", "--source", "  "), "--source is empty: give one sentence."),
     (("--output", "page.html", "--target", "a\nb"), "--target has several lines: give one sentence."),
     (("--output", "page.html", "--target", "x" * 70), "Give a shorter sentence."),
     (("--output", "nowhere/page.html"), "nowhere/page.html cannot be written"),
 ])
-def test_what_cannot_be_shown_is_refused(run, arguments, message):
+def test_invalid_arguments_of_attention_are_refused(run, arguments, message):
     code, out, err = run("attention", "model", "--source", "ein Hund", *arguments)
     assert code == 2 and out == "" and message in err
     assert not [path for path in Path().iterdir() if path.suffix in (".html", ".pdf", ".png")]
 
 
-def test_a_picture_without_matplotlib_names_the_library(run, monkeypatch):
+def test_without_matplotlib_only_the_picture_is_refused(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run("attention", "model", "--source", "ein Hund", "--output", "dog.png")
     assert code == 2 and "pip install matplotlib" in err
     assert run("attention", "model", "--source", "ein Hund", "--output", "dog.html")[0] == 0
 
 
-def test_a_line_of_links_comes_out_for_every_pair(run):
+def test_every_pair_yields_a_line_of_links(run):
     source = write("s", ["ein Hund läuft", "", "  ", "eine Katze", " der  Hund "])
     target = write("t", ["一只狗在跑", "", "猫", "", "狗 在"])
     code, out, err = run("align", "model", source, target)
@@ -365,7 +369,7 @@ def test_a_line_of_links_comes_out_for_every_pair(run):
     assert all(re.fullmatch(r"([01]-[01]( [01]-[01])*)?", line) for line in lines[4:])
 
 
-def test_alignment_as_records_has_words_and_weights(run):
+def test_alignment_as_jsonl_contains_words_and_weights(run):
     files = write("s", ["ein Hund läuft", "die Katze"]), write("t", ["狗在跑", "那只猫"])
     text, records = (run("align", "model", *files, *options)[1] for options in ((), ("--format", "jsonl")))
     for line, record in zip(text.splitlines(), map(json.loads, records.splitlines()), strict=True):
@@ -382,7 +386,7 @@ def test_an_alignment_does_not_depend_on_the_other_pairs(run):
         assert run("align", "model", write("s", [GERMAN[number]]), write("t", [CHINESE[number]]))[1] == f"{line}\n"
 
 
-def test_the_best_layer_and_head_are_taken_from_the_metadata_unless_others_are_named(run, model):
+def test_alignment_settings_come_from_the_metadata_unless_options_override_them(run, model):
     update_bundle_metadata(model, alignment={"layer": 1, "head": 3, "step": "reads", "rule": "mutual", "aer": 0.25})
     files = write("s", GERMAN), write("t", CHINESE)
     _, measured, err = run("align", "model", *files)
@@ -399,16 +403,16 @@ def test_the_best_layer_and_head_are_taken_from_the_metadata_unless_others_are_n
 
 @pytest.mark.parametrize(("source", "target", "arguments", "message"), [
     (["a"], ["a", "b"], (), "s has 1 lines, t has 2. They must match line by line"),
-    (["a"], ["b"], ("--layer", 3), "--layer 3: the cross attention of this model has the layers 1 to 2."),
-    (["a"], ["b"], ("--head", "all"), "--head all: say a number from 1, or mean."),
+    (["a"], ["b"], ("--layer", 3), "--layer 3: the cross attention of this model has layers 1 to 2."),
+    (["a"], ["b"], ("--head", "all"), "--head all: expected a number of at least 1, or mean."),
     (["a", "x" * 70], ["b", "b"], (), "s:2: 7"),
 ])
-def test_what_cannot_be_aligned_is_refused(run, source, target, arguments, message):
+def test_invalid_arguments_of_align_are_refused(run, source, target, arguments, message):
     code, out, err = run("align", "model", write("s", source), write("t", target), *arguments)
     assert code == 2 and out == "" and message in err
 
 
-def test_metadata_that_make_no_sense_are_told(run, model):
+def test_invalid_alignment_settings_in_the_metadata_are_refused(run, model):
     update_bundle_metadata(model, alignment={"layer": "last"})
     code, _, err = run("align", "model", write("s", ["a"]), write("t", ["b"]))
-    assert code == 2 and "Measure again, or delete the entry" in err
+    assert code == 2 and "Measure it again, or delete the entry" in err

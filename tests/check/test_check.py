@@ -1,4 +1,4 @@
-"""`check`: what it says of recipe, data and cost without training."""
+"""Tests of `check`: what it reports about a recipe, its data and the cost, without training."""
 
 import importlib
 import io
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seq2seq.check import Report, inspect, percentiles, show_report
+from seq2seq.check import Report, check_recipe, percentiles, show_report
 from seq2seq.check.corpus_statistics import likely_encoding
 from seq2seq.check.report import Finding
 from seq2seq.cli import main
@@ -20,7 +20,7 @@ from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.model import build_model
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.locks import lock_run
-from seq2seq.storage.run_directory import admit
+from seq2seq.storage.run_directory import check_and_store_recipe
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 
 RECIPE = """\
@@ -59,7 +59,7 @@ def write(directory: Path, name: str, pairs: list[str]) -> None:
 
 
 def checked(*overrides: str) -> Report:
-    return inspect(load_recipe("recipe.yaml", overrides), Path("run"))
+    return check_recipe(load_recipe("recipe.yaml", overrides), Path("run"))
 
 
 def test_line_numbers_in_a_list_have_no_separator_that_looks_like_the_lists():
@@ -93,7 +93,7 @@ def test_cleaning_is_counted_by_reason_with_an_example(directory):
     train, more = (corpus for corpus in checked().corpora if corpus.role == "train")
     assert (train.label, train.pairs, more.pairs) == ("train.de", 3, 1)
     assert train.counts.dropped == {"empty": 2, "too_long": 1}
-    assert train.counts.examples == {"empty": 2, "too_long": 4}
+    assert train.counts.first_dropped == {"empty": 2, "too_long": 4}
 
 
 def test_lengths_are_those_of_the_text(directory):
@@ -113,14 +113,14 @@ def test_sentences_of_valid_and_test_that_stand_in_train_are_counted(directory):
     report = checked()
     found = {corpus.role: (corpus.in_train, corpus.in_train_example) for corpus in report.corpora}
     assert found == {"train": (None, None), "valid": (1, 2), "test.first": (2, 2)}
-    assert any("test.first: 2 of 4 sources stand in train too (such as line 2)" in line for line in report.warnings)
+    assert any("test.first: 2 of 4 sources also occur in train (such as line 2)" in line for line in report.warnings)
 
 
 def test_a_few_common_sentences_are_no_warning(directory):
     write(directory, "test", [f"Satz {number}|sentence {number}" for number in range(199)] + ["ein Hund|a dog"])
     report = checked()
     assert next(corpus.in_train for corpus in report.corpora if corpus.role == "test.first") == 1
-    assert not any("test.first" in line and "in train too" in line for line in report.warnings)
+    assert not any("test.first" in line and "also occur in train" in line for line in report.warnings)
 
 
 def test_the_size_is_that_of_the_model(directory):
@@ -172,7 +172,7 @@ def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
                                                    for place in short)
     dropped = sum(corpus.counts.dropped.get("too_many_pieces", 0) for corpus in report.corpora)
     assert dropped == 4 - len(short)
-    admit(load_recipe("recipe.yaml"), Path("run"))
+    check_and_store_recipe(load_recipe("recipe.yaml"), Path("run"))
     for size in (283, 287):                                                     # of the run; of another recipe
         assert checked(f"tokenizer.vocab_size={size}").vocabulary["vocab_size"] == size
 
@@ -189,14 +189,14 @@ def test_a_vocabulary_that_the_text_does_not_allow_is_the_error_of_train(directo
 def test_the_size_that_suits_the_text_is_said(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--no-measure"]) == 0
     told = capsys.readouterr()
-    size = re.search(r"vocab_size: auto makes (\d+) pieces", told.err)[1]
-    assert f"{size} pieces, joint, a size that suits the text (subwords, unigram)" in told.out
+    size = re.search(r"vocab_size: auto chose (\d+) pieces", told.err)[1]
+    assert f"{size} pieces, joint, size derived from the text (subwords, unigram)" in told.out
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--set", "tokenizer.joint=false",
                  "--set", "model.tied_embeddings=decoder", "--no-measure"]) == 0
     assert re.search(r"(\d+) source and (\d+) target pieces, one vocabulary for each language", capsys.readouterr().out)
 
 
-# What would stop a training in its first minutes
+# Problems that would stop a training in its first minutes
 
 
 def errors(*overrides: str) -> str:
@@ -222,7 +222,7 @@ def test_a_held_out_set_without_text_is_an_error(directory):
 
 def test_a_validation_set_that_the_model_can_take_none_of_is_an_error(directory):
     write(directory, "valid", ["ein Hund" * 30 + "|a dog"])
-    assert "data.valid has no pair that the model can take" in errors("model.max_positions=43",
+    assert "data.valid has no pair that fits the model" in errors("model.max_positions=43",
                                                                       "data.cleaning.max_pieces=41")
 
 
@@ -234,7 +234,7 @@ def test_a_run_that_another_process_has_is_an_error(directory):
 
 
 def test_a_lock_that_cannot_be_opened_for_writing_is_an_error(directory):
-    Path("run/.lock").mkdir(parents=True)                                       # as one of another user
+    Path("run/.lock").mkdir(parents=True)                                       # cannot be opened for writing
     assert "run/.lock cannot be written: Is a directory" in errors()
 
 
@@ -244,7 +244,7 @@ def test_a_run_directory_that_cannot_be_written_to_is_an_error(directory, monkey
 
 
 def test_a_run_of_another_recipe_is_an_error_once_it_has_learnt_something(directory, quick_tensorboard, capsys):
-    admit(load_recipe("recipe.yaml"), Path("run"))
+    check_and_store_recipe(load_recipe("recipe.yaml"), Path("run"))
     assert not errors("model.dropout=0.3")
     assert main(["train", "recipe.yaml", "--run-dir", "run", "--set", "training.max_steps=2"]) == 0
     assert not errors("training.max_steps=3")
@@ -264,14 +264,14 @@ def test_a_model_to_start_from_of_another_shape_is_an_error(directory, quick_ten
 
 
 def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(directory, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)      # on a busy machine, too
+    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)    # busy machines, too
     assert main(["check", "recipe.yaml"]) == 0
-    assert re.search(r"minutes without validation: .* s a step \(median of 10\)", capsys.readouterr().out)
+    assert re.search(r"minutes without validation: .* s per step \(median of 10\)", capsys.readouterr().out)
     assert main(["check", "recipe.yaml", "--no-measure"]) == 0
-    assert "no step was tried" in capsys.readouterr().out
+    assert re.search("time +not measured", capsys.readouterr().out)
     monkeypatch.setattr("seq2seq.devices.free_memory", lambda device: 7)
     assert main(["check", "recipe.yaml"]) == 0
-    assert "GB of memory are free: no step was tried" in " ".join(capsys.readouterr().out.split())
+    assert "GB of memory are free, so no step was run" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_memory_is_that_of_the_device_that_trains(directory, monkeypatch, capsys):
@@ -359,14 +359,14 @@ def test_one_pair_that_looks_swapped_does_not_make_a_corpus_swapped(directory):
 def test_whole_words_of_a_language_without_spaces_are_warned_of(directory):
     for language, warned in (("de", False), ("ja", True)):
         told = checked("tokenizer.type=words", f"languages.source={language}").warnings
-        assert any("a whole line of ja for a word" in warning for warning in told) == warned
+        assert any("a whole line of ja as one word" in warning for warning in told) == warned
 
 
 @pytest.mark.parametrize("language, warned", [("japanese", True), ("jp", True), ("ja", False), ("numbers", False)])
 def test_a_language_by_its_name_is_told_its_code(directory, language, warned):
     told = checked(f"languages.source={language}").warnings
-    assert any(warning.startswith(f"languages.source: {language} is no code of a language. If it is to mean ja, write "
-                                  "ja") for warning in told) == warned
+    assert any(warning.startswith(f"languages.source: {language} is not a language code. If ja is meant, write ja")
+               for warning in told) == warned
 
 
 def test_many_epochs_without_early_stopping_are_warned_of(directory):
@@ -376,8 +376,9 @@ def test_many_epochs_without_early_stopping_are_warned_of(directory):
     steps = checked().training["steps_per_epoch"]
     assert not told(f"training.max_steps={100 * steps}")
     warning, = told(f"training.max_steps={833 * steps}")
-    assert f"{833 * steps:,} steps go through this text 833 times" in warning
-    assert f"100 are {100 * steps:,} steps: lower max_steps" in warning and "training.early_stopping: 10" in warning
+    assert f"{833 * steps:,} steps are 833 epochs of this text" in warning
+    assert f"Lower max_steps (100 epochs are {100 * steps:,} steps)" in warning
+    assert "training.early_stopping: 10" in warning
     assert not told(f"training.max_steps={833 * steps}", "training.early_stopping=3")
 
 
@@ -386,7 +387,7 @@ def test_a_table_with_more_columns_and_a_header_is_warned_of(directory):
     columns, header = (warning for warning in checked("data.train=[{file: train.tsv}]").warnings if "train.tsv" in
                        warning and "line" in warning)
     assert "has 3 columns; columns 1 and 2 are read as source and target" in columns
-    assert "reads like names of columns (id, de)" in header
+    assert "looks like column names (id, de)" in header
 
 
 def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
@@ -412,18 +413,18 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
     source, target = checked("languages.target=ja").corpora[0].sides.values()
     assert source.pieces_a_word > 1 and target.pieces_a_word is None
     characters = sum(len(english) for english in ("a dog", "a cat", "the dog runs"))
-    assert target.characters_a_piece == pytest.approx(characters / (target.tokens - 3))      # without the three ends
+    assert target.characters_a_piece == pytest.approx(characters / (target.tokens - 3))    # without `</s>`
     show_report(checked("languages.target=ja"))
     told = re.findall(r"train train\.(?:de|en), (\w+): (.*?) characters", capsys.readouterr().out)
-    assert [(side, "a word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
+    assert [(side, "per word" in numbers) for side, numbers in told] == [("source", True), ("target", False)]
 
 
 def test_pieces_a_word_are_those_of_the_pairs_that_training_keeps(directory):
     recipe = load_recipe("recipe.yaml", ["data.cleaning.max_pieces=31"])
     train_or_load_tokenizers(recipe, Path("run/tokenizer"))
-    short = inspect(recipe, Path("run")).corpora[0]
+    short = check_recipe(recipe, Path("run")).corpora[0]
     write(directory, "train", [*TEXTS["train"], "z" * 49 + "|" + "z" * 50])
-    with_long = inspect(recipe, Path("run")).corpora[0]
+    with_long = check_recipe(recipe, Path("run")).corpora[0]
     assert with_long.counts.dropped["too_many_pieces"] == 1
     assert with_long.sides == short.sides
 
@@ -444,7 +445,7 @@ def test_the_report_for_a_person_names_what_matters(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", 'data.train.1.name="[red]"']) == 0
     out = capsys.readouterr().out
     for expected in (r"train train\.de +source +3 +10 +14", r"train \[red\]", r"train\.de +too_long +1 +4 ",
-                     r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"steps +\d+ an epoch",
+                     r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"steps +\d+ per epoch",
                      r"283 pieces, joint \(subwords, unigram\)", r"warning: test\.first: 2 of 4 sources"):
         assert re.search(expected, out), expected
 
@@ -456,7 +457,7 @@ def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
     show_report(checked("tokenizer.vocab_size=auto"))
-    assert "Nothing is wrong." in out.getvalue()
+    assert "No problems found." in out.getvalue()
     assert "Cleaning drops nothing from train." in out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""`check` on whole corpora: shuffled, slipped, in a wrong language, in a wrong encoding; measured steps."""
+"""Tests of `check` on corpora that are shuffled, shifted, in a wrong language or encoding; and of measured steps."""
 
 import importlib
 import itertools
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seq2seq.check import inspect, show_report
-from seq2seq.check.corpus_statistics import STRETCH, Sample
-from seq2seq.check.pair_checks import LEAST_STRETCHES, Judge
+from seq2seq.check import check_recipe, show_report
+from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample
+from seq2seq.check.pair_checks import MIN_BLOCKS, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
-from seq2seq.data.misalignment import Dictionary
+from seq2seq.data.misalignment import TranslationTable
 from seq2seq.recipe import Languages, load_recipe
 
 RECIPE = """\
@@ -33,14 +33,14 @@ VALID = 67
 
 
 def language(seed: int) -> list[str]:
-    """101 words of its own sounds."""
+    """Return 101 random words of an artificial language, which depends on the seed."""
     rng = random.Random(seed)
     sounds = [rng.choice("bdfgklmnprst") + rng.choice("aeiou") for _ in range(13)]
     return ["".join(rng.choices(sounds, k=rng.randint(2, 4))) for _ in range(101)]
 
 
 def corpus(size: int = PAIRS) -> list[tuple[str, str]]:
-    """Sentences of 3 to 11 words of one language, and their translations word by word."""
+    """Return sentences of 3 to 11 words in an artificial language, with word-by-word translations into another one."""
     rng, first, second = random.Random(3), language(5), language(7)
     sentences = [[min(int(rng.expovariate(1 / 30)), 100) for _ in range(rng.randint(3, 11))] for _ in range(size)]
     return [(" ".join(first[word] for word in sentence), " ".join(second[word] for word in sentence))
@@ -50,7 +50,7 @@ def corpus(size: int = PAIRS) -> list[tuple[str, str]]:
 @pytest.fixture
 def directory(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)    # lingua knows neither language
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)    # unknown languages
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     write("valid", corpus(PAIRS + VALID)[PAIRS:])
     return tmp_path
@@ -63,7 +63,7 @@ def write(name: str, pairs: list[tuple[str, str]]) -> None:
 
 def judged(pairs):
     write("train", pairs)
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     return report.corpora[0].judgement, report
 
 
@@ -84,7 +84,8 @@ def test_shuffled_targets_are_seen_and_their_share_is_told(directory):
     assert set(judgement.suspects.lines) <= {place + 1 for place in places}
     warning, = (warning for warning in report.warnings if "do not look like translations" in warning)
     assert warning.startswith(f"train train.xx: {judgement.suspects.count} (lines ")
-    assert f"of {PAIRS:,} pairs do not look like" in warning and f", about {judgement.misaligned:.1%}." in warning
+    assert f"of {PAIRS:,} pairs do not look like" in warning
+    assert f"undetected ones, is {judgement.misaligned:.1%}." in warning
 
 
 @pytest.mark.parametrize("by", [1, -1])
@@ -95,7 +96,7 @@ def test_the_line_from_which_one_side_has_slipped_is_named(directory, by):
     judgement, report = judged([(source, target or "so") for (source, _), target in zip(pairs, slipped, strict=True)])
     assert judgement.slip.by == by
     assert abs(judgement.slip.first - 701) <= 1 and judgement.slip.last >= PAIRS - 2
-    assert any("one side has slipped" in warning and "near line 70" in warning for warning in report.warnings)
+    assert any("one side is shifted" in warning and "near line 70" in warning for warning in report.warnings)
 
 
 def test_what_the_error_about_numbers_of_lines_says_to_do_finds_the_line_that_lacks(directory):
@@ -103,9 +104,9 @@ def test_what_the_error_about_numbers_of_lines_says_to_do_finds_the_line_that_la
     judged(pairs)
     targets = [target for _, target in pairs]
     Path("train.yy").write_text("".join(f"{target}\n" for target in targets[:700] + targets[701:]))
-    (error,) = inspect(load_recipe("recipe.yaml", []), Path("run")).errors
+    (error,) = check_recipe(load_recipe("recipe.yaml", []), Path("run")).errors
     limit = re.search(r"`limit: (\d+)`", error)[1]
-    report = inspect(load_recipe("recipe.yaml", [f"data.train.0.limit={limit}"]), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", [f"data.train.0.limit={limit}"]), Path("run"))
     assert not report.errors and abs(report.corpora[0].judgement.slip.first - 701) <= 1
 
 
@@ -160,14 +161,20 @@ def test_of_a_long_corpus_as_many_pairs_are_recognised_and_from_all_of_it(count,
         def wrong(self, source, target):
             lines.append(int(source.split()[-1]))
 
-    for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MOST_JUDGED", 1009),
-                        ("RECOGNISED", 13)):
+    for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MAX_CHECKED_PAIRS", 1009),
+                        ("MAX_LANGUAGE_ID_PAIRS", 13)):
         monkeypatch.setattr(f"seq2seq.check.pair_checks.{name}", value)
     pairs = [(line, f"ba do {line}", f"ki mu {line}") for line in range(1, count + 1)]
-    judge = Judge([pairs[:STRETCH]] * LEAST_STRETCHES, Languages(source="de", target="en"))
-    judgement = judge.judge(iter(pairs), count)
-    assert judgement.recognised == len(lines) == 13
+    checker = CorpusChecker([pairs[:BLOCK_LINES]] * MIN_BLOCKS, Languages(source="de", target="en"))
+    assert checker.check(iter(pairs), count).recognised == len(lines) == 13
     assert max(after - before for before, after in itertools.pairwise([0, *lines, count])) < 3 * count / 13
+
+
+def test_an_empty_validation_set_beside_a_large_corpus_is_an_error_not_a_crash(directory):
+    write("train", corpus())
+    write("valid", [])
+    report = check_recipe(load_recipe("recipe.yaml"), directory / "run")
+    assert report.corpora[0].judgement and any("valid" in error for error in report.errors)
 
 
 def test_too_little_text_is_not_judged(directory):
@@ -177,30 +184,29 @@ def test_too_little_text_is_not_judged(directory):
 
 def test_evidence_of_a_pair_knows_translations_from_other_sentences():
     pairs = corpus()
-    dictionary = Dictionary(pairs[:800])
+    dictionary = TranslationTable(pairs[:800])
     fitting = dictionary.evidence(pairs[800:])
     moved = dictionary.evidence([(source, target) for (source, _), (_, target)
                                  in zip(pairs[800:-1], pairs[801:], strict=True)])
     assert (fitting > 0).mean() > 0.97 and (moved < 0).mean() > 0.9
     assert dictionary.evidence([]).shape == (0,)
     assert dictionary.evidence([("", ""), ("zz", "7")])[0] < 0
-    assert Dictionary([]).evidence([("a", "b")]).shape == (1,)
+    assert TranslationTable([]).evidence([("a", "b")]).shape == (1,)
 
 
-def test_stretches_are_drawn_evenly_and_keep_their_lines_together():
+def test_blocks_are_drawn_evenly_and_keep_their_lines_together():
     sample = Sample(1)
-    pairs = [(line, "a", "b") for line in range(1, 400 * STRETCH + 4)]
-    assert list(sample.watch(pairs)) == pairs
-    assert len(sample.stretches) == 320
-    assert all([line - stretch[0][0] for line, _, _ in stretch] == list(range(len(stretch)))
-               for stretch in sample.stretches)
-    assert max(stretch[0][0] for stretch in sample.stretches) > 320 * STRETCH
+    pairs = [(line, "a", "b") for line in range(1, 400 * BLOCK_LINES + 4)]
+    assert list(sample.draw_from(pairs)) == pairs
+    assert len(sample.blocks) == 320
+    assert all([line - block[0][0] for line, _, _ in block] == list(range(len(block))) for block in sample.blocks)
+    assert max(block[0][0] for block in sample.blocks) > 320 * BLOCK_LINES
 
 
 def test_lines_that_are_not_utf8_are_all_counted(directory):
     write("train", corpus(23))
     Path("train.xx").write_bytes("\n".join(["ä"] * 11 + ["a"] * 12).encode("latin1") + b"\n")
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     described = report.corpora[0].files["train.xx"]
     assert (described["lines"], described["not_utf8"], described["such_as"]) == (23, 11, [1, 2, 3, 4, 5])
     assert any("11 of 23 lines are not UTF-8" in warning for warning in report.warnings)
@@ -210,7 +216,7 @@ def test_lines_that_are_not_utf8_are_all_counted(directory):
 def test_kinds_of_lines_and_limits_are_counted_before_cleaning(directory):
     write("train", [("ba 7", "do 8"), ("", "do"), ("ba 7", "do 8"), ("ba", "ba"), ("HÃ¼", "&quot;do"),
                     ("x" * 11, "y" * 40), ("z" * 600, "z" * 601)])
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     train = report.corpora[0]
     assert {kind: (finding.count, finding.lines) for kind, finding in train.findings.items()} == {
         "numbers_differ": (2, [1, 3]), "empty": (1, [2]), "duplicate": (1, [3]), "identical": (1, [4]),
@@ -228,7 +234,7 @@ def numbers_warning(languages, pairs):
     write("train", [(f"{source} {number * 11}", f"{target} {number * 11}") for number in range(7)
                     for source, target in pairs])
     Path("recipe.yaml").write_text(RECIPE.replace("source: xx, target: yy", languages, 1))
-    warnings = inspect(load_recipe("recipe.yaml", []), Path("run")).warnings
+    warnings = check_recipe(load_recipe("recipe.yaml", []), Path("run")).warnings
     return [warning for warning in warnings if "min_number_agreement" in warning]
 
 
@@ -236,22 +242,22 @@ def test_numbers_in_words_are_no_reason_to_drop_good_pairs(directory):
     assert numbers_warning("source: ja, target: en", GOOD_JAPANESE) == []
     (warning,) = numbers_warning("source: ja, target: en", [*GOOD_JAPANESE, ("３０人", "forty men")])
     assert "7 (lines 7, 14, 21, 28, 35, …) have a number in digits that the other side lacks." in warning
-    assert "not known" not in warning
+    assert "does not know" not in warning
 
 
 def test_of_a_language_whose_number_words_are_not_known_the_lines_are_to_be_looked_at(directory):
     (warning,) = numbers_warning("source: fr, target: en-GB", [("trente hommes", "30 men")])
-    assert "Number words of fr are not known here" in warning
+    assert "seq2seq does not know the number words of fr" in warning
 
 
 def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
     write("train", corpus(211))
-    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)      # on a busy machine, too
+    monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)    # busy machines, too
     before = {path for path in directory.rglob("*")}
-    importlib.import_module("torch._inductor")                                  # makes its folder on import
+    importlib.import_module("torch._inductor")                                  # creates a folder on import
     monkeypatch.setattr("tempfile.tempdir", str(directory / "aside"))
     (directory / "aside").mkdir()
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"), measured=True)
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"), measured=True)
     assert not report.errors
     assert report.measured["steps"] == 10
     assert report.measured["hours"] == pytest.approx(report.measured["seconds_a_step"] * 13 / 3600)
@@ -261,21 +267,21 @@ def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
 
 def test_weights_that_leave_nothing_of_an_epoch_are_the_error_of_train(directory):
     write("train", corpus(23))
-    report = inspect(load_recipe("recipe.yaml", ["data.train.0.weight=1.0e-6"]), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", ["data.train.0.weight=1.0e-6"]), Path("run"))
     assert report.errors == ["data.train: with these weights an epoch has 2.3e-05 pairs. Raise a weight."]
     for weight, pairs in (("1.0e+9", "2.3e+10"), ("1.0e+308", "inf")):
-        report = inspect(load_recipe("recipe.yaml", [f"data.train.0.weight={weight}"]), Path("run"))
+        report = check_recipe(load_recipe("recipe.yaml", [f"data.train.0.weight={weight}"]), Path("run"))
         assert report.errors == [f"data.train: with these weights an epoch has {pairs} pairs, more than 10,000 times "
-                                 "the 23 of the text. Lower a weight."]
+                                 "the 23 pairs of the corpora. Lower a weight."]
 
 
 def test_disk_is_told_by_arithmetic(directory, monkeypatch):
     write("train", corpus(23))
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     assert report.disk["needed"] > 4 * 12 * report.model["parameters"]          # 3 checkpoints, one being written
     monkeypatch.setattr("seq2seq.check.cost.shutil.disk_usage", lambda _: type("", (), {"free": 7})())
-    report = inspect(load_recipe("recipe.yaml", []), Path("run"))
-    assert any("Make room" in warning for warning in report.warnings)
+    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
+    assert any("Free some space" in warning for warning in report.warnings)
 
 
 KEYS = ["languages.source", "data.train.0.source", "data.train.0.limit", "data.train.0.weight", "data.valid.target",

@@ -128,7 +128,7 @@ def test_names_do_not_command_the_terminal(run, model, name):
 def test_what_is_said_keeps_its_letters(capsys):
     from seq2seq import console
 
-    assert console.printable("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
+    assert console.escape_control_characters("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
 
 
 def write_tests(directory: Path) -> None:
@@ -189,12 +189,12 @@ def test_a_recipe_in_place_of_a_model_is_told_how_it_becomes_one(run, directory,
                     ["translate", model, "--fusion", "mine.yaml"]):
         result = run(*command, stdin=b"ein Hund\n")
         assert result.code == 2
-        assert ("mine.yaml is a recipe, and its run, runs/tiny, holds no model yet. Train it first (seq2seq train "
+        assert ("mine.yaml is a recipe, and its run, runs/tiny, contains no model yet. Train it first (seq2seq train "
                 "mine.yaml)") in result.err
     assert "not.yaml is a file. A model is" in run("translate", "not.yaml", stdin=b"").err
     shutil.copytree(model, directory / "runs/tiny/best")
     (directory / "runs/tiny/recipe.yaml").write_text(RECIPE)
-    assert "mine.yaml is a recipe. Name the model that its training made: runs/tiny\n" in run(
+    assert "mine.yaml is a recipe. Name the model that was trained with it: runs/tiny\n" in run(
         "translate", "mine.yaml", stdin=b"").err
     assert "Name its directory, runs/tiny" in run("translate", "runs/tiny/recipe.yaml", stdin=b"").err
 
@@ -211,7 +211,7 @@ def test_a_model_behind_its_text_is_told_to_come_first(run, directory, model, gi
         (directory / name).write_text("ein Hund\n")
     result = run(*given)
     assert (result.code, result.out) == (2, b"")
-    assert result.err == f"s.de is a file and model a model, but the model comes first: seq2seq {' '.join(right)}\n"
+    assert result.err == f"s.de is a file and model is a model, but the model comes first: seq2seq {' '.join(right)}\n"
     (directory / "model/metadata.json").unlink()                                # nothing is known to be a model now
     assert "the model comes first" not in run(*given).err
 
@@ -288,14 +288,14 @@ def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_i
     assert result.code == 2
     assert (directory / "out").read_text() == "old\n"
     assert (directory / "out.part").read_bytes().count(b"\n") == 1
-    assert "out is not complete; what was done stands in" in result.err
+    assert "out is not complete; the finished part is in" in result.err
     assert "the disk is on fire" in result.err
 
 
 def test_what_cannot_be_opened_is_said_before_the_model_is_loaded(run, directory, monkeypatch):
     monkeypatch.setattr(Translator, "load", None)
     assert "no.txt cannot be read: No such file" in run("translate", "model", "no.txt").err
-    assert "nowhere/out cannot be written: there is no directory nowhere. Make it (mkdir -p nowhere), or name" in run(
+    assert "nowhere/out cannot be written: there is no directory nowhere. Create it (mkdir -p nowhere), or name" in run(
         "translate", "model", "-o", "nowhere/out").err
     assert f"{directory} cannot be written: it is a directory. Name a file." in run(
         "translate", "model", "-o", directory).err
@@ -329,7 +329,7 @@ def test_without_a_model_no_output_appears(run, directory):
 def test_a_full_disk_is_told(run, model):
     result = run("translate", model, "-o", "/dev/full", stdin=b"ein Hund\n")
     assert result.code == 2
-    assert "/dev/full cannot be written: No space left on device. Make room" in result.err
+    assert "/dev/full cannot be written: No space left on device. Free some space" in result.err
 
 
 def test_jsonl_has_an_object_for_each_line(run, model):
@@ -359,7 +359,7 @@ def test_n_best_is_refused_where_it_cannot_be(run, model):
     assert "Add --format jsonl" in result.err
     result = run("translate", model, "--n-best", 3, "--format", "jsonl", stdin=b"ein Hund\n")
     assert (result.code, result.out) == (2, b"")
-    assert "a beam of 2 cannot give 3 translations. Add --beam-size 3." in result.err
+    assert "--n-best: a beam of 2 cannot produce 3 translations; raise beam_size\n" in result.err
 
 
 def test_search_options_reach_the_search(run, model):
@@ -437,8 +437,8 @@ training: {best_metric: loss}
 
 def test_samples_depend_on_seed_and_line_alone(run, model):
     lines = ("ein Hund\n" * 3).encode()
-    options = ("--sampling", "--n-best", 3, "--format", "jsonl", "--temperature", 0.8, "--top-k", 100, "--top-p", 0.9,
-               "--min-p", 0.001)
+    options = ("--sampling", "--n-best", 3, "--format", "jsonl", "--temperature", 0.8, "--top-p", 0.9,
+               "--set", "decoding.top_k=100", "--set", "decoding.min_p=0.001")
     found = records(run("translate", model, *options, stdin=lines))
     assert all(len(record["n_best"]) == 3 for record in found)
     assert len({record["translation"] for record in found}) == 3                # each line draws for itself
@@ -458,7 +458,8 @@ def test_files_beside_the_input_say_how_translations_begin_and_what_they_hold(ru
     piped = run("translate", model, "--prefix", "prefixes", "--require", "phrases.tsv",
                 stdin=(directory / "in").read_bytes()).out.decode().splitlines()
     assert piped[0].startswith("a dog") and "cat" in piped[0] and piped[3].startswith("the") and "house" in piped[3]
-    any_casing = run("translate", model, "in", "--require", "phrases.tsv", "--ignore-case", "--beam-size", 4)
+    any_casing = run("translate", model, "in", "--require", "phrases.tsv", "--beam-size", 4,
+                     "--set", "decoding.ignore_case=true")
     first, blank, _, last = any_casing.out.decode().lower().splitlines()
     assert "cat" in first and "dog" in first and blank == "" and "house" in last
 
@@ -478,35 +479,33 @@ def test_what_is_forbidden_stands_in_no_translation(run, model):
     words = set(run("translate", model, stdin=b"ein Hund\neine Katze\n").out.decode().split())
     readable = [word for word in words if word.isalnum()][:3]
     forbidding = [part for word in readable for part in ("--forbid", word)]
-    result = run("translate", model, *forbidding, "--no-repeat-ngram", 2, stdin=b"ein Hund\neine Katze\n")
+    result = run("translate", model, *forbidding, "--set", "decoding.no_repeat_ngram=2",
+                 stdin=b"ein Hund\neine Katze\n")
     assert result.code == 0 and not set(readable) & set(result.out.decode().split())
     swapped = [part for word in readable for part in ("--forbid", word.swapcase())]
-    result = run("translate", model, *swapped, "--ignore-case", stdin=b"ein Hund\neine Katze\n")
+    result = run("translate", model, *swapped, "--set", "decoding.ignore_case=true", stdin=b"ein Hund\neine Katze\n")
     assert not {word.lower() for word in readable} & set(result.out.decode().lower().split())
 
 
 def test_lengths_coverage_and_groups_reach_the_search(run, model):
-    def tokens(*options: object) -> int:
-        return records(run("translate", model, "--format", "jsonl", *options, stdin=b"ein Hund\n"))[0]["tokens"]
+    def record(*options: object, **decoding: object) -> dict:
+        settings = [part for key, value in decoding.items() for part in ("--set", f"decoding.{key}={value}")]
+        (found,) = records(run("translate", model, "--format", "jsonl", *options, *settings, stdin=b"ein Hund\n"))
+        return found
 
-    assert tokens("--max-length", 2) == 3 and tokens("--min-length", 9) >= 10
-    (plain,) = records(run("translate", model, "--format", "jsonl", "--max-length", 1, stdin=b"ein Hund\n"))
-    (covering,) = records(run("translate", model, "--format", "jsonl", "--max-length", 1, "--coverage-penalty", 5,
-                              stdin=b"ein Hund\n"))
-    assert covering["score"] < plain["score"]
-    (diverse,) = records(run("translate", model, "--beam-size", 4, "--diverse-groups", 2, "--diverse-strength", 9,
-                             "--n-best", 4, "--format", "jsonl", stdin=b"ein Hund\n"))
-    (beam,) = records(run("translate", model, "--beam-size", 4, "--n-best", 4, "--format", "jsonl",
-                          stdin=b"ein Hund\n"))
-    assert diverse["n_best"] != beam["n_best"]
+    assert record(max_length=2)["tokens"] == 3 and record(min_length=9)["tokens"] >= 10
+    assert record(max_length=1, coverage_penalty=5)["score"] < record(max_length=1)["score"]
+    beam = record("--beam-size", 4, "--n-best", 4)
+    assert record("--beam-size", 4, "--n-best", 4, diverse_groups=2, diverse_strength=9)["n_best"] != beam["n_best"]
+    assert record(beam_size=4, n_best=4) == beam
 
 
 @pytest.mark.parametrize("options", [("--beam-size", 4), ("--sampling",)])
 def test_minimum_bayes_risk_ranks_by_agreement(run, model, options):
-    (record,) = records(run("translate", model, "--mbr", 4, "--n-best", 2, "--format", "jsonl", *options,
+    (record,) = records(run("translate", model, "--set", "decoding.mbr=4", "--n-best", 2, "--format", "jsonl", *options,
                             stdin=b"ein Hund\n"))
     assert 0 < record["score"] <= 100 and record["log_probability"] < 0
-    assert run("translate", model, "--mbr", 4, *options, stdin=b"ein Hund\n").out.decode() \
+    assert run("translate", model, "--set", "decoding.mbr=4", *options, stdin=b"ein Hund\n").out.decode() \
         == record["translation"] + "\n"
 
 
@@ -532,7 +531,7 @@ def test_several_models_translate_together(run, model, directory, recipe, tokeni
     assert translations("--ensemble", model) == alone
     assert translations("--fusion", "speaker", "--fusion-weight", 0) == alone
     assert translations("--fusion", "speaker", "--fusion-weight", 5) != alone
-    assert translations("--ensemble", "other", "--ensemble-mean", "log_probability") != alone
+    assert translations("--ensemble", "other", "--set", "decoding.ensemble_mean=log_probability") != alone
 
 
 @pytest.mark.slow
@@ -546,7 +545,7 @@ def test_several_models_translate_in_several_workers_as_in_one(run, model, direc
 def test_a_language_model_translates_together_with_nothing(run, model, directory, tokenizers):
     language_model(directory, tokenizers)
     result = run("translate", model, "--ensemble", "speaker", stdin=b"ein Hund\n")
-    assert result.code == 2 and "speaker is a language model and translates nothing" in result.err
+    assert result.code == 2 and "speaker is a language model, which cannot be a member of an ensemble" in result.err
 
 
 def test_confidence_that_the_recipe_asks_for_stands_in_jsonl(run, directory, recipe, tokenizers):
@@ -572,31 +571,92 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["--sampling", "--beam-size", 3], "--n-best says how many"),
-    (["--top-p", 0.5], "--top-p is for samples, and a search has none. Add --sampling, or leave it out."),
-    (["--temperature", 0.5], "--temperature is for samples, and a search has none. Add --sampling"),
-    (["--mbr", 32], "--mbr 32: a beam of 2 cannot give 32 candidates. Add --sampling, or --beam-size 32."),
+    (["--sampling", "--beam-size", 3], "--beam-size has no effect: sampling has no beam"),
+    (["--top-p", 0.5], "--top-p: affects only samples; add sampling: true, or leave this key out"),
+    (["--temperature", 0.5], "--temperature: affects only samples"),
+    (["--set", "decoding.mbr=32"], "--set decoding.mbr=32: a beam of 2 cannot produce 32 candidates; raise beam_size"),
     (["--sampling", "--temperature", 0], "--temperature"),
-    (["--sampling", "--diverse-groups", 2], "--sampling (or decoding in the recipe): diverse groups are of a beam"),
-    (["--diverse-groups", 3], "a beam of 2 cannot be cut into 3 groups of equal size; a beam of 3 can"),
-    (["--diverse-strength", 3], "Add --diverse-groups N"), (["--seed", 3], "Add --sampling"),
-    (["--mbr", 3], "a beam of 2 cannot give 3 candidates"), (["--ignore-case"], "Add --require FILE or --forbid TEXT"),
-    (["--mbr", 2, "--n-best", 3, "--format", "jsonl"], "2 candidates cannot give 3 translations"),
-    (["--min-length", 3, "--max-length", 2], "at least 3 and at most 2 pieces"),
-    (["--forbid", " "], "a phrase is text"), (["--word-confidence"], "Add --format jsonl"),
-    (["--ensemble-mean", "probability"], "Name another by --ensemble MODEL"),
-    (["--fusion-weight", 0.5], "Name one by --fusion LM"), (["--ensemble", "nothing"], "nothing does not exist"),
-    (["--sampling", "--require", "phrases"], "goes neither with sampling nor"),
-    (["--forbid", "caf\udce9"], "a phrase holds bytes that are not UTF-8"),
-    (["--length-penalty", 1000], "--length-penalty"), (["--mbr", 5000], "--mbr"),
+    (["--sampling", "--set", "decoding.diverse_groups=2"], "--sampling: cannot be combined with diverse groups"),
+    (["--set", "decoding.diverse_groups=3"], "a beam of 2 cannot be divided into 3 groups of equal size; a beam of 3"),
+    (["--set", "decoding.diverse_strength=3"], "strength=3 has no effect: the beam has one group. Add --set decoding."),
+    (["--seed", 3], "--seed has no effect: a search has no samples. Add --sampling."),
+    (["--set", "decoding.ignore_case=true"], "Add --require FILE or --forbid TEXT"),
+    (["--set", "decoding.mbr=2", "--n-best", 3, "--format", "jsonl"], "2 candidates cannot produce 3 translations"),
+    (["--n-best", 3, "--format", "jsonl"], "--n-best: a beam of 2 cannot produce 3 translations; raise beam_size"),
+    (["--set", "decoding.min_length=3", "--set", "decoding.max_length=2"],
+     "--set decoding.max_length=2: must not be smaller than min_length (3), found 2"),
+    (["--forbid", " "], "--forbid: a phrase must not be blank"), (["--word-confidence"], "Add --format jsonl"),
+    (["--set", "decoding.word_confidence=true"], "word_confidence=true gives numbers, but text has none"),
+    (["--n-best", 2], "--n-best gives several translations of a line"),
+    (["--set", "decoding.n_best=2"], "--set decoding.n_best=2 gives several translations of a line"),
+    (["--set", "decoding.ensemble_mean=probability"], "has no effect: there is one model. Add --ensemble MODEL"),
+    (["--fusion-weight", 0.5], "--fusion-weight has no effect: there is no language model. Add --fusion LM"),
+    (["--ensemble", "nothing"], "nothing does not exist"),
+    (["--sampling", "--require", "phrases"], "--require needs the whole beam of a search"),
+    (["--forbid", "caf\udce9"], "a phrase contains bytes that are not UTF-8"),
+    (["--length-penalty", 1000], "--length-penalty: expected a number of at most 10; found 1000"),
+    (["--set", "decoding.mbr=5000"], "--set decoding.mbr=5000: expected a number of at most 1,000; found 5000"),
     (["--device", "meta"], "device 'meta' cannot be used here. Use cpu"),
     (["--device", "tpu"], "there is no device 'tpu'. Devices are cpu, cuda, cuda:1, …, and auto. Use cpu"),
-    (["--min-length", 500], "line 1: its translation is to have 500 pieces"),
+    (["--set", "decoding.min_length=500"], "need a translation of 500 pieces, but the maximum is"),
 ])
 def test_options_that_make_no_sense_together_are_refused(run, model, directory, options, message):
     (directory / "phrases").write_text("cat\n")
     result = run("translate", model, *options, stdin=b"ein Hund\n")
     assert (result.code, result.out) == (2, b"") and message in result.err
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    (["decoding.top_k"], "--set decoding.top_k: expected KEY=VALUE"),
+    (["decoding.topk=10"], "--set decoding.topk=10: unknown key. Did you mean 'top_k'?"),
+    (["training.max_steps=3"], "--set training.max_steps=3: only keys of the decoding section can be set here"),
+    (["model.base=tiny"], "--set model.base=tiny: only keys of the decoding section can be set here"),
+    (["beam_size=3"], "--set beam_size=3: only keys of the decoding section can be set here, such as "
+                      "decoding.beam_size=1. Did you mean 'decoding.beam_size'?"),
+    (["decoding={beam_size: 3}"], "expected decoding.KEY=VALUE, such as decoding.beam_size=1"),
+    (["decoding.forbid.0=dog"], "--set decoding.forbid.0=dog: expected decoding.KEY=VALUE"),
+    (["decoding.forbid=[dog"], "--set decoding.forbid=[dog:"),
+    (["decoding.mbr=many"], "--set decoding.mbr=many: expected a whole number of at least 0 and of at most 1,000; "
+                            "found 'many'"),
+    (["decoding.length_penalty_form=Wu"], "expected 'power' or 'wu'; found 'Wu'. Did you mean 'wu'?"),
+    (["decoding.topk=1", "training.seed=2"], "unknown key. Did you mean 'top_k'?\n--set training.seed=2: only keys of"),
+    (["decoding.beam_size=3"], "--beam-size is short for --set decoding.beam_size, which is also given. Remove one"),
+])
+def test_keys_that_cannot_be_set_are_refused(run, model, settings, message):
+    options = [part for setting in settings for part in ("--set", setting)]
+    result = run("translate", model, "--beam-size", 2, *options, stdin=b"ein Hund\n")
+    assert (result.code, result.out) == (2, b"") and message in result.err
+
+
+@pytest.mark.parametrize("command", ["translate", "generate"])
+@pytest.mark.parametrize(("options", "setting"), [
+    (["--top-k", 10], "decoding.top_k=10"), (["--top-k=10"], "decoding.top_k=10"),
+    (["--min-p", 0.1], "decoding.min_p=0.1"),
+    (["--max-length", 7], "decoding.max_length=7"), (["--ignore-case"], "decoding.ignore_case=true"),
+    (["--no-ignore-case"], "decoding.ignore_case=false"), (["--no-repeat-ngram", 3], "decoding.no_repeat_ngram=3"),
+    (["--patience"], "decoding.patience=VALUE"), (["--batch-tokens", 5], "decoding.batch_tokens=5"),
+    (["--ensemble-mean", "log_probability"], "decoding.ensemble_mean=log_probability"),
+])
+def test_a_removed_flag_names_its_replacement(run, command, options, setting):
+    result = run(command, "model", *options)
+    assert (result.code, result.out) == (2, b"")
+    assert result.err == f"{options[0].partition('=')[0]} is now --set {setting}\n"
+
+
+def test_other_unknown_options_are_refused_as_ever(run):
+    result = run("translate", "model", "--beams", 3)
+    assert result.code == 2 and "No such option: --beams" in result.err
+    result = run("score", "model", "a", "b", "--top-k", 3)
+    assert result.code == 2 and "No such option: --top-k" in result.err, "it has no --set"
+
+
+def test_a_list_can_be_set(run, model):
+    words = set(run("translate", model, stdin=b"ein Hund\neine Katze\n").out.decode().split())
+    readable = [word for word in words if word.isalnum()][:3]
+    flags = [part for word in readable for part in ("--forbid", word)]
+    setting = f"decoding.forbid={json.dumps(readable)}"
+    assert run("translate", model, "--set", setting, stdin=b"ein Hund\neine Katze\n").out \
+        == run("translate", model, *flags, stdin=b"ein Hund\neine Katze\n").out
 
 
 def test_the_recipe_may_say_how_to_decode(run, directory, recipe, tokenizers):
@@ -649,7 +709,7 @@ def test_a_pair_too_long_to_score_is_named(run, model, directory):
     (directory / "b").write_text("x\n" + "Hund " * 100)
     result = run("score", model, "a", "b")
     assert result.code == 2
-    assert re.search(r"^b:2: \d+ pieces; the model takes 30\.", result.err)
+    assert re.search(r"^b:2: \d+ pieces; the model accepts at most 30\.", result.err)
 
 
 # evaluate
@@ -717,7 +777,8 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokeniz
     write_tests(directory / "elsewhere")
     place = directory / "runs" / "tiny"
     save_bundle(place / "best", random_weights(recipe, 1), RECIPE, tokenizers.files(), {})
-    (place / "recipe.yaml").write_text(recipe.located(directory / "elsewhere").resolve().to_yaml(), encoding="utf-8")
+    (place / "recipe.yaml").write_text(recipe.with_directory(directory / "elsewhere").resolve().to_yaml(),
+                                       encoding="utf-8")
     for model in (place, place / "best"):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
@@ -725,20 +786,20 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokeniz
 def test_test_sets_that_are_elsewhere_are_said(run, model):
     result = run("evaluate", model)
     assert result.code == 2
-    assert "test.de" in result.err and "Name files by --source and --reference" in result.err
+    assert "test.de" in result.err and "Name files with --source and --reference" in result.err
 
 
 @pytest.mark.parametrize("options, message", [
     ([], "name a MODEL to translate with, or --hypothesis"),
     (["model", "--hypothesis", "h", "--reference", "r"], "not both"),
     (["--hypothesis", "h"], "--hypothesis needs --reference"),
-    (["model", "--source", "s"], "--source and --reference go together"),
-    (["model", "--reference", "r"], "--source and --reference go together"),
-    (["model", "--language", "zh"], "a model knows its own"),
+    (["model", "--source", "s"], "--source and --reference need each other"),
+    (["model", "--reference", "r"], "--source and --reference need each other"),
+    (["model", "--language", "zh"], "the language of a MODEL is in its recipe"),
     (["--hypothesis", "h", "--reference", "r", "--language", "japanese"],
-     "--language japanese: this is no code of a language, such as ja. Write the code."),
+     "--language japanese: expected the code of the language, ja."),
     (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),
-    (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is of translations; --text is measured by"),
+    (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is for translations; --text is evaluated by"),
 ])
 def test_what_cannot_be_evaluated_together_is_refused(run, options, message):
     result = run("evaluate", *options)
@@ -793,21 +854,23 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
         torch.testing.assert_close(weight, (first[name] + second[name]) / 2)
     assert bundle.metadata["averaged_steps"] == [7, 11]
     said = run("average", "runs/tiny", "--last", 5, "--output", "all").err
-    assert "averaged 3 checkpoints (of the 5 asked for; training.keep_checkpoints keeps more), of the steps" in said
+    assert ("averaged 3 checkpoints (--last 5 was requested, but the run has no more; training.keep_checkpoints sets "
+            "how many a run keeps), saved at steps") in said
     assert run("translate", "mean", stdin=b"ein Hund\n").code == 0
     by_name = [f"runs/tiny/checkpoints/step-{step:08d}" for step in (11, 7, 7)]
     assert run("average", *by_name, "-o", "same").code == 0
     assert (directory / "same/model.safetensors").read_bytes() == (directory / "mean/model.safetensors").read_bytes()
     refused = run("average", *by_name, "--last", 1, "-o", "newest")
-    assert refused.code == 2 and "step-00000011 is a checkpoint; --last chooses among those of a run" in refused.err
+    assert refused.code == 2
+    assert "step-00000011 is a checkpoint; --last selects the newest checkpoints of a run" in refused.err
     assert not (directory / "newest").exists()
 
 
 def test_an_average_replaces_a_bundle_only_where_that_is_asked_for(run, model, directory, recipe, tokenizers):
     make_run(directory / "runs/tiny", recipe, tokenizers, [5])
     before = (directory / "model/model.safetensors").read_bytes()
-    for output, message in ((model, "model is a bundle already. It is left as it is; name a new directory, or add "
-                                    "--overwrite"), ("runs/tiny", "holds")):
+    for output, message in ((model, "model is an existing bundle. Name a new directory, or add --overwrite"),
+                            ("runs/tiny", "runs/tiny contains ")):
         refused = run("average", "runs/tiny", "-o", output)
         assert refused.code == 2 and message in refused.err
     assert (directory / "model/model.safetensors").read_bytes() == before
@@ -821,14 +884,14 @@ def test_checkpoints_of_different_runs_are_not_averaged(run, directory, recipe, 
         make_run(directory / name, recipe, tokenizers, [5])
     result = run("average", "one", "other", "-o", "mean")
     assert result.code == 2
-    assert "of 2 runs" in result.err
+    assert "belong to 2 runs" in result.err
     assert not (directory / "mean").exists()
 
 
 def test_a_directory_without_checkpoints_is_not_averaged(run, model):
     result = run("average", model, "-o", "mean")
     assert result.code == 2
-    assert "no run with checkpoints" in result.err
+    assert "is neither a run with checkpoints nor a checkpoint" in result.err
 
 
 # train, and what every command has in common
@@ -874,7 +937,7 @@ def test_a_defect_shows_where_it_is(run, directory, monkeypatch):
     monkeypatch.setattr(trainer, "train", lambda *arguments: 1 // 0)
     result = run("train", "recipe.yaml")
     assert result.code == 1
-    assert "test_cli.py" in result.err and "ZeroDivisionError" in result.err and "defect of seq2seq" in result.err
+    assert "test_cli.py" in result.err and "ZeroDivisionError" in result.err and "bug in seq2seq" in result.err
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"),
@@ -883,7 +946,7 @@ def test_lack_of_memory_is_no_defect(run, directory, monkeypatch, error):
     write_recipe(directory)
     monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(error))
     result = run("train", "recipe.yaml")
-    assert result.code == 2 and result.err.startswith("Memory does not suffice (")
+    assert result.code == 2 and result.err.startswith("Out of memory (")
 
 
 def test_a_wrong_command_line_is_2(run):
@@ -941,14 +1004,14 @@ def test_options_of_the_machine_are_short_for_keys_of_the_recipe(run, directory,
     write_recipe(directory)
     recipes = []
     monkeypatch.setattr(trainer, "train", lambda recipe, *_: recipes.append(recipe) or {})
-    monkeypatch.setattr("seq2seq.check.inspect", lambda recipe, *_: recipes.append(recipe) or Report("", []))
+    monkeypatch.setattr("seq2seq.check.check_recipe", lambda recipe, *_: recipes.append(recipe) or Report("", []))
     monkeypatch.setattr("seq2seq.check.show_report", lambda report: None)
     for command in ("train", "check"):
         assert run(command, "recipe.yaml", option, value).code == 0
         assert getattr(recipes.pop().training, key) == value
         twice = run(command, "recipe.yaml", option, value, "--set", f"training.{key}={value}")
         assert (twice.code, twice.out) == (2, b"")
-        assert twice.err == f"{option} is short for --set training.{key}, which is given too. Leave one of both out.\n"
+        assert twice.err == f"{option} is short for --set training.{key}, which is also given. Remove one of them.\n"
     assert not recipes
 
 
@@ -988,13 +1051,13 @@ def test_the_help_shows_what_is_to_be_typed_and_no_types(run, monkeypatch, comma
     assert not re.search(r"[{}]", shown.replace("{base: SIZE}", ""))
     if command == ("translate",):
         assert "seq2seq translate [OPTIONS] MODEL [INPUT]" in shown
-        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Go on", shown)
+        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Continue", shown)
 
 
 def test_every_unusual_word_of_a_help_is_explained_there(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     words = {"pieces": "subword", "perplexity": "exp of the mean negative log-probability", "nat": "natural logarithm",
-             "nats": "natural logarithm", "writes: that": "step which predicts it"}
+             "nats": "natural logarithm", "writes: the": "step that predicts the piece"}
     for command in ALL_COMMANDS:
         text = " ".join(run(command, "--help").out.decode().replace("│", " ").split()).lower()
         for word, explanation in words.items():
@@ -1021,7 +1084,7 @@ def test_translating_imports_nothing_that_training_and_measuring_need(model):
     program = textwrap.dedent("""
         import sys
         from seq2seq.cli import main
-        assert main(["translate", "model", "one.de", "--max-length", "3"]) == 0
+        assert main(["translate", "model", "one.de", "--set", "decoding.max_length=3"]) == 0
         found = {"torch._dynamo", "sympy", "torch.utils.tensorboard", "tensorboard", "datasets", "pyarrow", "sacrebleu",
                  "transformers", "scipy", "matplotlib"} & set(sys.modules)
         assert not found, found
@@ -1035,8 +1098,8 @@ def test_the_module_is_the_command(directory):
     result = subprocess.run([sys.executable, "-m", "seq2seq", "translate", "nothing", "no.txt"], capture_output=True,
                             text=True, timeout=60)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == ("no.txt cannot be read: No such file or directory. Check its name; names are looked up in "
-                             f"{directory}.\n")
+    assert result.stderr == ("no.txt cannot be read: No such file or directory. Check its name; relative paths start "
+                             f"at {directory}.\n")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])

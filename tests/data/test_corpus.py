@@ -16,7 +16,7 @@ from hypothesis import given, strategies
 
 from seq2seq.compressed_files import BLOCK_BYTES
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, look_at_first_lines, read_corpus, read_lines, read_pairs
+from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data_section import Cleaning
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path):
 def test_a_zst_file_that_is_not_intact_is_said(tmp_path, damage):
     path = tmp_path / "text.zst"
     path.write_bytes(damage(zstandard.compress("".join(f"Zeile {n * n}\n" for n in range(3000)).encode())))
-    with pytest.raises(CorpusError, match="text.zst is no intact zstd file"):
+    with pytest.raises(CorpusError, match="text.zst is not an intact zstd file"):
         list(read_lines(path))
 
 
@@ -151,7 +151,7 @@ def test_a_gzip_file_that_is_not_intact_is_said(tmp_path):
     flipped = whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:]
     for data in (whole[:-300], whole[:-5], flipped, b"no gzip at all", whole + b"rubbish"):
         (tmp_path / "a.gz").write_bytes(data)
-        with pytest.raises(CorpusError, match=r"a\.gz is no intact gzip file \(.+\)\. Copy or compress it again"):
+        with pytest.raises(CorpusError, match=r"a\.gz is not an intact gzip file \(.+\)\. Copy or compress it again"):
             list(read_lines(tmp_path / "a.gz"))
 
 
@@ -249,9 +249,9 @@ def test_tsv_columns_may_have_names(tmp_path):
 
 def test_what_a_tsv_file_lacks_is_named(tmp_path):
     write(tmp_path / "a.tsv", "de\ten\nein Hund\ta dog\nKatze\n")
-    with pytest.raises(CorpusError, match=r"a\.tsv:3: 1 columns, but column 2 is asked for"):
+    with pytest.raises(CorpusError, match=r"a\.tsv:3: 1 columns, but the recipe reads column 2"):
         pairs_of(tmp_path, file="a.tsv")
-    with pytest.raises(CorpusError, match=r"a\.tsv:1: 2 columns, but column 5 is asked for"):
+    with pytest.raises(CorpusError, match=r"a\.tsv:1: 2 columns, but the recipe reads column 5"):
         pairs_of(tmp_path, file="a.tsv", source=5, target=1)
     with pytest.raises(CorpusError, match=r"a\.tsv:1: no column 'fr'; the header has de, en\."):
         pairs_of(tmp_path, file="a.tsv", header=True, source="de", target="fr")
@@ -277,15 +277,16 @@ def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{s
     sides = "text: valid" if model == "language_model" else "source: valid, target: valid"
     write(directory / "recipe.yaml", f"name: x\nlanguages: {languages}\nmodel: {{type: {model}}}\n"
                                      f"data: {{train: [{json.dumps(spec)}], valid: {{{sides}}}}}\n")
-    return list(look_at_first_lines(load_recipe(directory / "recipe.yaml")))
+    return list(first_line_warnings(load_recipe(directory / "recipe.yaml")))
 
 
 @pytest.mark.parametrize("name, line", [("a.tsv", "7\ta dog\tein Hund"), ("a.csv", '7,"a, dog",ein Hund'),
                                         ("a.tsv.gz", "7\ta dog\tein Hund\r")])
 def test_columns_that_nobody_has_chosen_are_named(tmp_path, name, line):
     told, = first_lines(tmp_path, f"{line}\n", {"file": name})
-    assert told == (f"{tmp_path / name}: line 1 has 3 columns; columns 1 and 2 are read as source and target. Write "
-                    "their numbers in data.train.0: `source: 1, target: 2` if these are meant, or others.")
+    assert told == (f"{tmp_path / name}: line 1 has 3 columns; columns 1 and 2 are read as source and target. If "
+                    "this is right, write `source: 1, target: 2` in data.train.0; if not, the numbers of the right "
+                    "columns.")
     assert not first_lines(tmp_path, f"{line}\n", {"file": name, "source": 1, "target": 2})
     assert not first_lines(tmp_path, line.partition("," if "csv" in name else "\t")[2], {"file": name})
 
@@ -299,8 +300,8 @@ def test_a_first_line_of_names_is_said_to_count_as_text(tmp_path, first, second)
     for name, comma in (("a.tsv", "\t"), ("a.csv", ",")):
         contents = f"{first}{comma}{second}\na dog{comma}ein Hund\n"
         told, = first_lines(tmp_path, contents, {"file": name})
-        assert told == (f"{tmp_path / name}:1: the line reads like names of columns ({names[0]}, {names[1]}), and is "
-                        f"taken for text. If it is a header, write `header: true, source: {names[0]}, target: "
+        assert told == (f"{tmp_path / name}:1: the line looks like column names ({names[0]}, {names[1]}), but is "
+                        f"read as text. If it is a header, write `header: true, source: {names[0]}, target: "
                         f"{names[1]}` in data.train.0.")
         assert not first_lines(tmp_path, contents, {"file": name, "header": True, "source": names[0],
                                                     "target": names[1]})
@@ -379,7 +380,7 @@ def test_what_pythons_csv_writes_is_read_as_it_was(tmp_path_factory, rows, endin
 
 
 @pytest.mark.parametrize("line, told", [
-    ('"ein', "column 1 begins with a quote that is not closed in this line. .*take line feeds out"),
+    ('"ein', "column 1 begins with a quote that is not closed in this line. .*remove line feeds"),
     ('"ein Hund","a', "column 2 begins with a quote that is not closed in this line"),
     ('"ein" Hund,a dog', "column 1 has a quote in the middle. .*write each quote in it twice"),
     ('ein Hund,a "dog"', "column 2 has a quote in the middle"),
@@ -396,7 +397,7 @@ def test_mistakes_in_csv_are_named_by_line(tmp_path, line, told):
 
 def test_what_a_csv_file_lacks_is_named(tmp_path):
     write(tmp_path / "a.csv", '"de","en"\nein Hund,a dog\n')
-    with pytest.raises(CorpusError, match=r"a\.csv:1: 2 columns, but column 5 is asked for"):
+    with pytest.raises(CorpusError, match=r"a\.csv:1: 2 columns, but the recipe reads column 5"):
         pairs_of(tmp_path, file="a.csv", source=5, target=1)
     with pytest.raises(CorpusError, match=r"a\.csv:1: no column 'fr'; the header has de, en\."):
         pairs_of(tmp_path, file="a.csv", header=True, source="de", target="fr")
@@ -423,11 +424,11 @@ def test_line_ends_inside_a_field_become_spaces_and_are_counted(tmp_path):
     counts = Counts()
     assert pairs_of(tmp_path, counts, file="a.jsonl", **KEYS) == [(1, "ein Hund bellt\u2028laut", "a dog ")]
     assert counts.inner_newlines == 3
-    assert "3 inner line ends replaced" in counts.summary()
+    assert "3 inner line breaks replaced" in counts.summary()
 
 
 @pytest.mark.parametrize("line, message", [
-    ('{"de": "x"', r"not a JSON object \(Expecting ',' delimiter.*\)\. Mend or remove the line"),
+    ('{"de": "x"', r"not a JSON object \(Expecting ',' delimiter.*\)\. Correct or remove the line"),
     ("", "not a JSON object"),
     ("[" * 100_000, "not a JSON object"),
     ('["x", "y"]', "expected an object with the keys de and en"),
@@ -435,8 +436,8 @@ def test_line_ends_inside_a_field_become_spaces_and_are_counted(tmp_path):
     ('{"de": "x", "fr": "y"}', r"no column 'en'; there are de, fr\."),
     ('{"translation": {"de": "x", "fr": "y"}}', r"no column 'en'; there are de, fr\."),
     ('{"translation": "x"}', r"no column 'de'; there are translation\."),
-    ('{"de": "x", "en": 7}', "column 'en' holds int, not text"),
-    ('{"de": ["x"], "en": "y"}', "column 'de' holds list, not text"),
+    ('{"de": "x", "en": 7}', "column 'en' contains int, not text"),
+    ('{"de": ["x"], "en": "y"}', "column 'de' contains list, not text"),
     (r'{"de": "x", "en": "y \ud83d"}', r"not a JSON object \(half of a surrogate pair"),
 ], ids=lambda value: value[:30])
 def test_mistakes_in_jsonl_are_named_by_line(tmp_path, line, message):
@@ -528,7 +529,7 @@ def test_a_data_set_on_disk_whose_name_datasets_takes_for_a_pattern_is_refused(t
     for name in ("set[1]", "set*", "set?", "set*/deeper"):
         (tmp_path / name).mkdir()
         parquet(f"{name}/train", translation=TRANSLATIONS)
-        with pytest.raises(CorpusError, match=r"takes the name of its directory, .*, for a pattern.* Rename it"):
+        with pytest.raises(CorpusError, match=r"interprets the name of its directory, .*, as a pattern.* Rename it"):
             pairs_of(tmp_path, hub=str(tmp_path / name), split="train", streaming=streaming, **KEYS)
     parquet("{a,set1}/train", translation=TRANSLATIONS)
     assert pairs_of(tmp_path, hub=str(tmp_path / "{a,set1}"), split="train", streaming=streaming, **KEYS) == FIRST_PAIRS
@@ -580,14 +581,14 @@ def test_a_translation_memory_gives_its_units_and_empty_text_for_what_is_lacking
 
 def test_a_damaged_translation_memory_is_told_with_its_line(tmp_path):
     write(tmp_path / "memory.tmx", TMX.replace("<seg>a cat", "<seg>a & cat"))
-    with pytest.raises(CorpusError, match=r"memory.tmx:4: no well-formed XML"):
+    with pytest.raises(CorpusError, match=r"memory.tmx:4: not well-formed XML"):
         pairs_of(tmp_path, file="memory.tmx", source="de", target="en")
 
 
 @pytest.mark.parametrize("limit", [None, 1])
 def test_a_translation_memory_without_the_recipes_language_is_an_error_that_names_its_own(tmp_path, limit):
     write(tmp_path / "memory.tmx", TMX)
-    with pytest.raises(CorpusError, match=r"has text in 'sw'\. Their languages are de-DE, en\."):
+    with pytest.raises(CorpusError, match=r"has text in 'sw'\. The file has the languages de-DE, en\."):
         pairs_of(tmp_path, file="memory.tmx", source="sw", target="en", limit=limit)
     assert pairs_of(tmp_path, file="memory.tmx", source="ger", target="eng", limit=1) == FIRST_PAIRS[:1]
 
@@ -674,7 +675,7 @@ def test_each_reason_is_counted_with_its_first_line():
                            remove_duplicates=True)
     assert kept == [1, 11]
     assert counts.dropped == {"empty": 3, "too_long": 2, "length_ratio": 2, "identical": 1, "duplicate": 2}
-    assert counts.examples == {"empty": 2, "too_long": 5, "length_ratio": 7, "identical": 9, "duplicate": 10}
+    assert counts.first_dropped == {"empty": 2, "too_long": 5, "length_ratio": 7, "identical": 9, "duplicate": 10}
     assert counts.summary() == (
         "12 lines, 2 kept; 3 empty (first: line 2); 2 too long (first: line 5); 2 length ratio (first: line 7); "
         "1 identical (first: line 9); 2 duplicate (first: line 10)")

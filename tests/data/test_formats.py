@@ -35,5 +35,5 @@ def test_a_stored_bundle_translates_as_it_did(stored):
 def test_a_stored_run_is_gone_on_with(stored, capsys):
     done = newest_checkpoint(stored / "run").step
     train(load_recipe(stored / "recipe.yaml", [f"training.max_steps={done + 2}"]), stored / "run")
-    assert f"going on after step {done}" in capsys.readouterr().err
+    assert f"resuming after step {done}" in capsys.readouterr().err
     assert newest_checkpoint(stored / "run").step == done + 2

@@ -101,8 +101,8 @@ def test_lingua_sees_a_third_language_and_says_what_it_does_not_know():
     assert detector.wrong(spanish, ENGLISH[0]) == "source"
     assert detector.wrong(GERMAN[0], spanish) == "target"
     works = "Wolfgang Amadeus Mozart, Johannes Brahms und Leos Janáček"
-    assert detector.wrong(f"Werke von {works}", f"works of {works}") is None     # names stand on both sides
-    with pytest.raises(UserError, match="does not know the language 'tlh'"):
+    assert detector.wrong(f"Werke von {works}", f"works of {works}") is None    # names stand on both sides
+    with pytest.raises(UserError, match="does not support the language 'tlh'"):
         LanguageDetector(Languages(source="de", target="tlh"))
 
 
@@ -113,4 +113,4 @@ def test_languages_are_known_by_three_letters_as_by_two(short, long):
     from seq2seq.recipe import Languages
 
     by_two, by_three = (LanguageDetector(Languages(source=code, target=code)) for code in (short, long))
-    assert by_two._own == by_three._own != [None, None]
+    assert by_two._expected == by_three._expected != [None, None]

@@ -8,9 +8,9 @@ from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import (
     blocks,
     cleaned,
+    corpus_repetitions,
     id_type,
     prepare,
-    times_seen,
     train_or_load_tokenizers,
     training_pairs,
 )
@@ -50,7 +50,7 @@ def recipe_of(directory, sampling=0.0, second=(), **cleaning):
         "name": "test", "languages": {"source": "de", "target": "en"}, "seed": 3,
         "data": {"train": [first, *second], "valid": first, "cleaning": cleaning},
         "tokenizer": {"vocab_size": 293, "subword_sampling": sampling},
-    }).located(directory)
+    }).with_directory(directory)
 
 
 SECOND = {"source": "second.source", "target": "second.target"}
@@ -271,14 +271,14 @@ def test_past_epochs_are_deleted_and_the_next_is_made_ahead(sampled):
 @pytest.mark.parametrize("temperature, shares", [(1, [0.9, 0.1]), (2, [0.75, 0.25]), (1e9, [0.5, 0.5])])
 def test_a_temperature_shows_small_corpora_more_often_and_the_epoch_stays_as_long(temperature, shares):
     sizes = np.array([900, 100])
-    seen = times_seen(sizes, [1.0, 1.0], temperature)
+    seen = corpus_repetitions(sizes, [1.0, 1.0], temperature)
     assert (seen * sizes).sum() == pytest.approx(1000)
     assert seen * sizes / 1000 == pytest.approx(np.array(shares), abs=1e-6)
 
 
 def test_weights_count_as_size_and_an_empty_corpus_is_seen_never():
-    assert times_seen(np.array([10, 0, 30]), [3.0, 1.0, 1.0], 1) == pytest.approx(np.array([3, 0, 1]))
-    assert times_seen(np.array([10, 0, 30]), [3.0, 1.0, 1.0], 5) == pytest.approx(np.array([3, 0, 1]))
+    assert corpus_repetitions(np.array([10, 0, 30]), [3.0, 1.0, 1.0], 1) == pytest.approx(np.array([3, 0, 1]))
+    assert corpus_repetitions(np.array([10, 0, 30]), [3.0, 1.0, 1.0], 5) == pytest.approx(np.array([3, 0, 1]))
 
 
 def test_a_tag_is_no_part_of_what_cleaning_judges(recipe, tmp_path):

@@ -1,4 +1,4 @@
-"""The numbers are sacreBLEU's own: golden ones were printed by its command line (2.6.0) for the same small files."""
+"""Tests of scores. The expected values were printed by sacreBLEU's command line (2.6.0) for the same small files."""
 
 import gzip
 import json
@@ -21,6 +21,7 @@ from seq2seq.evaluation.scores import (
 )
 from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
 from seq2seq.recipe import Corpus
+from seq2seq.recipe.task import TRANSLATION
 
 ENGLISH = [
     "The cat sat on the mat.",
@@ -78,7 +79,7 @@ def test_chinese_is_split_into_characters():
     scores = corpus_scores(CHINESE, [CHINESE_REFERENCE], "zh")
     assert values(scores) == pytest.approx({"bleu": 67.2513384497, "chrf": 60.1613779577, "ter": 13.9534883721})
     assert "tok:zh" in scores["bleu"].signature and "norm:yes" in scores["ter"].signature
-    # With 13a each sentence would be one word, and none of them matches.
+    # With 13a, each sentence would be a single word, and no word matches.
     assert corpus_scores(CHINESE, [CHINESE_REFERENCE], "en")["bleu"].value == 0
 
 
@@ -190,7 +191,7 @@ def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines,
 
 
 class Parrot:
-    """A translator with an answer for each line, and a second one that must not be scored."""
+    """Fake translator with two fixed translations per line, the second of which must not be scored."""
 
     languages = SimpleNamespace(source="de", target="en")
     precision = "int8"
@@ -216,7 +217,7 @@ def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
     write_lines(tmp_path / files["target"], REFERENCE)
     test = {"flickr": Corpus(**files), "two_lines": Corpus(**files, limit=2)}
     recipe = SimpleNamespace(data=SimpleNamespace(test=test), data_directory=tmp_path, measures=("bleu", "chrf"),
-                             model=SimpleNamespace(type="transformer"))
+                             task=TRANSLATION)
     scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe)
     wanted = {"language": "en", "metrics": ("bleu", "chrf"), "precision": "int8"}
     assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], **wanted))

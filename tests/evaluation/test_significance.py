@@ -1,4 +1,4 @@
-"""Comparing two systems: the figures are those of sacreBLEU's own command on the same files."""
+"""Tests of comparisons of two systems. The expected values are printed by sacreBLEU's command for the same files."""
 
 import json
 import random
@@ -17,7 +17,7 @@ WORDS = ["the", "a", "man", "woman", "dog", "runs", "sits", "in", "on", "park", 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A reference of 97 sentences and two systems that get every fifth and every fourth word wrong."""
+    """Files of 97 reference sentences and of two systems, with about 20 % and 25 % of the words wrong."""
     folder, rng = tmp_path_factory.mktemp("systems"), random.Random(4)
     reference = [[rng.choice(WORDS) for _ in range(rng.randint(4, 14))] for _ in range(97)]
     for name, error in (("reference", 0), ("good", 0.2), ("bad", 0.25)):
@@ -74,7 +74,7 @@ def test_systems_of_the_same_score_do_not_differ_significantly(files):
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
 def test_few_lines_that_differ_are_no_test(files, test):
-    """Two-sided, n lines reach no p below 2 / 2^n: 1/16 of 5, 1/32 of 6."""
+    """The smallest two-sided p-value for n lines is 2 / 2^n: 1/16 for 5 lines, 1/32 for 6."""
     bad, reference = lines(files / "bad"), lines(files / "reference")
     places = [place for place, line in enumerate(bad) if line != reference[place]]
     for count in (1, 5, 6):
@@ -83,7 +83,7 @@ def test_few_lines_that_differ_are_no_test(files, test):
         assert found["chrf"].lines_that_differ == count and (found["chrf"].p_value is None) == (count < 6)
         told = format_comparison(found, "one", "other")
         assert ("significant" in told) == (count == 6)
-        assert (f"differ in {count} line{'s' * (count > 1)}, a test needs 6 to reach p < 0.05" in told) == (count < 6)
+        assert (f"differ in {count} line{'s' * (count > 1)}; a test needs 6 to reach p < 0.05" in told) == (count < 6)
 
 
 def test_the_command_prints_both_systems_and_the_verdict(files, capsys):
@@ -126,11 +126,11 @@ def test_a_model_as_baseline_takes_its_text_and_files_are_looked_at_before_the_w
     arguments = ["evaluate", "--hypothesis", str(files / "good"), "--baseline", str(model), "--reference",
                  str(files / "reference")]
     assert main(arguments) == 2
-    assert "by --source" in capsys.readouterr().err
+    assert "with --source" in capsys.readouterr().err
     loaded = []
     monkeypatch.setattr(evaluate, "load_translator", lambda path, *_: loaded.append(path))
     (files / "short").write_text("one line\n")
-    assert main([*arguments, "--source", str(files / "short")]) == 2            # which is what the message asked for
+    assert main([*arguments, "--source", str(files / "short")]) == 2            # the option that the message asked for
     assert "short has 1 lines" in capsys.readouterr().err
     assert main(["evaluate", str(model), "--baseline", str(files / "missing"), "--source", str(files / "good"),
                  "--reference", str(files / "reference")]) == 2

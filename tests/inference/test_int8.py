@@ -18,8 +18,9 @@ from seq2seq.inference.engines import load_engine
 from seq2seq.inference.int8 import ENCODER_BLOCK_TOKENS, GROWTH_STEPS, Int8Engine, Int8State
 from seq2seq.inference.kernel_library import CompilationError, library
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.search.beam import power_normaliser, search
-from seq2seq.search.topk import topk as reference_topk
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -219,22 +220,23 @@ def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys
 def test_the_search_of_the_kernels_finds_what_the_loop_over_steps_finds(make_model, make_batch, load, beam_size, n_best,
                                                                        patience):
     engine, batch = load(make_model(torch.float32, **WIDE, max_positions=61)), make_batch()
-    found, expected = (search(engine, batch.source, batch.source_offsets, batch.longest_source, beam_size=beam_size,
-                              n_best=n_best, patience=patience, max_lengths=[1, 53, 7, 31], banned=[0, 1, 7],
-                              normaliser=power_normaliser(0.6), topk=engine.topk, whole_search=whole)
+    found, expected = (search(engine, batch.source, batch.source_offsets, batch.longest_source, [1, 53, 7, 31],
+                              SearchOptions(beam_size, power_length_penalty(0.6), n_best=n_best, patience=patience,
+                                            banned_ids=[0, 1, 7]), engine.topk, whole)
                        for whole in (engine.whole_search, None))
     assert found == expected and max(len(each[0].tokens) for each in found) > 20
 
 
-@pytest.mark.parametrize("hook", [{"constraints": [lambda hypotheses, logits: logits]}, {"normalised": True},
-                                  {"score_functions": [lambda hypotheses, logits: logits]},
+@pytest.mark.parametrize("hook", [{"logits_processors": [lambda hypotheses, logits: logits]},
+                                  {"skip_log_softmax": True}, {"groups": 2},
                                   {"max_lengths": [12, 7, 7, 7]}], ids=lambda hook: next(iter(hook)))
 def test_what_changes_a_step_is_searched_step_by_step(make_model, make_batch, load, hook):
     engine, batch = load(make_model(torch.float32, max_positions=9)), make_batch()
-    options = {"beam_size": 2, "max_lengths": [7] * 4, "normaliser": power_normaliser(1.0)} | hook
+    max_lengths, hooks = hook.get("max_lengths", [7] * 4), {key: hook[key] for key in hook if key != "max_lengths"}
     whole = lambda *source, **given: pytest.fail("the engine searched")         # noqa: E731
     try:
-        search(engine, batch.source, batch.source_offsets, batch.longest_source, **options, whole_search=whole)
+        search(engine, batch.source, batch.source_offsets, batch.longest_source, max_lengths,
+               SearchOptions(2, power_length_penalty(1.0), **hooks), whole_search=whole)
     except ValueError as error:
         assert "max_lengths" in hook and "has 9 positions" in str(error)
 
@@ -245,8 +247,8 @@ def test_weights_that_are_no_numbers_are_noticed(make_model, make_batch, load):
         model.decoder[0].feed_forward.inner.weight[3, 5] = math.nan
     engine, batch = load(model), make_batch()
     with pytest.raises(FloatingPointError, match="not numbers"):
-        search(engine, batch.source, batch.source_offsets, batch.longest_source, beam_size=3, max_lengths=[7] * 4,
-               normaliser=power_normaliser(1.0), topk=engine.topk, whole_search=engine.whole_search)
+        search(engine, batch.source, batch.source_offsets, batch.longest_source, [7] * 4,
+               SearchOptions(3, power_length_penalty(1.0)), engine.topk, engine.whole_search)
 
 
 def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batch, load, needs_onednn):
@@ -277,7 +279,7 @@ def test_the_kernels_choose_what_search_chooses(topk, vocab_size, beam, normalis
     totals[5, beam - 1] = -math.inf
     must_end = np.arange(17) % 3 == 1
     rules = torch.tensor([0, 1, 7, 33]), must_end, 2 * beam, normalised
-    found, expected = topk(logits.clone(), totals, *rules), reference_topk(logits.clone(), totals, *rules)
+    found, expected = topk(logits.clone(), totals, *rules), default_topk(logits.clone(), totals, *rules)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
     possible = expected[0] > -math.inf
     assert (possible[must_end].sum(1) == beam).all() and possible[~must_end].all() == (beam > 1)
@@ -347,7 +349,7 @@ def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle, o
 
 def test_a_line_that_workers_refuse_is_named_and_others_can_be_had(load, bundle):
     with TranslatorPool(bundle, 2, "cpu", "int8") as pool:
-        with pytest.raises(RequestError, match=r"line \d: its translation is to have"):
+        with pytest.raises(RequestError, match=r"line \d: min_length, prefix or required phrases need"):
             list(pool.translate_stream(GERMAN, min_length=10**6))
         assert len(list(pool.translate_stream(GERMAN))) == len(GERMAN)
 

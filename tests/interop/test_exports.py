@@ -1,4 +1,4 @@
-"""Models exported to other libraries do there what they do here, or are not exported."""
+"""An exported model gives the same results in the other library as the original, or the export is refused."""
 
 import functools
 import gzip
@@ -24,7 +24,8 @@ from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.tokenizers.tokenizer import train_tokenizers
-from seq2seq.translation.translator import PairScore, Translator
+from seq2seq.translation.line_translator import PairScore
+from seq2seq.translation.translator import Translator
 from tests.marian_models import ENGLISH, GERMAN, make
 
 for package in ("transformers", "ctranslate2"):
@@ -49,18 +50,18 @@ PRE = {
 
 
 def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3, decoding=None, **model):
-    """A model that has half learnt six sentences, with its validation set beside it."""
+    """Write a model that was trained for a few steps on six sentence pairs, and its validation set beside it."""
     directory.mkdir()
     for name, lines in (("valid.de", GERMAN), ("valid.en", GERMAN)):
         (directory.parent / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     files = {"source": "../valid.de", "target": "../valid.en"}
-    given = BASE | model
-    if given.get("type", "transformer") != "transformer":
-        given = {key: value for key, value in given.items() if key != "feed_forward"}
+    section = BASE | model
+    if section.get("type", "transformer") != "transformer":
+        section = {key: value for key, value in section.items() if key != "feed_forward"}
     text = write_yaml({
         "name": "small", "languages": {"source": "de", "target": "en"},
         "data": {"train": [files], "valid": files, "cleaning": {"max_pieces": 67}},
-        "tokenizer": {"joint": joint, "vocab_size": 290, "type": kind}, "model": given,
+        "tokenizer": {"joint": joint, "vocab_size": 290, "type": kind}, "model": section,
         "training": {"label_smoothing": 0.0},
         "decoding": {"beam_size": beam_size, "length_penalty": 0.7} | (decoding or {})})
     recipe = parse_recipe(text, directory / "recipe.yaml")
@@ -71,9 +72,9 @@ def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3,
     batch = gather(EncodedCorpus(*(EncodedSide.from_lists(side.encode(lines)) for side, lines in (
         (tokenizers.source, GERMAN), (tokenizers.target, ENGLISH)))), np.arange(len(GERMAN)))
     if recipe.model.output_bias:
-        # After so few steps what is never generated would still have 1 % of the probability, which CTranslate2 shares
-        # out among the other words.
-        network.output_bias.data[tokenizers.target.control_ids] = -9
+        # After these few steps the control tokens would still have 1 % of the probability. CTranslate2 suppresses them
+        # before the softmax, which would make its scores higher.
+        network.output_bias.data[tokenizers.target.never_generated_ids] = -9
     optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -90,42 +91,43 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bundle_of(tmp_path_factory):
-    """A trained bundle of each kind, made once."""
-    place = tmp_path_factory.mktemp("kinds")
+    """Function that returns the bundle of a kind, which is trained on the first call."""
+    directory = tmp_path_factory.mktemp("kinds")
 
     @functools.cache
     def make(kind):
-        return make_bundle(place / kind.replace(" ", "_"), **(POST | PRE)[kind])
+        return make_bundle(directory / kind.replace(" ", "_"), **(POST | PRE)[kind])
 
     return make
 
 
-def assert_the_same(parity):
+def assert_equal_results(parity):
     assert parity.same == parity.lines == len(GERMAN)
     assert parity.worst_score < 1e-4
 
 
 @pytest.mark.parametrize("kind", [*POST, *PRE], ids=lambda kind: kind.replace(" ", "_"))
-def test_ctranslate2_translates_and_scores_alike(kind, bundle_of, tmp_path):
+def test_ctranslate2_gives_the_translations_and_scores_of_the_original(kind, bundle_of, tmp_path):
     path = bundle_of(kind)
-    assert_the_same(ctranslate2.export_model(path, tmp_path / "theirs"))
+    assert_equal_results(ctranslate2.export_model(path, tmp_path / "theirs"))
     ours, theirs = Translator.load(path, "cpu", "fp32"), CTranslate2Translator.open(tmp_path / "theirs")
     compared = 0
-    both = (side.translate(GERMAN, n_best=2, safety_net=False) for side in (ours, theirs))
-    for mine, other in zip(*both, strict=True):
-        # The second may be one that does not end; what is left of it at the longest length is no translation.
-        mine, other = ([one for one in found if one.tokens < 20] for found in (mine, other))
-        assert [one.text for one in mine] == [one.text for one in other]
-        compared += len(mine)
-        assert [one.log_probability for one in mine] == pytest.approx([one.log_probability for one in other], abs=5e-3)
+    both = (translator.translate(GERMAN, n_best=2, safety_net=False) for translator in (ours, theirs))
+    for n_best, expected in zip(*both, strict=True):
+        # The second hypothesis may not end. Such hypotheses are cut at the maximum length and not compared.
+        n_best, expected = ([one for one in hypotheses if one.tokens < 20] for hypotheses in (n_best, expected))
+        assert [one.text for one in n_best] == [one.text for one in expected]
+        compared += len(n_best)
+        assert [one.log_probability for one in n_best] == pytest.approx(
+            [one.log_probability for one in expected], abs=5e-3)
     assert compared > 2 and len({one.text for one, *_ in ours.translate(GERMAN)}) > 1
 
 
 @pytest.mark.parametrize("kind", POST, ids=lambda kind: kind.replace(" ", "_"))
-def test_transformers_translates_and_scores_alike(kind, bundle_of, tmp_path):
+def test_transformers_gives_the_translations_and_scores_of_the_original(kind, bundle_of, tmp_path):
     path = bundle_of(kind)
-    assert_the_same(huggingface_export.export_model(path, tmp_path / "theirs"))
-    if "score" in POST[kind]:                                                   # folded: another way to say the same
+    assert_equal_results(huggingface_export.export_model(path, tmp_path / "theirs"))
+    if "score" in POST[kind]:                                                   # folded into the projections
         return
     import_model(str(tmp_path / "theirs"), tmp_path / "again")
     before, after = load_bundle(path), load_bundle(tmp_path / "again")
@@ -152,43 +154,47 @@ def test_an_imported_model_can_be_exported_again(kind, tmp_path):
     assert before.tokenizer_files == after.tokenizer_files
 
 
-def test_an_export_is_replaced_unless_somebody_has_put_something_into_it(bundle, tmp_path):
+def test_an_earlier_export_is_replaced_unless_it_contains_other_files(bundle, tmp_path):
     output = tmp_path / "theirs"
     for _ in range(2):
         ctranslate2.export_model(bundle, output)
     (output / "notes.txt").write_text("mine")
-    with pytest.raises(FormatError, match="holds notes.txt besides an earlier export"):
+    with pytest.raises(FormatError, match="contains notes.txt besides an earlier export"):
         ctranslate2.export_model(bundle, output)
     assert (output / "notes.txt").read_text() == "mine" and (output / "model.bin").exists()
 
 
 @pytest.fixture(scope="module")
-def sure(tmp_path_factory) -> Path:
-    """A model that is so sure of its words that rounding decides nothing; greedy, for in a wider beam it would, among
-    what is left over. Its export in float32 lies beside it."""
-    place = tmp_path_factory.mktemp("sure")
-    ctranslate2.export_model(make_bundle(place / "ours", steps=150, beam_size=1), place / "float32")
-    return place
+def converged(tmp_path_factory) -> Path:
+    """Directory with a converged model in `ours` and its float32 export in `float32`.
+
+    Its best token has a probability near 1, so that rounding does not change greedy translations. With a beam, rounding
+    would reorder the other, improbable hypotheses.
+    """
+    directory = tmp_path_factory.mktemp("converged")
+    ctranslate2.export_model(make_bundle(directory / "ours", steps=150, beam_size=1), directory / "float32")
+    return directory
 
 
 @pytest.mark.parametrize("quantization", [
     name if name in ("int8", "float16") else pytest.param(name, marks=pytest.mark.slow)
     for name in ctranslate2.QUANTIZATIONS if name != "float32"])
-def test_ctranslate2_keeps_weights_in_fewer_bits(quantization, sure, tmp_path):
-    parity = ctranslate2.export_model(sure / "ours", tmp_path / "theirs", quantization)
+def test_quantised_exports_are_smaller_and_score_about_the_same(quantization, converged, tmp_path):
+    parity = ctranslate2.export_model(converged / "ours", tmp_path / "theirs", quantization)
     assert parity.mean_score < 0.02
-    size, of_float32 = ((place / "model.bin").stat().st_size for place in (tmp_path / "theirs", sure / "float32"))
-    assert size < 0.75 * of_float32
+    size, float32_size = (
+        (directory / "model.bin").stat().st_size for directory in (tmp_path / "theirs", converged / "float32"))
+    assert size < 0.75 * float32_size
 
 
 @pytest.mark.parametrize("model, reason", [
-    ({"type": "rnn", "d_model": 26}, "model.type: rnn is no encoder-decoder Transformer"),
-    ({"score": "additive"}, "model.score: additive is no dot product"),
+    ({"type": "rnn", "d_model": 26}, "model.type: rnn is not an encoder-decoder Transformer"),
+    ({"score": "additive"}, "model.score: additive is not a dot product"),
     ({"normalize": "relu"}, "model.normalize: relu is not softmax"),
-    ({"window": 5}, "sees a window only"), ({"selection": "hard"}, "chooses one position"),
+    ({"window": 5}, "is limited to a window"), ({"selection": "hard"}, "selects a single position"),
     ({"copy": True}, "copies pieces of the source"),
 ])
-def test_what_the_others_lack_is_refused_with_the_reason(model, reason, tmp_path):
+def test_models_that_other_libraries_do_not_support_are_refused_with_the_reason(model, reason, tmp_path):
     path = make_bundle(tmp_path / "ours", steps=0, **model)
     for export in (ctranslate2.export_model, huggingface_export.export_model):
         with pytest.raises(FormatError, match=reason):
@@ -197,43 +203,44 @@ def test_what_the_others_lack_is_refused_with_the_reason(model, reason, tmp_path
 
 
 @pytest.mark.parametrize("model, reason", [
-    ({"norm": "pre"}, "Marian.* is post-norm"), ({"positions": "learned"}, "would lose learned positions"),
+    ({"norm": "pre"}, "Marian.* is post-norm"), ({"positions": "learned"}, "does not store learned positions"),
     ({"kind": "words"}, "tokenizer is sentencepiece"),
 ])
-def test_what_marian_lacks_is_refused_with_the_reason(model, reason, tmp_path):
+def test_models_that_marian_does_not_support_are_refused_with_the_reason(model, reason, tmp_path):
     with pytest.raises(FormatError, match=reason):
         huggingface_export.export_model(make_bundle(tmp_path / "ours", steps=0, **model), tmp_path / "theirs")
 
 
-@pytest.mark.parametrize("decoding, lacking, written", [
+@pytest.mark.parametrize("decoding, unsupported, exported", [
     ({"length_penalty_form": "wu"}, "decoding.length_penalty_form", {"beam_size": 3, "length_penalty": 1.0}),
-    ({"coverage_penalty": 0.2, "forbid": ["dog"]}, "decoding.coverage_penalty and no decoding.forbid",
+    ({"coverage_penalty": 0.2, "forbid": ["dog"]}, "decoding.coverage_penalty and decoding.forbid",
      {"beam_size": 3, "length_penalty": 0.7}),
     ({"sampling": True, "temperature": 0.7, "n_best": 7}, "decoding.sampling",
      {"beam_size": 3, "length_penalty": 0.7, "n_best": 3}),
 ])
-def test_what_its_search_lacks_is_left_out_of_the_exported_recipe(decoding, lacking, written, tmp_path, capsys):
+def test_unsupported_decoding_keys_are_left_out_of_the_exported_recipe(decoding, unsupported, exported, tmp_path,
+                                                                       capsys):
     path, theirs = make_bundle(tmp_path / "ours", decoding=decoding), tmp_path / "theirs"
     assert main(["export", str(path), "--to", "ctranslate2", "--output", str(theirs)]) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"has no {lacking} as the recipe has it" in said
-    assert ("length_penalty is 1 instead" in said) == ("length_penalty_form" in decoding)
-    recipe, before = (parse_recipe((place / "recipe.yaml").read_text(encoding="utf-8"), place / "recipe.yaml")
-                      for place in (theirs, path))
+    err = " ".join(capsys.readouterr().err.split())
+    assert f"does not support {unsupported}: the export" in err
+    assert ("length_penalty is 1 instead" in err) == ("length_penalty_form" in decoding)
+    recipe, before = (parse_recipe((directory / "recipe.yaml").read_text(encoding="utf-8"), directory / "recipe.yaml")
+                      for directory in (theirs, path))
     assert recipe.decoding.model_dump(exclude_defaults=True) == {
-        key: value for key, value in written.items() if value != type(recipe.decoding).model_fields[key].default}
+        key: value for key, value in exported.items() if value != type(recipe.decoding).model_fields[key].default}
     assert recipe.model_dump(exclude={"decoding"}) == before.model_dump(exclude={"decoding"})
     readme = (theirs / "README.md").read_text(encoding="utf-8")
-    assert lacking in readme and f"length_penalty={written['length_penalty']}" in readme
-    # What the export says to do next.
+    assert unsupported in readme and f"length_penalty={exported['length_penalty']}" in readme
+    # The command that the export prints works.
     (tmp_path / "in").write_text("ein Hund läuft\n", encoding="utf-8")
-    assert f"seq2seq translate --engine ctranslate2 {theirs}" in said
+    assert f"seq2seq translate --engine ctranslate2 {theirs}" in err
     assert main(["translate", "--engine", "ctranslate2", str(theirs), str(tmp_path / "in"), "-o",
                  str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text(encoding="utf-8").strip()
 
 
-def test_transformers_gets_no_exponent_that_is_of_another_divisor(tmp_path, capsys):
+def test_the_exponent_of_wu_et_al_is_not_exported_as_the_length_penalty_of_transformers(tmp_path, capsys):
     path = make_bundle(tmp_path / "ours", decoding={"length_penalty_form": "wu"})
     huggingface_export.export_model(path, tmp_path / "theirs")
     generation = json.loads((tmp_path / "theirs" / "generation_config.json").read_text())
@@ -242,8 +249,9 @@ def test_transformers_gets_no_exponent_that_is_of_another_divisor(tmp_path, caps
     assert "decoding.length_penalty_form" in (tmp_path / "theirs" / "README.md").read_text(encoding="utf-8")
 
 
-def test_transformers_searches_as_the_recipe_says(tmp_path):
-    # Longer than the translations are; what the longest length cuts off differs, for there </s> is free.
+def test_generation_config_contains_the_decoding_settings_of_the_recipe(tmp_path):
+    # max_length exceeds the length of the translations: transformers does not count `</s>` at max_length, so that
+    # translations that reach it differ.
     decoding = {"min_length": 11, "max_length": 29, "no_repeat_ngram": 1, "safety_net": False}
     path = make_bundle(tmp_path / "ours", decoding=decoding)
     huggingface_export.export_model(path, tmp_path / "theirs")
@@ -258,14 +266,14 @@ def test_transformers_searches_as_the_recipe_says(tmp_path):
     assert model.generation_config.max_length == 31
 
 
-def test_words_go_to_ctranslate2(tmp_path):
+def test_a_model_with_word_tokenizer_is_exported_to_ctranslate2(tmp_path):
     path = make_bundle(tmp_path / "ours", kind="words")
     parity = ctranslate2.export_model(path, tmp_path / "theirs")
     assert parity.same == parity.lines
     assert "line.split()" in (tmp_path / "theirs" / "README.md").read_text(encoding="utf-8")
 
 
-# The gate
+# The parity check
 
 
 def test_a_damaged_export_to_ctranslate2_is_refused(bundle, tmp_path, monkeypatch):
@@ -284,14 +292,14 @@ def test_a_damaged_export_to_ctranslate2_is_refused(bundle, tmp_path, monkeypatc
 
 
 def test_a_damaged_export_to_huggingface_is_refused(bundle, tmp_path, monkeypatch):
-    weights_to = huggingface_export.weights_to
+    weights_to_marian = huggingface_export.weights_to_marian
 
     def damaged(*arguments):
-        weights = weights_to(*arguments)
+        weights = weights_to_marian(*arguments)
         weights["model.encoder.layers.0.fc1.bias"] = weights["model.encoder.layers.0.fc1.bias"] + 5
         return weights
 
-    monkeypatch.setattr(huggingface_export, "weights_to", damaged)
+    monkeypatch.setattr(huggingface_export, "weights_to_marian", damaged)
     with pytest.raises(FormatError, match="the export to huggingface is refused"):
         huggingface_export.export_model(bundle, tmp_path / "theirs")
     assert not list(tmp_path.iterdir())
@@ -301,11 +309,11 @@ def parity_of(same=100, worst=0.0, mean=0.0, gaps=()):
     return Parity(100, same, worst, mean, [Difference(7, "Hund", "dog", "cat", gap) for gap in gaps])
 
 
-def test_the_gate_opens_within_its_tolerance_only():
+def test_an_export_is_accepted_only_within_its_tolerance():
     each, mean = Tolerance(1e-3, 0.99, each=True), Tolerance(0.02, 0.7, each=False)
     require(parity_of(worst=9e-4), each, "it")
     require(parity_of(same=99, gaps=[0.5]), each, "it")
-    require(parity_of(same=97, gaps=[1e-5, -1e-5, 0.5]), each, "it")            # liked as much: no other translation
+    require(parity_of(same=97, gaps=[1e-5, -1e-5, 0.5]), each, "it")            # equal scores count as equal
     require(parity_of(same=70, worst=3.0, mean=0.019, gaps=[0.1] * 30), mean, "it")
     for refused, tolerance in ((parity_of(worst=2e-3), each), (parity_of(same=98, gaps=[0.5] * 2), each),
                                (parity_of(worst=float("nan")), each), (parity_of(mean=0.021), mean),
@@ -316,9 +324,9 @@ def test_the_gate_opens_within_its_tolerance_only():
         require(parity_of(same=98, gaps=[0.5] * 2), each, "it")
 
 
-def test_the_gate_stays_shut_where_nothing_was_compared_or_a_score_is_no_number(bundle):
+def test_an_export_is_refused_if_nothing_was_compared_or_a_score_is_nan(bundle):
     each = Tolerance(1e-3, 0.99, each=True)
-    with pytest.raises(FormatError, match="can take none of the lines"):
+    with pytest.raises(FormatError, match="all lines of the development set are too long"):
         require(Parity(0, 0, 0.0, 0.0, []), each, "it")
     ours = Translator.load(bundle, "cpu", "fp32")
 
@@ -329,14 +337,14 @@ def test_the_gate_stays_shut_where_nothing_was_compared_or_a_score_is_no_number(
             first, *others = ours.score(pairs)
             return [first, *(PairScore(float("nan"), other.tokens) for other in others)]
 
-    with pytest.raises(FormatError, match="nan at worst"):
+    with pytest.raises(FormatError, match="differ by at most nan"):
         require(compare(ours, Theirs(), ["Hund", "Katze"]), each, "it")
 
 
-def test_a_directory_of_something_else_is_left_alone(sure, tmp_path):
-    bundle = sure / "ours"
+def test_a_directory_that_is_not_an_export_is_not_changed(converged, tmp_path):
+    bundle = converged / "ours"
     (tmp_path / "mine").write_text("precious")
-    with pytest.raises(FormatError, match="exists and is no export"):
+    with pytest.raises(FormatError, match="exists and is not an export"):
         ctranslate2.export_model(bundle, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     ctranslate2.export_model(bundle, tmp_path / "theirs")
@@ -345,8 +353,9 @@ def test_a_directory_of_something_else_is_left_alone(sure, tmp_path):
     assert json.loads((tmp_path / "theirs" / "parity.json").read_text())["lines"] == len(GERMAN)
 
 
-def test_the_validation_set_of_a_run_is_found_wherever_its_recipe_was(tmp_path):
-    """A bundle's recipe says `valid.de`, relative to a file that is not there; that of its run says where it lies."""
+def test_the_validation_set_is_found_through_the_recipe_of_the_run(tmp_path):
+    """The recipe in the bundle has a relative path that does not exist there; the recipe of the run has the full path.
+    """
     bundle = make_bundle(tmp_path / "elsewhere")
     written = (bundle / "recipe.yaml").read_text()
     run = tmp_path / "runs" / "small"
@@ -354,21 +363,21 @@ def test_the_validation_set_of_a_run_is_found_wherever_its_recipe_was(tmp_path):
     (run / "recipe.yaml").write_text(written.replace("../valid", str(tmp_path / "valid")), encoding="utf-8")
     bundle.rename(run / "best")
     assert not (run / "valid.de").exists()
-    assert_the_same(ctranslate2.export_model(run, tmp_path / "theirs"))
+    assert_equal_results(ctranslate2.export_model(run, tmp_path / "theirs"))
     assert (tmp_path / "theirs" / "recipe.yaml").read_text() == written
 
 
-def test_without_a_development_set_there_is_no_export(tmp_path):
+def test_an_export_without_a_development_set_is_refused(tmp_path):
     path = make_bundle(tmp_path / "ours")
     (tmp_path / "valid.de").unlink()
-    with pytest.raises(FormatError, match="development set, which cannot be read: .* by --source"):
+    with pytest.raises(FormatError, match="development set, which cannot be read: .* with --source"):
         ctranslate2.export_model(path, tmp_path / "theirs")
     (tmp_path / "blank").write_text(" \n\n")
     with pytest.raises(FormatError, match="has no lines"):
         ctranslate2.export_model(path, tmp_path / "theirs", source=tmp_path / "blank")
 
 
-def test_lines_to_compare_on_are_unpacked_and_must_be_text(bundle, tmp_path):
+def test_the_development_set_may_be_compressed_and_must_be_utf8(bundle, tmp_path):
     contents = "\ufeff" + "".join(f"{line}\r\n" for line in GERMAN)
     (tmp_path / "dev.gz").write_bytes(gzip.compress(contents.encode()))
     recipe = parse_recipe((bundle / "recipe.yaml").read_text(), bundle / "recipe.yaml")
@@ -376,10 +385,10 @@ def test_lines_to_compare_on_are_unpacked_and_must_be_text(bundle, tmp_path):
     (tmp_path / "dev").write_bytes("Hund\nKätzchen\n".encode("latin1"))
     with pytest.raises(FormatError, match="dev:2: byte 0xe4 at position 2 is not UTF-8"):
         development_lines(recipe, tmp_path / "dev", 5)
-    assert_the_same(ctranslate2.export_model(bundle, tmp_path / "theirs", source=tmp_path / "dev.gz"))
+    assert_equal_results(ctranslate2.export_model(bundle, tmp_path / "theirs", source=tmp_path / "dev.gz"))
 
 
-def test_a_directory_that_cannot_be_made_is_named(bundle, tmp_path, capsys):
+def test_an_output_directory_that_cannot_be_created_is_refused(bundle, tmp_path, capsys):
     (tmp_path / "file").write_text("precious")
     for output in (tmp_path / "file" / "x", tmp_path / "file" / "x" / "y"):
         for format in ("ctranslate2", "huggingface"):
@@ -388,7 +397,7 @@ def test_a_directory_that_cannot_be_made_is_named(bundle, tmp_path, capsys):
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_a_missing_library_is_named(bundle, tmp_path, monkeypatch):
+def test_a_missing_library_is_reported_with_the_command_that_installs_it(bundle, tmp_path, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
@@ -398,7 +407,7 @@ def test_a_missing_library_is_named(bundle, tmp_path, monkeypatch):
             interop.export_model(bundle, tmp_path / "theirs")
 
 
-# The engine
+# Translation with CTranslate2
 
 
 @pytest.fixture(scope="module")
@@ -418,14 +427,14 @@ def test_the_command_line_translates_with_ctranslate2(bundle, exported, tmp_path
     assert "translating with CTranslate2 in float32 on cpu" in capsys.readouterr().err
 
 
-def test_the_command_line_exports_and_says_how_well(bundle, tmp_path, capsys):
+def test_the_export_command_prints_the_result_of_the_comparison(bundle, tmp_path, capsys):
     assert main(["export", str(bundle), "--to", "ctranslate2", "--output", str(tmp_path / "theirs")]) == 0
-    assert "6 of 6 translations are the same; the scores" in capsys.readouterr().err
+    assert "6 of 6 translations are equal; the log-probabilities" in capsys.readouterr().err
     assert main(["export", str(bundle), "--to", "huggingface", "--quantization", "int8", "-o", "x"]) == 2
 
 
 def test_long_lines_are_translated_in_parts(tmp_path):
-    bundle = make_bundle(tmp_path / "ours", steps=150)                          # so sure that rounding decides nothing
+    bundle = make_bundle(tmp_path / "ours", steps=150)          # converged, so that rounding changes no translation
     ctranslate2.export_model(bundle, tmp_path / "theirs")
     line = " ".join(GERMAN * 3)
     ours, theirs = (translator.translate([line])[0][0] for translator in (
@@ -438,13 +447,13 @@ def test_long_lines_are_translated_in_parts(tmp_path):
     ({"coverage_penalty": 0.2}, "coverage_penalty"), ({"require": ("dog",)}, "require"),
     ({"length_penalty_form": "wu"}, "length_penalty_form"), ({"word_confidence": True}, "word_confidence"),
 ])
-def test_what_its_search_lacks_is_refused(decoding, key, exported):
-    with pytest.raises(UserError, match=f"CTranslate2's search has no {key}"):
+def test_decoding_options_that_ctranslate2_does_not_support_are_refused(decoding, key, exported):
+    with pytest.raises(UserError, match=f"CTranslate2 does not support {key}"):
         CTranslate2Translator.open(exported).translate(["ein Hund"], **decoding)
 
 
 @pytest.mark.parametrize("device, expected", [("cpu", ("cpu", 0)), ("cuda", ("cuda", 0)), ("cuda:1", ("cuda", 1))])
-def test_the_device_is_the_one_that_was_named(device, expected, exported, monkeypatch):
+def test_the_model_is_loaded_on_the_requested_device(device, expected, exported, monkeypatch):
     class Stub:
         def __init__(self, directory, device, device_index, **options):
             self.device, self.compute_type, self.index = device, "float32", device_index
@@ -456,17 +465,17 @@ def test_the_device_is_the_one_that_was_named(device, expected, exported, monkey
         CTranslate2Translator.open(exported, "cuda:one")
 
 
-def test_files_of_several_models_are_refused(exported, tmp_path):
+def test_an_export_with_files_of_different_models_is_refused(exported, tmp_path):
     directory = tmp_path / "mixed"
     shutil.copytree(exported, directory)
     vocabulary = directory / "shared_vocabulary.json"
     pieces = json.loads(vocabulary.read_text(encoding="utf-8"))
     vocabulary.write_text(json.dumps([*pieces[:-2], pieces[-1], pieces[-2]]), encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"shared_vocabulary.json has not the pieces of the tokenizer"):
+    with pytest.raises(CheckpointError, match=r"shared_vocabulary.json and the tokenizer .* have different pieces"):
         CTranslate2Translator.open(directory)
 
 
-def test_a_recipe_of_an_export_that_is_not_utf8_is_refused(exported, tmp_path):
+def test_an_export_whose_recipe_is_not_utf8_is_refused(exported, tmp_path):
     directory = tmp_path / "damaged"
     shutil.copytree(exported, directory)
     (directory / "recipe.yaml").write_bytes(b"name: \xff\n")
@@ -474,8 +483,8 @@ def test_a_recipe_of_an_export_that_is_not_utf8_is_refused(exported, tmp_path):
         CTranslate2Translator.open(directory)
 
 
-def test_what_is_no_export_is_named(bundle, tmp_path, exported, capsys):
-    with pytest.raises(CheckpointError, match="it has no model.bin. Make one: seq2seq export"):
+def test_a_directory_without_an_export_is_refused(bundle, tmp_path, exported, capsys):
+    with pytest.raises(CheckpointError, match="it has no model.bin. Export one: seq2seq export"):
         CTranslate2Translator.open(bundle)
     for name in ("recipe.yaml", "tokenizer.model", "config.json"):
         (tmp_path / name).write_bytes((exported / name).read_bytes())
@@ -483,4 +492,4 @@ def test_what_is_no_export_is_named(bundle, tmp_path, exported, capsys):
     with pytest.raises(CheckpointError, match="cannot load"):
         CTranslate2Translator.open(tmp_path)
     assert main(["translate", str(exported), "--engine", "ctranslate2", "--ensemble", "x"]) == 2
-    assert "Leave out --ensemble" in capsys.readouterr().err
+    assert "Remove --ensemble" in capsys.readouterr().err

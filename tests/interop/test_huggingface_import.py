@@ -1,4 +1,4 @@
-"""Models in Hugging Face form, imported and exported, against transformers itself."""
+"""Imported Marian models give the same results as in transformers."""
 
 import json
 import re
@@ -35,15 +35,15 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.replace(" ", "_"))
 def models(request, tmp_path_factory):
-    """Their directory, their model, and ours, imported."""
+    """Directory of a Marian model, the model in transformers, and a translator of the imported model."""
     directory = tmp_path_factory.mktemp("models")
     theirs = make(directory / "theirs", **KINDS[request.param])
     import_model(str(directory / "theirs"), directory / "ours")
     return directory / "theirs", theirs, Translator.load(directory / "ours", "cpu", "fp32")
 
 
-def ids_of_theirs(tokenizer, ours):
-    """Their id of each of our target ids."""
+def marian_target_ids(tokenizer, ours):
+    """Return Marian's id for each target id of the imported model."""
     encoder = tokenizer.target_encoder if tokenizer.separate_vocabs else tokenizer.encoder
     return torch.tensor([encoder[piece] for piece in ours.tokenizers.target.pieces(
         range(ours.tokenizers.target.vocab_size))])
@@ -60,42 +60,42 @@ def test_logits_equal_those_of_transformers(models):
     real = torch.arange(longest) < torch.tensor([len(ids) for ids in targets])[:, None]
     sides = [EncodedSide.from_lists(side.encode(lines)) for side, lines in
              ((ours.tokenizers.source, GERMAN), (ours.tokenizers.target, ENGLISH))]
-    found = ours.model(gather(EncodedCorpus(*sides), np.arange(len(GERMAN)))).dense()
-    expected = expected[real][:, ids_of_theirs(tokenizer, ours)]
+    logits = ours.model(gather(EncodedCorpus(*sides), np.arange(len(GERMAN)))).dense()
+    expected = expected[real][:, marian_target_ids(tokenizer, ours)]
     assert expected.std() > 0.3
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
-def test_translations_equal_those_of_transformers_with_nothing_but_defaults(models):
+def test_translations_with_default_settings_equal_those_of_transformers(models):
     directory, theirs, ours = models
     tokenizer = tokenizer_of(directory)
     output = theirs.generate(**tokenizer(LINES, return_tensors="pt", padding=True), return_dict_in_generate=True,
                              output_scores=True)
     texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-    if tokenizer.separate_vocabs:                                               # it skips the source's symbols alone
+    if tokenizer.separate_vocabs:                               # decoding removes only the source's symbols
         texts = [text.replace("<pad>", "").strip() for text in texts]
-    found = [best for best, *_ in ours.translate(LINES, safety_net=False)]
+    translations = [best for best, *_ in ours.translate(LINES, safety_net=False)]
     compared = 0
-    for mine, text, score in zip(found, texts, output.sequences_scores.tolist(), strict=True):
-        # Where they have to end, transformers counts the end as certain.
-        if mine.tokens < ours.decoding.max_length + 1:
-            assert mine.text == text
-            assert mine.score == pytest.approx(score, abs=1e-4)
+    for translation, text, score in zip(translations, texts, output.sequences_scores.tolist(), strict=True):
+        # At the maximum length, transformers gives </s> probability 1, so that scores differ.
+        if translation.tokens < ours.decoding.max_length + 1:
+            assert translation.text == text
+            assert translation.score == pytest.approx(score, abs=1e-4)
             compared += 1
-    assert compared > 2 and len({mine.tokens for mine in found}) > 1
+    assert compared > 2 and len({translation.tokens for translation in translations}) > 1
 
 
-def test_text_has_the_pieces_that_it_has_in_transformers(models):
+def test_text_is_split_into_the_same_pieces_as_in_transformers(models):
     directory, _, ours = models
     tokenizer = tokenizer_of(directory)
-    # ☃ is in neither language, `zwei` as a whole in one only; what is no text in transformers (`</s>`) is left out.
+    # ☃ is in neither vocabulary. `</s>` in text is not compared: transformers reads it as the special symbol.
     lines = [*LINES, "", " ", "ein  Hund ", "☃", "☃☃ läuft ☃", "the dog", "ＨＵＮＤ", "12 %"]
     target = tokenizer.target_encoder if tokenizer.separate_vocabs else tokenizer.encoder
-    for side, given, encoder in ((ours.tokenizers.source, {"text": lines}, tokenizer.encoder),
-                                 (ours.tokenizers.target, {"text_target": lines}, target)):
+    for side, arguments, encoder in ((ours.tokenizers.source, {"text": lines}, tokenizer.encoder),
+                                     (ours.tokenizers.target, {"text_target": lines}, target)):
         names = {index: name for name, index in encoder.items()}
-        expected = [[names[index] for index in ids[:-1]] for ids in tokenizer(**given)["input_ids"]]
+        expected = [[names[index] for index in ids[:-1]] for ids in tokenizer(**arguments)["input_ids"]]
         assert [side.pieces(ids) for ids in side.encode(lines)] == expected
     ids = ours.tokenizers.target.encode(ENGLISH)
     assert ours.tokenizers.target.decode([[START_ID, *line, END_ID] for line in ids]) == ENGLISH
@@ -103,11 +103,11 @@ def test_text_has_the_pieces_that_it_has_in_transformers(models):
 
 def test_the_start_symbol_is_never_generated(models):
     _, _, ours = models
-    assert {START_ID, UNKNOWN_ID} <= set(ours.tokenizers.target.control_ids)
+    assert {START_ID, UNKNOWN_ID} <= set(ours.tokenizers.target.never_generated_ids)
     assert ours.tokenizers.target.pieces([UNKNOWN_ID, START_ID, END_ID]) == ["<unk>", "<pad>", "</s>"]
 
 
-def test_spans_say_where_pieces_come_from(models):
+def test_spans_are_the_character_offsets_of_the_pieces(models):
     source = models[2].tokenizers.source
     for line in LINES:
         pieces, spans = source.pieces(source.encode([line])[0]), source.spans([line])[0]
@@ -119,14 +119,14 @@ def test_subword_sampling_draws_pieces_of_the_same_text(models):
     source = models[2].tokenizers.source
     sampled = [source.sample(GERMAN, 0.1, seed) for seed in range(5)]
     assert source.sample(GERMAN, 0.1, 3) == sampled[3]
-    assert len({str(each) for each in sampled}) > 1
-    assert all(source.decode(each) == GERMAN for each in sampled)
+    assert len({str(ids) for ids in sampled}) > 1
+    assert all(source.decode(ids) == GERMAN for ids in sampled)
     assert source.sample(["☃☃"], 0.1, 1) == source.encode(["☃☃"])
 
 
-def test_decode_defaults_come_with_the_model(models):
+def test_decoding_defaults_are_imported_with_the_model(models):
     decoding = models[2].decoding
-    # 41 positions: the start symbol, 39 pieces, and </s>.
+    # The model's max_length of 41 includes the start symbol and </s>, which leaves 39 pieces.
     assert (decoding.beam_size, decoding.length_penalty, decoding.max_length) == (4, 1.0, 39)
 
 
@@ -151,38 +151,38 @@ def test_a_language_token_is_one_piece(multilingual):
     assert source.pieces(source.encode([">>deu<< ein Hund"])[0])[0] != ">>deu<<"
 
 
-def test_the_target_language_can_be_chosen_once(multilingual, capsys):
+def test_the_target_language_can_be_chosen_at_import(multilingual, capsys):
     arguments = ["import", "--from", "huggingface", str(multilingual / "theirs"), "--output"]
     assert main([*arguments, str(multilingual / "all"), "--overwrite"]) == 0
     assert "begin each line with one of >>eng<<, >>fra<<" in capsys.readouterr().err
     assert main([*arguments, str(multilingual / "french"), "--target-language", "fra"]) == 0
     assert main([*arguments, str(multilingual / "french")]) == 2
-    assert "french is a bundle already" in capsys.readouterr().err
+    assert "french is an existing bundle" in capsys.readouterr().err
     every, french = (Translator.load(multilingual / name, "cpu", "fp32") for name in ("all", "french"))
     assert french.languages.target == "fra"
     assert french.tokenizers.source.encode(["ein Hund"]) == every.tokenizers.source.encode([">>fra<< ein Hund"])
-    # A line that names another language gets it.
+    # A language token in the line takes precedence.
     assert french.tokenizers.source.encode([">>eng<< ein Hund"]) == every.tokenizers.source.encode([">>eng<< ein Hund"])
-    found = french.translate(["ein Hund"])[0][0]
-    assert found.text == every.translate([">>fra<< ein Hund"])[0][0].text
+    translation = french.translate(["ein Hund"])[0][0]
+    assert translation.text == every.translate([">>fra<< ein Hund"])[0][0].text
     assert main([*arguments, str(multilingual / "no"), "--target-language", "ita"]) == 2
-    assert "does not translate into 'ita'. Its languages: eng, fra." in capsys.readouterr().err
+    assert "does not translate into 'ita'. Its target languages are eng, fra." in capsys.readouterr().err
 
 
-# What cannot be imported
+# Models that cannot be imported
 
 
-def test_what_marian_has_not_is_refused(tmp_path):
+def test_unsupported_models_are_refused(tmp_path):
     make(tmp_path / "theirs")
     path = tmp_path / "theirs" / "config.json"
     config = json.loads(path.read_text())
     for change, message in (
-        ({"model_type": "t5"}, "model_type: t5. Marian models can be imported"),
+        ({"model_type": "t5"}, "model_type: t5. Only Marian models"),
         ({"decoder_ffn_dim": 59}, "encoder and decoder differ"),
         ({"activation_function": "tanh"}, "its activation is tanh"),
         ({"normalize_before": True}, "normalize_before"),
         ({"encoder_layers": 3}, "model.encoder.layers.2.self_attn.q_proj.weight is missing"),
-        ({"encoder_layers": 1}, "weights that no Marian model has: model.encoder.layers.1"),
+        ({"encoder_layers": 1}, "weights that Marian models do not have: model.encoder.layers.1"),
         ({"d_model": 44}, "has the shape"),
         ({"eos_token_id": 5000}, "start and the end"),
     ):
@@ -192,50 +192,51 @@ def test_what_marian_has_not_is_refused(tmp_path):
     assert not (tmp_path / "ours").exists()
 
 
-def test_damage_is_named(tmp_path):
+def test_the_damaged_file_is_named_in_the_error(tmp_path):
     make(tmp_path / "theirs")
     for name, damage, message in (
         ("model.safetensors", b"no tensors", "cannot be read"), ("vocab.json", b'{"a": 1}', "without a gap"),
-        ("source.spm", b"nothing", "source.spm is not a sentencepiece model"), ("config.json", b"{", "is no JSON"),
+        ("source.spm", b"nothing", "source.spm is not a sentencepiece model"),
+        ("config.json", b"{", "is not valid JSON"),
     ):
-        kept = (tmp_path / "theirs" / name).read_bytes()
+        original = (tmp_path / "theirs" / name).read_bytes()
         (tmp_path / "theirs" / name).write_bytes(damage)
         with pytest.raises(FormatError, match=message):
             import_model(str(tmp_path / "theirs"), tmp_path / "ours")
-        (tmp_path / "theirs" / name).write_bytes(kept)
+        (tmp_path / "theirs" / name).write_bytes(original)
     (tmp_path / "theirs" / "model.safetensors").unlink()
     with pytest.raises(FormatError, match="neither model.safetensors nor pytorch_model.bin"):
         import_model(str(tmp_path / "theirs"), tmp_path / "ours")
 
 
-def says(**changes):
-    """A config.json, or another file of JSON, that says something else."""
+def with_config(**changes):
+    """Return a function that changes values in config.json or another JSON file of a model."""
     def damage(directory, name="config.json"):
         path = directory / name
         path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
     return damage
 
 
-def says_of(name, **changes):
-    return lambda directory: says(**changes)(directory, name)
+def with_values_in(name, **changes):
+    return lambda directory: with_config(**changes)(directory, name)
 
 
-def holds(name, contents):
+def with_file(name, contents):
     return lambda directory: (directory / name).write_bytes(contents)
 
 
-def weighs(change, *ends):
-    """Weights whose names end so, changed."""
+def with_weights(change, *suffixes):
+    """Return a function that changes the weights of a model whose names have one of the suffixes."""
     def damage(directory):
         path = directory / "model.safetensors"
-        weights = {name: change(weight).contiguous() if name.endswith(ends) else weight.clone()
+        weights = {name: change(weight).contiguous() if name.endswith(suffixes) else weight.clone()
                    for name, weight in load_file(path).items()}
         path.unlink()
         save_file(weights, path)
     return damage
 
 
-def pickles(contents):
+def with_pickle(contents):
     def damage(directory):
         (directory / "model.safetensors").unlink()
         (directory / "pytorch_model.bin").write_bytes(contents)
@@ -243,67 +244,81 @@ def pickles(contents):
 
 
 MALFORMED = [
-    (holds("config.json", b"[]"), "config.json holds no object"),
-    (holds("tokenizer_config.json", b"[]"), "tokenizer_config.json holds no object"),
-    (holds("generation_config.json", b"[]"), "generation_config.json holds no object"),
-    (holds("config.json", "{}".encode("utf-16")), "config.json is no JSON"),
-    (holds("config.json", b"[" * 99_999), "config.json is no JSON"),
-    (says(dropout=None), "config.json makes no model here: dropout: expected a number; found nothing"),
-    (says(d_model="22"), "config.json makes no model here: d_model: expected a whole number; found '22'"),
-    (says(d_model=-2), "config.json makes no model here: d_model: expected a number above 0; found -2"),
-    (says(encoder_attention_heads=7, decoder_attention_heads=7), "22. cannot be cut into 7 heads"),
-    (says(encoder_attention_heads=[11], decoder_attention_heads=[11]), "num_heads: expected a whole number"),
-    (says(max_position_embeddings=None), "max_positions: expected a whole number; found nothing"),
-    (says(max_position_embeddings="x"), "max_positions: expected a whole number; found 'x'"),
-    (says(activation_function=["relu"]), r"its activation is \['relu'\]"),
-    (says(decoder_start_token_id=[1]), "vocab.json has no <unk>, or not the ids of the start"),
-    (says(encoder_ffn_dim=10**18, decoder_ffn_dim=10**18), "feed_forward: expected a number of at most 1,000,000"),
-    (says(encoder_ffn_dim=59, decoder_ffn_dim=59), r"layers.0.fc1.weight has the shape \(53, 22\) and not \(59, 22\)"),
-    (says(encoder_layers=10**12), "encoder_layers: expected a number of at most 1,000"),
-    (says_of("tokenizer_config.json", unk_token=5), "tokenizer_config.json says unk_token: 5, which is no piece"),
-    (says_of("tokenizer_config.json", unk_token={"x": 1}), "tokenizer_config.json says unk_token: {\"x\": 1}"),
-    (says_of("tokenizer_config.json", source_lang="a/b"), "tokenizer_config.json says .*languages.source: expected a"),
-    (says_of("generation_config.json", num_beams="x"), 'generation_config.json or config.json says num_beams: "x"'),
-    (says_of("generation_config.json", num_beams=-3), "generation_config.json .*decoding.beam_size: expected a"),
-    (says_of("generation_config.json", max_length="40"), 'config.json says max_length: "40", which is no number'),
-    (says_of("generation_config.json", length_penalty=[1]), r"config.json says length_penalty: \[1\], which is no"),
-    (holds("vocab.json", b'["a"]'), "vocab.json does not number its pieces"),
-    (weighs(lambda weight: weight[:, :5], "final_logits_bias"), r"final_logits_bias has the shape \(1, 5\) and not"),
-    (weighs(lambda weight: weight[:10], "fc1.weight"), r"fc1.weight has the shape \(10, 22\) and not \(53, 22\)"),
-    (weighs(lambda weight: weight[:, :10], "q_proj.weight"), r"q_proj.weight has the shape \(22, 10\) and not"),
-    (weighs(lambda weight: torch.tensor(1.0), "fc1.weight"), r"fc1.weight has the shape \(\) and not"),
-    (weighs(lambda weight: weight[:7], "layer_norm.bias"), r"layer_norm.bias has the shape \(7,\) and not \(22,\)"),
-    (weighs(lambda weight: weight * float("nan"), "fc2.bias"), "fc2.bias holds what is not a number"),
-    (holds("source.spm", b""), "source.spm is not a sentencepiece model"),
-    (holds("target.spm", b"junk" * 50), "target.spm is not a sentencepiece model"),
-    (pickles(b""), "weights in .* cannot be read: EOFError"),
-    (pickles(b"junk"), "weights in .* cannot be read: unpack"),
+    (with_file("config.json", b"[]"), "config.json must contain a JSON object"),
+    (with_file("tokenizer_config.json", b"[]"), "tokenizer_config.json must contain a JSON object"),
+    (with_file("generation_config.json", b"[]"), "generation_config.json must contain a JSON object"),
+    (with_file("config.json", "{}".encode("utf-16")), "config.json is not valid JSON"),
+    (with_file("config.json", b"[" * 99_999), "config.json is not valid JSON"),
+    (with_config(dropout=None),
+     "config.json describes an unsupported model: dropout: expected a number; found nothing"),
+    (with_config(d_model="22"),
+     "config.json describes an unsupported model: d_model: expected a whole number; found '22'"),
+    (with_config(d_model=-2),
+     "config.json describes an unsupported model: d_model: expected a number above 0; found -2"),
+    (with_config(encoder_attention_heads=7, decoder_attention_heads=7), "22. cannot be divided into 7 heads"),
+    (with_config(encoder_attention_heads=[11], decoder_attention_heads=[11]), "num_heads: expected a whole number"),
+    (with_config(max_position_embeddings=None), "max_positions: expected a whole number; found nothing"),
+    (with_config(max_position_embeddings="x"), "max_positions: expected a whole number; found 'x'"),
+    (with_config(activation_function=["relu"]), r"its activation is \['relu'\]"),
+    (with_config(decoder_start_token_id=[1]), "vocab.json lacks <unk>, or the ids of the start"),
+    (with_config(encoder_ffn_dim=10**18, decoder_ffn_dim=10**18),
+     "feed_forward: expected a number of at most 1,000,000"),
+    (with_config(encoder_ffn_dim=59, decoder_ffn_dim=59),
+     r"layers.0.fc1.weight has the shape \(53, 22\) instead of \(59, 22\)"),
+    (with_config(encoder_layers=10**12), "encoder_layers: expected a number of at most 1,000"),
+    (with_values_in("tokenizer_config.json", unk_token=5),
+     "tokenizer_config.json has unk_token: 5, which is not a piece"),
+    (with_values_in("tokenizer_config.json", unk_token={"x": 1}), "tokenizer_config.json has unk_token: {\"x\": 1}"),
+    (with_values_in("tokenizer_config.json", source_lang="a/b"),
+     "tokenizer_config.json has .*languages.source: expected a"),
+    (with_values_in("generation_config.json", num_beams="x"),
+     'generation_config.json or config.json has num_beams: "x"'),
+    (with_values_in("generation_config.json", num_beams=-3), "generation_config.json .*decoding.beam_size: expected a"),
+    (with_values_in("generation_config.json", max_length="40"),
+     'config.json has max_length: "40", which is not a number'),
+    (with_values_in("generation_config.json", length_penalty=[1]),
+     r"config.json has length_penalty: \[1\], which is not"),
+    (with_file("vocab.json", b'["a"]'), "ids in .*vocab.json must be"),
+    (with_weights(lambda weight: weight[:, :5], "final_logits_bias"),
+     r"final_logits_bias has the shape \(1, 5\) instead of"),
+    (with_weights(lambda weight: weight[:10], "fc1.weight"),
+     r"fc1.weight has the shape \(10, 22\) instead of \(53, 22\)"),
+    (with_weights(lambda weight: weight[:, :10], "q_proj.weight"),
+     r"q_proj.weight has the shape \(22, 10\) instead of"),
+    (with_weights(lambda weight: torch.tensor(1.0), "fc1.weight"), r"fc1.weight has the shape \(\) instead of"),
+    (with_weights(lambda weight: weight[:7], "layer_norm.bias"),
+     r"layer_norm.bias has the shape \(7,\) instead of \(22,\)"),
+    (with_weights(lambda weight: weight * float("nan"), "fc2.bias"), "fc2.bias contains NaN"),
+    (with_file("source.spm", b""), "source.spm is not a sentencepiece model"),
+    (with_file("target.spm", b"junk" * 50), "target.spm is not a sentencepiece model"),
+    (with_pickle(b""), "weights in .* cannot be read: EOFError"),
+    (with_pickle(b"junk"), "weights in .* cannot be read: unpack"),
 ]
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("sound") / "theirs"
+def undamaged(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("undamaged") / "theirs"
     make(directory)
     return directory
 
 
 @pytest.mark.parametrize("damage, message", MALFORMED)
-def test_a_malformed_model_is_refused_and_nothing_is_left(damage, message, sound, tmp_path, capsys):
-    shutil.copytree(sound, tmp_path / "theirs")
+def test_a_malformed_model_is_refused_and_nothing_is_written(damage, message, undamaged, tmp_path, capsys):
+    shutil.copytree(undamaged, tmp_path / "theirs")
     damage(tmp_path / "theirs")
     assert main(["import", "--from", "huggingface", str(tmp_path / "theirs"), "-o", str(tmp_path / "ours")]) == 2
     assert re.search(f"theirs cannot be imported: .*{message}", " ".join(capsys.readouterr().err.split()))
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
-def test_what_nobody_has_thought_of_is_refused_with_its_reason(sound, tmp_path, monkeypatch):
-    def surprised(*arguments):
+def test_an_unexpected_error_while_reading_is_reported_with_its_message(undamaged, tmp_path, monkeypatch):
+    def failing(*arguments):
         raise KeyError("anything")
 
-    monkeypatch.setattr("seq2seq.interop.huggingface_import.section_from", surprised)
-    with pytest.raises(FormatError, match="not as those of Marian models are .'anything'.. Copy all of them again"):
-        import_model(str(sound), tmp_path / "ours")
+    monkeypatch.setattr("seq2seq.interop.huggingface_import.model_section_from_config", failing)
+    with pytest.raises(FormatError, match="or are damaged .'anything'.. Copy all of them again"):
+        import_model(str(undamaged), tmp_path / "ours")
 
 
 class Harmful:
@@ -313,7 +328,7 @@ class Harmful:
         return (open, ("harm", "w"))
 
 
-def test_nothing_is_unpickled_but_tensors(tmp_path, monkeypatch):
+def test_only_tensors_are_unpickled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "theirs")
     (tmp_path / "theirs" / "model.safetensors").unlink()
@@ -322,7 +337,7 @@ def test_nothing_is_unpickled_but_tensors(tmp_path, monkeypatch):
         import_model(str(tmp_path / "theirs"), tmp_path / "ours")
     assert not (tmp_path / "harm").exists()
     assert "weights_only" not in str(refused.value) and "Ask for the model as model.safetensors" in str(refused.value)
-    assert re.search(r"\((\w+\.)?open\)", str(refused.value)), "what it would have called"
+    assert re.search(r"\((\w+\.)?open\)", str(refused.value)), "the function that unpickling would have called"
 
 
 def test_a_pickled_program_is_refused_without_torchs_advice(tmp_path):
@@ -334,27 +349,27 @@ def test_a_pickled_program_is_refused_without_torchs_advice(tmp_path):
     assert "weights_only" not in str(refused.value)
 
 
-def test_a_name_is_looked_up_on_the_hub(tmp_path, monkeypatch):
+def test_a_name_that_is_not_a_directory_is_downloaded_from_the_hub(tmp_path, monkeypatch):
     import huggingface_hub
 
-    asked = []
+    requests = []
 
     def snapshot_download(name, allow_patterns):
-        asked.append((name, "source.spm" in allow_patterns))
+        requests.append((name, "source.spm" in allow_patterns))
         if name == "nobody/nothing":
             raise huggingface_hub.errors.LocalEntryNotFoundError("there is no network\nmore")
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     assert local_folder("Helsinki-NLP/opus-mt-de-en") == tmp_path
-    assert asked == [("Helsinki-NLP/opus-mt-de-en", True)]
-    with pytest.raises(FormatError, match="the Hugging Face hub does not give it: there is no network$"):
+    assert requests == [("Helsinki-NLP/opus-mt-de-en", True)]
+    with pytest.raises(FormatError, match="it cannot be downloaded from the Hugging Face hub: there is no network$"):
         local_folder("nobody/nothing")
     with pytest.raises(FormatError, match="there is no directory no/such/place"):
         local_folder("no/such/place")
 
 
-def test_a_bundle_keeps_both_models_and_the_vocabulary(models):
+def test_a_bundle_contains_both_sentencepiece_models_and_the_vocabulary(models):
     _, _, ours = models
     files = ours.tokenizers.files()
     assert sorted(files) == ["source.model", "target.model", "vocabulary.json"]
@@ -364,14 +379,14 @@ def test_a_bundle_keeps_both_models_and_the_vocabulary(models):
     assert again.joint == ours.tokenizers.joint == ("joint" in json.loads(files["vocabulary.json"]))
 
 
-def test_weights_are_taken_over_to_the_bit(models, tmp_path):
+def test_imported_embeddings_are_bit_identical_up_to_their_order(models, tmp_path):
     directory, theirs, ours = models
     import_model(str(directory), tmp_path / "again")
-    features = torch.arange(theirs.config.d_model).view(2, -1).T.flatten()
+    order = torch.arange(theirs.config.d_model).view(2, -1).T.flatten()
     weights = load_bundle(tmp_path / "again").weights
-    ids = ids_of_theirs(tokenizer_of(directory), ours)
-    for name, theirs_of_it in (("0.self_attention.output", "0.self_attn.out_proj"),
-                               ("0.cross_attention.query", "0.encoder_attn.q_proj")):
+    ids = marian_target_ids(tokenizer_of(directory), ours)
+    for name, marian_name in (("0.self_attention.output", "0.self_attn.out_proj"),
+                              ("0.cross_attention.query", "0.encoder_attn.q_proj")):
         assert weights[f"decoder.{name}.weight"].sum() == pytest.approx(
-            theirs.model.decoder.layers.get_submodule(theirs_of_it).weight.sum().item(), abs=1e-4)
-    assert torch.equal(weights["target_embedding"], theirs.model.decoder.embed_tokens.weight[ids][:, features])
+            theirs.model.decoder.layers.get_submodule(marian_name).weight.sum().item(), abs=1e-4)
+    assert torch.equal(weights["target_embedding"], theirs.model.decoder.embed_tokens.weight[ids][:, order])

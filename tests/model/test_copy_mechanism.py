@@ -21,7 +21,9 @@ from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import load_recipe
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.signals import Stopped
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 from seq2seq.training.trainer import train
@@ -193,9 +195,9 @@ def test_search_does_not_depend_on_the_batch(make_model, kind):
 
     def found(pairs):
         batch = batch_of(pairs)
-        return search(model, batch.source, batch.source_offsets, batch.longest_source, beam_size=3, n_best=3,
-                      max_lengths=[2 + len(source) for source, _ in pairs], normaliser=power_normaliser(1.0),
-                      banned=(UNKNOWN_ID, START_ID))
+        return search(model, batch.source, batch.source_offsets, batch.longest_source,
+                      [2 + len(source) for source, _ in pairs],
+                      SearchOptions(3, power_length_penalty(1.0), n_best=3, banned_ids=(UNKNOWN_ID, START_ID)))
 
     for one, pair in zip(found(PAIRS), PAIRS, strict=True):
         (alone,) = found([pair])

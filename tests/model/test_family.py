@@ -8,7 +8,9 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model import build_model
 from seq2seq.model.loss import training_loss
 from seq2seq.recipe import ModelSection
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from tests.test_end_to_end import PAIRS, RNN, TRANSFORMER, VARIANTS
 
 
@@ -40,6 +42,6 @@ def test_every_member_memorises_twenty_pairs(keys):
         (loss.total / loss.tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    found = search(model.eval(), batch.source, batch.source_offsets, batch.longest_source, beam_size=1,
-                   max_lengths=[20] * len(pairs), normaliser=power_normaliser(1.0))
+    found = search(model.eval(), batch.source, batch.source_offsets, batch.longest_source,
+                   [20] * len(pairs), SearchOptions(1, power_length_penalty(1.0)))
     assert [best.tokens for best, *_ in found] == targets

@@ -12,8 +12,10 @@ from seq2seq.model import build_model
 from seq2seq.model.embedding import sinusoids
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.recipe import ModelSection
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
 from seq2seq.search.ensemble import Fusion
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}
@@ -160,8 +162,8 @@ def test_selected_rows_continue_what_they_had():
 
 def test_a_beam_finds_the_text_that_trying_all_finds():
     model = make_language_model(vocab_size=5, max_positions=7)
-    (best,), = search(model, torch.tensor([END_ID]), torch.tensor([0, 1], dtype=torch.int32), 1, beam_size=40,
-                      max_lengths=[4], normaliser=power_normaliser(1.0), banned=[0, START_ID])
+    (best,), = search(model, torch.tensor([END_ID]), torch.tensor([0, 1], dtype=torch.int32), 1, [4],
+                      SearchOptions(40, power_length_penalty(1.0), banned_ids=[0, START_ID]))
     found = {}
     for first in (None, 3, 4):
         for second in (None, 3, 4):

@@ -12,7 +12,9 @@ from seq2seq.model import build_model
 from seq2seq.model.loss import negative_log_likelihood, training_loss
 from seq2seq.model.pointer_network import FIRST_POSITION_ID, PointerNetwork
 from seq2seq.recipe import ModelSection
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}
@@ -195,8 +197,8 @@ def test_search_finds_what_brute_force_finds(cell):
     lists = [[20, 5, 10], [7], [3, 11]]
     batch = batch_of([(words, []) for words in lists])
     # All targets of at most three tokens, the end included, of up to three places: 1 + 3 + 9.
-    found = search(model, batch.source, batch.source_offsets, batch.longest_source, beam_size=13, n_best=13,
-                   max_lengths=[3, 3, 3], normaliser=power_normaliser(1.0), banned=(UNKNOWN_ID, START_ID))
+    found = search(model, batch.source, batch.source_offsets, batch.longest_source, [3, 3, 3],
+                   SearchOptions(13, power_length_penalty(1.0), n_best=13, banned_ids=(UNKNOWN_ID, START_ID)))
     for words, hypotheses in zip(lists, found, strict=True):
         places = range(1, len(words) + 1)
         targets = [target for length in range(3) for target in itertools.product(places, repeat=length)]

@@ -9,7 +9,9 @@ import torch
 from seq2seq.model.attention import SelfAttention
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import EncoderLayer
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -67,14 +69,15 @@ def test_an_encoder_layer_follows_its_equations():
 
 
 class OneWord:
-    """A model that says one of five words with the given probabilities, then `</s>`."""
+    """A model that says one of five words with the given probabilities, changed by a function of the logits, then
+    `</s>`."""
 
     attention = None
 
-    def __init__(self, probabilities, said=False):
+    def __init__(self, probabilities, change, said=False):
         logits = torch.full((END_ID + 1 + len(probabilities),), -math.inf, dtype=torch.float64)
         logits[END_ID + 1 :] = torch.tensor(probabilities, dtype=torch.float64).log()
-        self.probabilities, self.said, self.logits = probabilities, said, logits
+        self.probabilities, self.change, self.said, self.logits = probabilities, change, said, change(logits)
 
     def start(self, source, source_offsets, longest_source, keep_attention=False):
         return self
@@ -84,19 +87,19 @@ class OneWord:
         if state.said:
             logits[:] = -math.inf
             logits[:, END_ID] = 0
-        return logits, OneWord(self.probabilities, said=True)
+        return logits, OneWord(self.probabilities, self.change, said=True)
 
     def select(self, rows):
         return self
 
 
 def divide_by(temperature):
-    return lambda hypotheses, logits: logits / temperature
+    return lambda logits: logits / temperature
 
 
 def ban(index):
-    def function(hypotheses, logits):
-        logits[:, END_ID + 1 + index] = -math.inf
+    def function(logits):
+        logits[END_ID + 1 + index] = -math.inf
         return logits
 
     return function
@@ -111,9 +114,8 @@ def ban(index):
 ], ids=["temperature 1", "temperature 5", "temperature 0.5", "index 0 banned"])
 def test_temperature_and_bans_change_probabilities_as_the_tutorial_says(function, expected):
     (found,) = search(
-        OneWord([0.10014858, 0.22968848, 0.17318473, 0.03110688, 0.46587133]), torch.tensor([END_ID]),
-        torch.tensor([0, 1], dtype=torch.int32), 1, beam_size=5, max_lengths=[2], normaliser=power_normaliser(0.0),
-        n_best=5, score_functions=[function],
+        OneWord([0.10014858, 0.22968848, 0.17318473, 0.03110688, 0.46587133], function), torch.tensor([END_ID]),
+        torch.tensor([0, 1], dtype=torch.int32), 1, [2], SearchOptions(5, power_length_penalty(0.0), n_best=5),
     )
     probabilities = np.zeros(5)
     for hypothesis in found:

@@ -1,4 +1,4 @@
-"""The whole model and its search against transformers.MarianMTModel, with the same random weights."""
+"""The Transformer and beam search give the results of transformers.MarianMTModel with the same random weights."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,9 @@ import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model.transformer import Transformer
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 transformers = pytest.importorskip("transformers")
@@ -15,14 +17,14 @@ VOCAB_SIZE, D_MODEL, LAYERS, NUM_HEADS, FEED_FORWARD = 37, 22, 2, 11, 53
 # Marian's vocabularies begin with </s> and <unk> and end with <pad>, which is also the decoder's start symbol.
 MARIAN_END, MARIAN_UNKNOWN, MARIAN_PAD = 0, 1, VOCAB_SIZE - 1
 
-# Marian's id of each of our ids.
+# Marian's id for each id of this package.
 special = {UNKNOWN_ID: MARIAN_UNKNOWN, START_ID: MARIAN_PAD, END_ID: MARIAN_END}
 TO_MARIAN = torch.tensor([special.get(index, index - 1) for index in range(VOCAB_SIZE)])
 FROM_MARIAN = TO_MARIAN.argsort()
 
-# Marian's positions are all sines, then all cosines; the paper's alternate. What holds is the sum of embedding and
-# position, so the whole of d_model is reordered: 0, 11, 1, 12, ...
-FEATURES = torch.arange(D_MODEL).view(2, -1).T.flatten()
+# Marian's position encodings have all sines, then all cosines; those of this package alternate. Positions are added to
+# embeddings, so the d_model axis of all weights is reordered: 0, 11, 1, 12, ...
+ORDER = torch.arange(D_MODEL).view(2, -1).T.flatten()
 
 
 def random_marian(seed, embedding_deviation=0.3):
@@ -46,7 +48,7 @@ def random_marian(seed, embedding_deviation=0.3):
 
 
 def converted(marian):
-    """Our model with Marian's weights."""
+    """Return a `Transformer` with the weights of a Marian model."""
     model = Transformer(
         source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, d_model=D_MODEL, encoder_layers=LAYERS,
         decoder_layers=LAYERS + 1, num_heads=NUM_HEADS, feed_forward=FEED_FORWARD, activation="silu",
@@ -54,32 +56,33 @@ def converted(marian):
     )
     theirs = marian.state_dict()
     weights = {
-        "target_embedding": theirs["model.shared.weight"][TO_MARIAN][:, FEATURES],
+        "target_embedding": theirs["model.shared.weight"][TO_MARIAN][:, ORDER],
         "output_bias": theirs["final_logits_bias"][0, TO_MARIAN],
     }
 
-    def read(ours, *names):                                                     # from d_model, into something else
-        weights[f"{ours}.weight"] = torch.cat([theirs[f"{name}.weight"] for name in names])[:, FEATURES]
+    def from_d_model(ours, *names):                                             # layers whose input is d_model
+        weights[f"{ours}.weight"] = torch.cat([theirs[f"{name}.weight"] for name in names])[:, ORDER]
         weights[f"{ours}.bias"] = torch.cat([theirs[f"{name}.bias"] for name in names])
 
-    def write(ours, name):                                                      # into d_model
-        weights[f"{ours}.weight"] = theirs[f"{name}.weight"][FEATURES]
-        weights[f"{ours}.bias"] = theirs[f"{name}.bias"][FEATURES]
+    def to_d_model(ours, name):                                                 # layers and norms that output d_model
+        weights[f"{ours}.weight"] = theirs[f"{name}.weight"][ORDER]
+        weights[f"{ours}.bias"] = theirs[f"{name}.bias"][ORDER]
 
     for side, layers in (("encoder", LAYERS), ("decoder", LAYERS + 1)):
         for number in range(layers):
             ours, name = f"{side}.{number}", f"model.{side}.layers.{number}"
-            read(f"{ours}.self_attention.query_key_value", *(f"{name}.self_attn.{part}_proj" for part in "qkv"))
-            write(f"{ours}.self_attention.output", f"{name}.self_attn.out_proj")
-            write(f"{ours}.self_residual.norm", f"{name}.self_attn_layer_norm")
-            read(f"{ours}.feed_forward.inner", f"{name}.fc1")
-            write(f"{ours}.feed_forward.outer", f"{name}.fc2")
-            write(f"{ours}.feed_forward_residual.norm", f"{name}.final_layer_norm")
+            from_d_model(f"{ours}.self_attention.query_key_value", *(f"{name}.self_attn.{part}_proj" for part in "qkv"))
+            to_d_model(f"{ours}.self_attention.output", f"{name}.self_attn.out_proj")
+            to_d_model(f"{ours}.self_residual.norm", f"{name}.self_attn_layer_norm")
+            from_d_model(f"{ours}.feed_forward.inner", f"{name}.fc1")
+            to_d_model(f"{ours}.feed_forward.outer", f"{name}.fc2")
+            to_d_model(f"{ours}.feed_forward_residual.norm", f"{name}.final_layer_norm")
             if side == "decoder":
-                read(f"{ours}.cross_attention.query", f"{name}.encoder_attn.q_proj")
-                read(f"{ours}.cross_attention.key_value", *(f"{name}.encoder_attn.{part}_proj" for part in "kv"))
-                write(f"{ours}.cross_attention.output", f"{name}.encoder_attn.out_proj")
-                write(f"{ours}.cross_residual.norm", f"{name}.encoder_attn_layer_norm")
+                from_d_model(f"{ours}.cross_attention.query", f"{name}.encoder_attn.q_proj")
+                from_d_model(f"{ours}.cross_attention.key_value",
+                             *(f"{name}.encoder_attn.{part}_proj" for part in "kv"))
+                to_d_model(f"{ours}.cross_attention.output", f"{name}.encoder_attn.out_proj")
+                to_d_model(f"{ours}.cross_residual.norm", f"{name}.encoder_attn_layer_norm")
     assert set(weights) == {name for name, _ in model.named_parameters()}
     model.load_state_dict(weights, strict=False)
     return model.eval()
@@ -91,7 +94,7 @@ def random_sentences(lengths, seed=1):
 
 
 def for_marian(sentences):
-    """Marian's ids, closed by its </s> and padded, with the mask of real tokens."""
+    """Return Marian's ids with `</s>` and padding, and the mask of tokens that are not padding."""
     longest = max(map(len, sentences)) + 1
     ids = torch.full((len(sentences), longest), MARIAN_PAD)
     for row, sentence in enumerate(sentences):
@@ -114,15 +117,15 @@ def test_logits_equal_those_of_marian(seed):
     torch.testing.assert_close(ours, theirs[:, TO_MARIAN], rtol=0, atol=1e-4)
 
 
-LONGEST, BEAM_SIZE = 67, 4
+MAX_LENGTH, BEAM_SIZE = 67, 4
 
 
 def translated_by_marian(model, sources, length_penalty):
-    """For each source its hypotheses, best first: (Marian's ids with `</s>`, score)."""
+    """Return the hypotheses of each source, best first, as (Marian's ids with `</s>`, score)."""
     ids, real = for_marian(sources)
     output = model.generate(
         input_ids=ids, attention_mask=real.long(), num_beams=BEAM_SIZE, num_return_sequences=BEAM_SIZE,
-        early_stopping=True, length_penalty=length_penalty, max_new_tokens=LONGEST,
+        early_stopping=True, length_penalty=length_penalty, max_new_tokens=MAX_LENGTH,
         bad_words_ids=[[MARIAN_PAD], [MARIAN_UNKNOWN]], return_dict_in_generate=True, output_scores=True,
     )
     rows = [[token for token in row[1:].tolist() if token != MARIAN_PAD] for row in output.sequences]
@@ -134,8 +137,8 @@ def translated_by_us(model, sources, length_penalty):
     ids, offsets, _ = EncodedSide.from_lists(sources).gather(np.arange(len(sources)))
     found = search(
         model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), int(np.diff(offsets).max()),
-        beam_size=BEAM_SIZE, max_lengths=[LONGEST] * len(sources), normaliser=power_normaliser(length_penalty),
-        n_best=BEAM_SIZE, banned=[START_ID, UNKNOWN_ID],
+        [MAX_LENGTH] * len(sources), SearchOptions(BEAM_SIZE, power_length_penalty(length_penalty), n_best=BEAM_SIZE,
+                                                banned_ids=[START_ID, UNKNOWN_ID]),
     )
     return [[(TO_MARIAN[[*hypothesis.tokens, END_ID]].tolist(), hypothesis.score) for hypothesis in best]
             for best in found]
@@ -153,8 +156,9 @@ def test_beam_search_equals_that_of_hugging_face(length_penalty):
         pairs = zip(translated_by_us(converted(marian), sources, length_penalty),
                     translated_by_marian(marian, sources, length_penalty), strict=True)
         for ours, theirs in pairs:
-            # A random model may repeat itself for ever. At the longest length the two do differ: we end with </s>.
-            if any(len(tokens) == LONGEST for tokens, _ in theirs):
+            # A random model may repeat itself until the maximum length. There results differ: only this package's
+            # search ends such hypotheses with </s>.
+            if any(len(tokens) == MAX_LENGTH for tokens, _ in theirs):
                 continue
             assert [tokens for tokens, _ in ours] == [tokens for tokens, _ in theirs]
             assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-4)

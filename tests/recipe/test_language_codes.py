@@ -1,4 +1,4 @@
-"""Language codes: those of three letters mean what those of two do."""
+"""Tests of language codes: two-letter and three-letter codes of a language are equivalent."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def test_same_codes_differ_in_letters_alone():
 
 
 def test_the_table_has_the_codes_of_the_standard():
-    """ISO 639-2 as of 2023 gives 184 languages a code of two letters, 20 of them two codes of three letters. `sh` was
-    withdrawn, but is in use."""
+    """ISO 639-2 as of 2023 gives 184 languages a two-letter code, and 20 of them two three-letter codes. `sh` was
+    withdrawn, but is still in use."""
     entries = [entry.split(":") for entry in _ISO_639.split()]
     assert [two for two, *_ in entries] == sorted({two for two, *_ in entries})
     assert len(entries) == 184 + 1

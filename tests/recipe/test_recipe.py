@@ -1,4 +1,4 @@
-"""Recipes: what they accept, what they say when something is wrong, and that reading gives back what was written."""
+"""Tests of recipes: accepted values, error messages, and that a saved recipe loads as the same recipe."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seq2seq.errors import RecipeError
 from seq2seq.recipe import (
-    PROLONGING,
+    MAY_CHANGE_ON_RESUME,
     Corpus,
     DecodingSection,
     ModelSection,
@@ -104,7 +104,7 @@ def test_a_whole_number_is_good_enough_for_a_float(directory):
 
 
 def choices() -> list[str]:
-    """KEY=VALUE for every value of every key that has a list of them."""
+    """Return KEY=VALUE for every value of every key with a fixed set of values."""
     found = []
     for key, _ in walk_fields():
         section, name = section_at(tuple(key.split(".")[:-1])), key.rpartition(".")[2]
@@ -117,7 +117,7 @@ def choices() -> list[str]:
 
 
 OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}"]
-# What a choice needs beside it.
+# Other settings that a choice requires.
 NEEDED = {
     "tokenizer.joint=false": ["model.tied_embeddings=none"],
     "model.cell=gru": ["model.type=rnn"],
@@ -210,44 +210,46 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("training: {betas: [0.1, 0.2, 0.3]}", "training.betas: expected a list of 2 numbers, found 3"),
         ("training: {betas: [0.1, x]}", "training.betas.1: expected a number; found 'x'"),
         ("training: {betas: 0.9}", "training.betas: expected a list; found 0.9"),
-        ("training:", "training: expected a section, keys with values; found nothing"),
-        ("training: {average: last}", "training.average: expected a section, keys with values; found 'last'"),
+        ("training:", "training: expected a section (keys with values); found nothing"),
+        ("training: {average: last}", "training.average: expected a section (keys with values); found 'last'"),
         ("training: {optimizer: adm}",
          "training.optimizer: expected 'adam', 'adamw' or 'muon'; found 'adm'. Did you mean 'adam'?"),
         ("tokenizer: {joint: no}", "tokenizer.joint: expected true or false; found 'no'"),
-        ("model: {num_heads: 3}", "model.num_heads: d_model (512) cannot be cut into 3 heads of equal size"),
+        ("model: {num_heads: 3}", "model.num_heads: d_model (512) cannot be divided into 3 heads of equal size"),
         ("model: {d_model: 7, num_heads: 7}", "model.positions: sinusoidal positions need an even d_model, found 7"),
         ("model: {selection: hard, normalize: relu}",
-         "model.selection: 'hard' draws from probabilities, and normalize: relu makes none. Use softmax."),
-        ("model: {type: rnn, window: 3}", "model.window: has no meaning in model.type: rnn. Leave it out."),
-        ("model: {type: rnn, norm: pre}", "model.norm: has no meaning in model.type: rnn. Leave it out."),
-        ("model: {cell: lstm}", "model.cell: has no meaning in model.type: transformer. Leave it out."),
+         "model.selection: 'hard' samples from probabilities, which normalize: relu does not produce. Use softmax."),
+        ("model: {type: rnn, window: 3}", "model.window: has no effect with model.type: rnn. Leave it out."),
+        ("model: {type: rnn, norm: pre}", "model.norm: has no effect with model.type: rnn. Leave it out."),
+        ("model: {cell: lstm}", "model.cell: has no effect with model.type: transformer. Leave it out."),
         ("model: {window: 0}", "model.window: expected a number above 0; found 0"),
-        ("model: [1]", "model: expected a section, keys with values; found a list"),
+        ("model: [1]", "model: expected a section (keys with values); found a list"),
         ("model: {dropout: 0}\ntokenizer: {joint: false}",
-         "model.tied_embeddings: 'all' shares one matrix between source and target, which needs tokenizer.joint: true. "
-         "Write 'decoder' or 'none' here."),
+         "model.tied_embeddings: 'all' shares one matrix between source and target, which requires tokenizer.joint: "
+         "true. Write 'decoder' or 'none' here."),
         ("model: {max_positions: 64}",
-         "model.max_positions: training sentences of 256 pieces and their end need at least 257, found 64. "
-         "Raise it, or lower data.cleaning.max_pieces."),
+         "model.max_positions: training sentences of 256 pieces and `</s>` need at least 257 positions, found 64. "
+         "Raise max_positions, or lower data.cleaning.max_pieces."),
         ("tokenizer: {type: words, subword_sampling: 0.1}",
-         "tokenizer.subword_sampling: words are not cut into pieces; leave it out, or choose tokenizer.type: unigram"),
+         "tokenizer.subword_sampling: whole words have no subwords; leave this key out, or set tokenizer.type: "
+         "unigram"),
         ("model: {type: pointer}\ntokenizer: {type: unigram}",
-         "model.type: a pointer's targets are positions of words: it needs tokenizer: {type: words}, found 'unigram'"),
+         "model.type: the targets of a pointer are positions of words, which requires tokenizer: {type: words}; found "
+         "'unigram'"),
         ("training: {label_smoothing: 0.1}\nmodel: {type: pointer}\ntokenizer: {type: words}",
-         "training.label_smoothing: the words that it would give probability to are not in every source. A pointer "
-         "needs training.label_smoothing: 0."),
+         "training.label_smoothing: a pointer does not support label smoothing, because its distribution covers only "
+         "the words of the source sentence. Set training.label_smoothing: 0."),
         ("model: {copy: true, tied_embeddings: none}\ntokenizer: {joint: false}\ntraining: {label_smoothing: 0}",
-         "model.copy: a piece of the source can be copied where it means the same in the target, which needs "
-         "tokenizer.joint: true."),
+         "model.copy: the copy mechanism requires source and target to have the same vocabulary. Set tokenizer.joint: "
+         "true."),
         ("training: {label_smoothing: 0.1}\nmodel: {copy: true}",
-         "training.label_smoothing: only what is generated could be smoothed, not what is copied. model.copy needs "
-         "training.label_smoothing: 0."),
+         "training.label_smoothing: model.copy does not support label smoothing, because copied pieces cannot be "
+         "smoothed. Set training.label_smoothing: 0."),
         ("model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
-         "model.copy: has no meaning in model.type: pointer. Leave it out."),
+         "model.copy: has no effect with model.type: pointer. Leave it out."),
         ("training: {best_metric: exact}",
-         "training.best_metric: 'exact' is not among metrics: [bleu, chrf, ter]. Choose one of these, loss or "
-         "perplexity, or add it there."),
+         "training.best_metric: 'exact' is not in metrics: [bleu, chrf, ter]. Choose one of these, loss or perplexity, "
+         "or add it to metrics."),
         ("metrics: []", "metrics: expected at least one"),
         ("metrics: [bleu, wer]",
          "metrics.1: expected 'bleu', 'chrf', 'ter', 'exact', 'perplexity', 'word_perplexity' or "
@@ -255,13 +257,13 @@ def test_three_mistakes_are_told_at_once_with_their_lines(directory):
         ("metrics: [bleu, perplexity]",
          "metrics: 'perplexity' is not for model.type: transformer; expected some of bleu, chrf, ter, exact"),
         ("decoding: {beam_size: 3, n_best: 5}",
-         "decoding.n_best: a beam of 3 cannot give 5 translations; raise beam_size"),
+         "decoding.n_best: a beam of 3 cannot produce 5 translations; raise beam_size"),
         ("expected: {flickr: {blue: [1, 2]}}",
          "expected.flickr.blue: expected 'bleu', 'chrf', 'ter', 'exact', 'perplexity', 'word_perplexity' or "
          "'character_perplexity'; found 'blue'. Did you mean 'bleu'?"),
-        ("expected: {news: {bleu: [1, 2]}}", "expected.news: data.test has no 'news', it has flickr"),
+        ("expected: {news: {bleu: [1, 2]}}", "expected.news: data.test has no 'news'; it has flickr"),
         ("expected: {flickr: {bleu: [2, 1]}}",
-         "expected.flickr.bleu: the lowest score comes first, found [2.0, 1.0]"),
+         "expected.flickr.bleu: the lowest score must be first, found [2.0, 1.0]"),
         ("name: other", "name: given twice, first in line 1"),
         ("model: {base: none.yaml}", "model.base: there is no file none.yaml. Sizes are tiny, small, base, big, "
          "rnn_small."),
@@ -280,37 +282,38 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
     [
         ("{source: train.de}", ": a corpus needs `source` and `target` (two files), or `file`, or `hub`"),
         ("{source: train.de, target: 2}", ": a corpus needs `source` and `target` (two files), or `file`, or `hub`"),
-        ("{file: a.tsv, hub: b, split: c}", ": a corpus has `file` or `hub`, not both"),
+        ("{file: a.tsv, hub: b, split: c}", ": a corpus has either `file` or `hub`"),
         ("{source: train.de, target: train.en, split: x}",
-         ": `config`, `split` and `streaming` belong to a corpus with `hub`"),
+         ": only a corpus with `hub` can have `config`, `split` and `streaming`"),
         ("{source: train.de, target: train.en, header: true}",
-         ": `header: true` belongs to a corpus with a .tsv or .csv `file`"),
+         ": only a corpus with a .tsv or .csv `file` can have `header: true`"),
         ("{file: pairs.jsonl, header: true, source: de, target: en}",
-         ": `header: true` belongs to a corpus with a .tsv or .csv `file`"),
+         ": only a corpus with a .tsv or .csv `file` can have `header: true`"),
         ("{file: pairs.ods}", ".file: expected a name that ends in .tsv, .csv, .jsonl or .tmx (and .gz or .zst), or in "
          ".parquet, found 'pairs.ods'"),
         ("{hub: a/b, split: c, translated_by: .}",
-         ": `translated_by` needs one file, `source` or `target`, and makes the other"),
+         ": `translated_by` needs one file, either `source` or `target`, and generates the other side"),
         ("{target: 2, translated_by: .}",
-         ": `translated_by` needs one file, `source` or `target`, and makes the other"),
+         ": `translated_by` needs one file, either `source` or `target`, and generates the other side"),
         ("{source: train.de, target: train.en, sampling: true}",
-         ": `sampling` belongs to a corpus with `translated_by`"),
-        ("{file: pairs.tsv, markup: true}", ": `markup: true` belongs to a corpus with a .tmx `file`"),
-        ("{source: train.de, target: train.en, tag: ' '}", ": a `tag` is some text before the sources of a corpus"),
+         ": only a corpus with `translated_by` can have `sampling`"),
+        ("{file: pairs.tsv, markup: true}", ": only a corpus with a .tmx `file` can have `markup: true`"),
+        ("{source: train.de, target: train.en, tag: ' '}",
+         ": `tag` must not be blank, and the corpus must have sources"),
         ("{hub: wmt/wmt14, source: de, target: en}", ": `hub` needs `split`, such as `split: train`"),
         ("{hub: wmt/wmt14, split: train}", ": `source` and `target` must name the columns"),
         ("{file: pairs.jsonl, source: 1, target: 2}", ": `source` and `target` must name the columns"),
-        ("{file: pairs.tsv, source: 1}", ": give both columns, `source` and `target`, or neither"),
+        ("{file: pairs.tsv, source: 1}", ": set both columns, `source` and `target`, or neither of them"),
         ("{file: pairs.tsv, source: de, target: en}",
          ": a .tsv without `header: true` has numbered columns, such as `source: 1, target: 2`"),
         ("{file: pairs.csv, source: de, target: en}",
          ": a .csv without `header: true` has numbered columns, such as `source: 1, target: 2`"),
         ("{file: pairs.csv, header: true}", ": `source` and `target` must name the columns"),
-        ("{file: pairs.tsv, source: 0, target: 1}", ".source: columns count from 1, found 0"),
+        ("{file: pairs.tsv, source: 0, target: 1}", ".source: columns are numbered from 1, found 0"),
         ("{source: 1.5, target: train.en}",
          ".source: expected a path, the name of a column or the number of a column"),
         ("{source: train.de, target: train.en, weight: 0}", ".weight: expected a number above 0; found 0"),
-        ("train.de", ": expected a section, keys with values; found 'train.de'"),
+        ("train.de", ": expected a section (keys with values); found 'train.de'"),
     ],
 )  # fmt: skip
 def test_a_corpus_that_is_none_of_the_three_forms_is_explained(directory, corpus, said):
@@ -322,9 +325,9 @@ def test_a_corpus_that_is_none_of_the_three_forms_is_explained(directory, corpus
 
 def test_what_is_missing_is_named_with_its_meaning(directory):
     assert mistakes("name: small\nlanguages: {source: de}\n") == [
-        "recipe.yaml:1: data: missing. Parallel text to train on, to validate with and to test with.",
+        "recipe.yaml:1: data: missing. Parallel text for training, validation and test.",
         "recipe.yaml:2: languages.target: missing. "
-        "Code of the language to translate into, such as `en`. Chooses sacreBLEU's tokeniser.",
+        "Code of the language to translate into, such as `en`. It also selects sacreBLEU's tokeniser.",
     ]
 
 
@@ -352,8 +355,8 @@ def test_a_name_too_long_for_a_code_is_told_its_code(directory):
 
 def test_only_training_corpora_have_a_weight(directory):
     assert mistakes(RECIPE.replace("val.en", "val.en, weight: 2").replace("flickr.en", "flickr.en, weight: 3")) == [
-        "recipe.yaml:7: data.valid.weight: only training corpora have a weight",
-        "recipe.yaml:9: data.test.flickr.weight: only training corpora have a weight",
+        "recipe.yaml:7: data.valid.weight: only training corpora can have a weight",
+        "recipe.yaml:9: data.test.flickr.weight: only training corpora can have a weight",
     ]
 
 
@@ -390,8 +393,8 @@ def test_a_hub_data_set_is_no_file(directory):
     [
         ("", "recipe.yaml: the recipe is empty"),
         ("# nothing\n", "recipe.yaml: the recipe is empty"),
-        ("- a\n- b\n", "recipe.yaml:1: expected a recipe, which begins with `name:`"),
-        ("name: a\ndata:\n\troot: x\n", "recipe.yaml:3: not valid YAML: a tab; YAML is indented with spaces"),
+        ("- a\n- b\n", "recipe.yaml:1: expected a recipe with keys and values, such as `name: small`"),
+        ("name: a\ndata:\n\troot: x\n", "recipe.yaml:3: not valid YAML: a tab; YAML must be indented with spaces"),
         ("name: a\n? {b: c}\n: d\n", "recipe.yaml:2: a key must be a word; put {braces} in quotes"),
         ("a: " + "[" * 500, "recipe.yaml: not a recipe: nested too deeply, or an alias that contains itself"),
         ("a: &a {b: *a}\n", "recipe.yaml: not a recipe: nested too deeply, or an alias that contains itself"),
@@ -404,7 +407,7 @@ def test_what_is_no_recipe_at_all_is_refused_in_a_sentence(directory, text, said
 
 
 def test_text_that_no_file_can_hold_is_refused_where_it_stands(directory):
-    with pytest.raises(RecipeError, match="^--set name=.*: a character that UTF-8 does not have .* Correct the text"):
+    with pytest.raises(RecipeError, match="^--set name=.*: a character that UTF-8 cannot encode .* Correct the text"):
         load_recipe("recipe.yaml", ['name="\\udced"'])
 
 
@@ -418,7 +421,7 @@ def test_a_recipe_that_cannot_be_read_is_explained(directory):
         load_recipe("recipe.yml")
     with pytest.raises(RecipeError, match="^data is a directory; a recipe is a file.$"):
         load_recipe("data")
-    with pytest.raises(RecipeError, match="^. is a directory; a recipe is a file. There is one in it: recipe.yaml$"):
+    with pytest.raises(RecipeError, match="^. is a directory; a recipe is a file. It contains a recipe: recipe.yaml$"):
         load_recipe(".")
     (directory / "latin.yaml").write_bytes("name: a\n# für".encode("latin-1"))
     with pytest.raises(RecipeError, match="^latin.yaml:2: not UTF-8 text"):
@@ -467,10 +470,10 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "--set decoding=[: not valid YAML: while parsing a flow node, expected the node content, "
         "but found '<stream end>'",
         "--set data.train.1.limit=5: data.train is a list of 1, counted from 0; it has no item '1'",
-        "--set name.first=x: name is no section or list here; set it as a whole",
+        "--set name.first=x: name is not a section or list here; set the whole value",
         "--set data.valid={source: data/val.de, targt: data/val.en}: data.valid.targt: unknown key. "
         "Did you mean 'target'?",
-        "--set model={base: size.yaml}: name the base by --set model.base=SIZE_OR_PATH",
+        "--set model={base: size.yaml}: set the base with --set model.base=SIZE_OR_PATH",
         "--set training.betas.0=0.5: training.betas: expected a list; found a section",
         "--set data.test.news.source=gone.de: data.test.news: "
         "a corpus needs `source` and `target` (two files), or `file`, or `hub`",
@@ -564,7 +567,7 @@ def test_a_type_of_model_has_defaults_that_it_can_be_trained_with(directory, set
 
 def test_a_run_may_take_over_a_longer_longest_line(directory):
     change, = differences(load_recipe("recipe.yaml"), load_recipe("recipe.yaml", ["data.valid.max_line_bytes=7"]))
-    assert change.prolongs, "it decides what is refused, never what is read"
+    assert change.may_change_on_resume, "it decides what is refused, never what is read"
 
 
 # Bases
@@ -572,7 +575,7 @@ def test_a_run_may_take_over_a_longer_longest_line(directory):
 
 @pytest.fixture
 def base(directory) -> Path:
-    """A base in another directory, named by recipe.yaml in line 10."""
+    """Path of a base in another directory; line 10 of recipe.yaml names it."""
     (directory / "configs").mkdir()
     path = directory / "configs" / "size.yaml"
     path.write_text(
@@ -639,10 +642,11 @@ def test_an_override_reaches_into_a_list_of_the_base(base, directory):
 def test_mistakes_in_the_base_name_its_file_and_line(base, directory):
     base.write_text("model:\n  base: other.yaml\n  d_modell: 96\ntraining: []\ndecoding:\n  beam_size: 3\n")
     assert mistakes((directory / "recipe.yaml").read_text() + "wrong: 1\n") == [
-        "configs/size.yaml:2: model.base: a base cannot name another one; write its values here",
+        "configs/size.yaml:2: model.base: a base cannot have a base; copy the values of the other base into this "
+        "file",
         "configs/size.yaml:3: model.d_modell: unknown key. Did you mean 'd_model'?",
-        "configs/size.yaml:4: training: expected keys with values below it",
-        "configs/size.yaml:5: decoding: a base has the sections `model:` and `training:` only",
+        "configs/size.yaml:4: training: expected a section with keys and values",
+        "configs/size.yaml:5: decoding: a base can only have the sections `model:` and `training:`",
         "recipe.yaml:12: wrong: unknown key.",
     ]
 
@@ -758,7 +762,7 @@ def test_differences_tell_which_keys_only_prolong(directory):
          "data.test.news={source: data/val.de, target: data/val.en}"],
     )  # fmt: skip
     found = {difference.key: difference for difference in differences(old, new)}
-    assert {key for key, difference in found.items() if not difference.prolongs} == {
+    assert {key for key, difference in found.items() if not difference.may_change_on_resume} == {
         "data.train.0.limit",
         "model.dropout",
     }
@@ -770,7 +774,7 @@ def test_differences_tell_which_keys_only_prolong(directory):
 def test_what_was_taken_out_is_a_difference_too(directory):
     found = differences(load_recipe("recipe.yaml"), load_recipe("recipe.yaml", ["data.test={}"]))
     assert {difference.key for difference in found} >= {"data.test.flickr.source", "data.test.flickr.target"}
-    assert all(difference.new is None and difference.prolongs for difference in found)
+    assert all(difference.new is None and difference.may_change_on_resume for difference in found)
 
 
 def test_the_same_files_named_otherwise_are_no_difference(directory):
@@ -785,7 +789,7 @@ def test_the_same_files_named_otherwise_are_no_difference(directory):
 
 
 def test_every_prolonging_key_exists():
-    assert set(PROLONGING) <= {key for key, _ in walk_fields()}
+    assert set(MAY_CHANGE_ON_RESUME) <= {key for key, _ in walk_fields()}
 
 
 # Schema, reference, cost

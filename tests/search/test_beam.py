@@ -8,18 +8,20 @@ from lookup import VOCAB_SIZE, WORDS, Table, every_translation, translate
 
 import seq2seq.search.beam
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.search.beam import power_normaliser, search, wu_normaliser
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty, wu_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
-# Length normalisers
+# Length penalties
 
 
-def test_normalisers_follow_their_equations():
+def test_length_penalties_follow_their_equations():
     # Wu et al. 2016, section 7: ((5 + |Y|) / (5 + 1))^alpha.
-    assert wu_normaliser(0.6)(1) == 1
-    assert wu_normaliser(2.0)(13) == pytest.approx(9)
-    assert power_normaliser(0.5)(9) == pytest.approx(3)
-    assert power_normaliser(0.0)(7) == wu_normaliser(0.0)(7) == 1
+    assert wu_length_penalty(0.6)(1) == 1
+    assert wu_length_penalty(2.0)(13) == pytest.approx(9)
+    assert power_length_penalty(0.5)(9) == pytest.approx(3)
+    assert power_length_penalty(0.0)(7) == wu_length_penalty(0.0)(7) == 1
 
 
 # Greedy and exhaustive search
@@ -39,16 +41,16 @@ def test_a_beam_of_one_is_greedy():
         assert found.log_probability == pytest.approx(total, abs=1e-12)
 
 
-@pytest.mark.parametrize("normaliser", [power_normaliser(0.0), power_normaliser(1.0), power_normaliser(0.6),
-                                        wu_normaliser(0.0), wu_normaliser(1.0)])
-def test_a_beam_as_wide_as_the_space_equals_brute_force(normaliser):
+@pytest.mark.parametrize("length_penalty", [power_length_penalty(0.0), power_length_penalty(1.0),
+                                            power_length_penalty(0.6), wu_length_penalty(0.0), wu_length_penalty(1.0)])
+def test_a_beam_as_wide_as_the_space_equals_brute_force(length_penalty):
     # 1 + 3 + 9 + 27 targets of at most four tokens, </s> included.
     table = Table()
     for sentence in range(5):
         expected = sorted(
-            ((total / normaliser(len(tokens) + 1), total, tokens)
+            ((total / length_penalty(len(tokens) + 1), total, tokens)
              for tokens, total in every_translation(table, sentence, 4)), reverse=True)
-        (found,) = translate(table, [sentence], beam_size=40, max_length=4, normaliser=normaliser, n_best=40)
+        (found,) = translate(table, [sentence], beam_size=40, max_length=4, length_penalty=length_penalty, n_best=40)
         assert [hypothesis.tokens for hypothesis in found] == [tokens for _, _, tokens in expected]
         assert [hypothesis.score for hypothesis in found] == pytest.approx([score for score, _, _ in expected])
         assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([each for _, each, _ in expected])
@@ -125,8 +127,8 @@ def test_a_real_model_translates_alike_alone_and_among_others(make_model):
     def translations(indices):
         ids, offsets, _ = sources.gather(np.array(indices))
         return search(model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)),
-                      int(np.diff(offsets).max()), beam_size=3, max_lengths=[23] * len(indices),
-                      normaliser=power_normaliser(1.0), n_best=3, banned=[UNKNOWN_ID, START_ID])
+                      int(np.diff(offsets).max()), [23] * len(indices),
+                      SearchOptions(3, power_length_penalty(1.0), n_best=3, banned_ids=[UNKNOWN_ID, START_ID]))
 
     together = translations([0, 1, 2, 3, 4])
     for number, expected in enumerate(together):
@@ -141,8 +143,8 @@ def test_the_score_recomputed_by_teacher_forcing_equals_the_reported_one(make_mo
     model = make_model(output_bias=True, max_positions=29)
     sources = [[3, 5, 7, 9, 11], [4], [6, 8, 10]]
     ids, offsets, _ = EncodedSide.from_lists(sources).gather(np.arange(3))
-    found = search(model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), 6, beam_size=5,
-                   max_lengths=[7, 11, 13], normaliser=wu_normaliser(0.7), n_best=5, banned=[UNKNOWN_ID, START_ID])
+    found = search(model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), 6, [7, 11, 13],
+                   SearchOptions(5, wu_length_penalty(0.7), n_best=5, banned_ids=[UNKNOWN_ID, START_ID]))
     assert [len(each) for each in found] == [5, 5, 5]
     for source, hypotheses in zip(sources, found, strict=True):
         for hypothesis in hypotheses:
@@ -197,7 +199,7 @@ def test_logits_in_half_precision_are_summed_in_fp32():
         assert other.score == pytest.approx(hypothesis.score, abs=0.2)
 
 
-def test_score_functions_see_the_targets_so_far_and_their_lines():
+def test_logits_processors_see_the_targets_so_far_and_their_lines():
     seen = []
 
     def no_word_after_itself(hypotheses, logits):
@@ -209,7 +211,7 @@ def test_score_functions_see_the_targets_so_far_and_their_lines():
         return logits
 
     table = Table(end=-1.0)
-    found = translate(table, [2, 3, 5], beam_size=3, max_length=7, n_best=3, score_functions=[no_word_after_itself])
+    found = translate(table, [2, 3, 5], beam_size=3, max_length=7, n_best=3, logits_processors=[no_word_after_itself])
     for hypotheses in found:
         for hypothesis in hypotheses:
             assert all(one != next_one for one, next_one in itertools.pairwise(hypothesis.tokens))
@@ -219,7 +221,7 @@ def test_score_functions_see_the_targets_so_far_and_their_lines():
     assert plain != found
 
 
-def test_score_functions_act_one_after_another():
+def test_logits_processors_act_one_after_another():
     def only(token):
         def function(_, logits):
             chosen = torch.full_like(logits, -math.inf)
@@ -228,9 +230,9 @@ def test_score_functions_act_one_after_another():
 
         return function
 
-    ((hypothesis,),) = translate(Table(), [3], beam_size=3, score_functions=[only(3), only(4)])
+    ((hypothesis,),) = translate(Table(), [3], beam_size=3, logits_processors=[only(3), only(4)])
     assert hypothesis.tokens == []
-    assert hypothesis.log_probability == 0                                      # search normalises afterwards
+    assert hypothesis.log_probability == pytest.approx(Table().log_probabilities(3, [])[END_ID]), "normalised before"
 
 
 @pytest.mark.parametrize(("beam_size", "n_best"), [(2, 3), (1, 0)])
@@ -259,10 +261,10 @@ def test_with_patience_what_ends_early_does_not_end_the_search():
 @pytest.mark.parametrize("patience", [1.0, 1.7, 3.0])
 def test_patience_decides_how_many_are_to_end_and_nothing_else(patience, monkeypatch):
     finished = []
-    step = seq2seq.search.beam._go_on
-    monkeypatch.setattr("seq2seq.search.beam._go_on", lambda frontier, candidates, size, enough, found, *rest:
-                        finished.append((enough, list(map(len, found)))) or step(frontier, candidates, size, enough,
-                                                                                 found, *rest))
+    advance = seq2seq.search.beam._advance
+    monkeypatch.setattr("seq2seq.search.beam._advance", lambda frontier, candidates, options, found:
+                        finished.append((options.finished_per_group, list(map(len, found))))
+                        or advance(frontier, candidates, options, found))
     translate(Table(), [2, 3, 5], beam_size=5, max_length=40, patience=patience)
     enough = {each for each, _ in finished}
     assert enough == {round(5 * patience)}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.search.candidate_selection import Diverse, RequiredPhrase, RequiredPhrases, Sampling
-from seq2seq.search.logits_processors import Phrase, at_least, beginning_with, text_of
+from seq2seq.search.candidate_selection import DiverseBeams, RequiredPhrase, RequiredPhrases, Sampling
+from seq2seq.search.logits_processors import Phrase, decode_pieces, force_prefix, min_length
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -25,14 +25,15 @@ A_WORD_EACH = [b"", b"", b"", b" one", b" two", b"-", b" six"]
 
 
 def of_words(phrase, pieces=A_WORD_EACH):
-    return RequiredPhrase(Phrase(text_of(phrase, pieces).strip()), (tuple(phrase),))
+    return RequiredPhrase(Phrase(decode_pieces(phrase, pieces).strip()), (tuple(phrase),))
 
 
 def with_phrases(table, sentences, phrases, constraints=(), pieces=A_WORD_EACH, **options):
     """phrases: of each sentence, as ids or as `RequiredPhrase`s."""
     required = RequiredPhrases([[each if isinstance(each, RequiredPhrase) else of_words(each) for each in of_line]
                                 for of_line in phrases], pieces)
-    return translate(table, sentences, selection=required, constraints=[required.unfinished, *constraints], **options)
+    return translate(table, sentences, candidate_selection=required,
+                     logits_processors=[required.ban_end_if_missing, *constraints], **options)
 
 
 @pytest.mark.parametrize("phrases", [[(4,)], [(4,), (6,)], [(4, 6)], [(6, 6)], [(3, 4), (4, 6)], [(3, 4, 3)], [],
@@ -72,7 +73,7 @@ def test_phrases_and_prefixes_meet():
     table = Table()
     expected = max((total, tokens) for tokens, total in every_translation(table, 3, 5)
                    if tokens[:2] == [6, 4] and holds(tokens, (4, 3)) and len(tokens) == 4)
-    ((found,),) = with_phrases(table, [3], [[(4, 3)]], [beginning_with([[6, 4]]), at_least(4)], beam_size=121,
+    ((found,),) = with_phrases(table, [3], [[(4, 3)]], [force_prefix([[6, 4]]), min_length(4)], beam_size=121,
                                max_length=5, alpha=0.0)
     assert found.tokens == expected[1]
 
@@ -80,10 +81,11 @@ def test_phrases_and_prefixes_meet():
 def test_what_is_lacking_is_counted_whole_and_begun():
     phrases = [of_words((3, 4, 3, 6)), of_words((6, 6))]
     required = RequiredPhrases([phrases], A_WORD_EACH)
-    assert [required.lacking(target, phrases) for target in
+    assert [required.missing_tokens(target, phrases) for target in
             ((), (4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
         == [6, 6, 5, 4, 3, 4, 1]                                                # 3 4 3 6 begins 6 6, too
-    assert required.lacking((6, 6, 4, 3), phrases) == 3 and required.lacking((3, 4, 3, 6, 6), phrases) == 0
+    assert required.missing_tokens((6, 6, 4, 3), phrases) == 3
+    assert required.missing_tokens((3, 4, 3, 6, 6), phrases) == 0
 
 
 # Whole words
@@ -136,13 +138,13 @@ def test_a_phrase_that_the_next_subword_continues_is_lacking_again():
 
     for beam_size in (1, 2, 5):
         ((free,),) = translate(Continuing(), [1], beam_size=beam_size, max_length=7)
-        assert text_of(free.tokens, PARTS_OF_WORDS) == " ar"
+        assert decode_pieces(free.tokens, PARTS_OF_WORDS) == " ar"
         ((found,),) = with_phrases(Continuing(), [1], [[of_words((3,), PARTS_OF_WORDS)]], pieces=PARTS_OF_WORDS,
                                    beam_size=beam_size, max_length=7)
-        assert "a" in text_of(found.tokens, PARTS_OF_WORDS).split()
+        assert "a" in decode_pieces(found.tokens, PARTS_OF_WORDS).split()
 
 
-# Diverse groups
+# DiverseBeams groups
 
 
 def plain_diverse_search(table, sentence, groups, size, strength, max_length):
@@ -172,8 +174,8 @@ def plain_diverse_search(table, sentence, groups, size, strength, max_length):
 def test_diverse_search_follows_its_definition(groups, size, strength, end):
     table, beam_size = Table(end=end), groups * size
     for sentence in range(7):
-        (found,) = translate(table, [sentence], beam_size=beam_size, groups=groups, selection=Diverse(strength),
-                             n_best=beam_size, max_length=5, alpha=0.0)
+        (found,) = translate(table, [sentence], beam_size=beam_size, groups=groups, n_best=beam_size,
+                             candidate_selection=DiverseBeams(strength), max_length=5, alpha=0.0)
         expected = plain_diverse_search(table, sentence, groups, size, strength, 5)
         assert [hypothesis.score for hypothesis in found] == pytest.approx([total for total, _ in expected])
         assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
@@ -182,8 +184,8 @@ def test_diverse_search_follows_its_definition(groups, size, strength, end):
 def test_one_group_is_plain_beam_search_and_so_is_each_group_without_strength():
     table, sentences = Table(), list(range(11))
     plain = translate(table, sentences, beam_size=3, n_best=3)
-    assert translate(table, sentences, beam_size=3, n_best=3, selection=Diverse(0.7)) == plain
-    twice = translate(table, sentences, beam_size=6, n_best=6, groups=2, selection=Diverse(0.0))
+    assert translate(table, sentences, beam_size=3, n_best=3, candidate_selection=DiverseBeams(0.7)) == plain
+    twice = translate(table, sentences, beam_size=6, n_best=6, groups=2, candidate_selection=DiverseBeams(0.0))
     assert translate(table, sentences, beam_size=6, n_best=6, groups=2) == twice
     assert [each[::2] for each in twice] == [each[1::2] for each in twice] == plain
 
@@ -195,14 +197,15 @@ def test_diverse_translations_differ_more_and_do_not_depend_on_the_batch():
     def first_words(found):
         return np.mean([len({tuple(hypothesis.tokens[:1]) for hypothesis in each}) for each in found])
 
-    diverse = translate(table, sentences, groups=3, selection=Diverse(3.0), **options)
+    diverse = translate(table, sentences, groups=3, candidate_selection=DiverseBeams(3.0), **options)
     assert first_words(diverse) > first_words(translate(table, sentences, **options))
     for sentence in sentences:
-        assert translate(table, [sentence], groups=3, selection=Diverse(3.0), **options) == [diverse[sentence]]
+        alone = translate(table, [sentence], groups=3, candidate_selection=DiverseBeams(3.0), **options)
+        assert alone == [diverse[sentence]]
 
 
 def test_a_beam_is_cut_into_equal_groups():
-    with pytest.raises(ValueError, match="a beam of 5 cannot be cut into 2 groups"):
+    with pytest.raises(ValueError, match="a beam of 5 cannot be divided into 2 groups"):
         translate(Table(), [1], beam_size=5, groups=2)
 
 
@@ -213,7 +216,7 @@ def samples(table, sentences, number, lines=None, seed=1, max_length=4, **option
     keys = np.array([[line, 0] for line in (sentences if lines is None else lines)])
     narrow = {name: options.pop(name) for name in ("temperature", "top_k", "top_p", "min_p") if name in options}
     return translate(table, sentences, beam_size=number, groups=number, n_best=number, max_length=max_length,
-                     selection=Sampling(seed, keys, **narrow), alpha=0.0, **options)
+                     candidate_selection=Sampling(seed, keys, **narrow), alpha=0.0, **options)
 
 
 def test_targets_are_drawn_as_often_as_they_are_probable():
@@ -268,7 +271,7 @@ def test_samples_narrowed_to_one_word_are_greedy():
 
 
 def test_samples_keep_constraints():
-    for found in samples(Table(end=1.0), list(range(7)), 11, max_length=7, constraints=[at_least(3)]):
+    for found in samples(Table(end=1.0), list(range(7)), 11, max_length=7, logits_processors=[min_length(3)]):
         assert len(found) == 11
         for hypothesis in found:
             assert 3 <= len(hypothesis.tokens) <= 6 and set(hypothesis.tokens) <= set(WORDS)

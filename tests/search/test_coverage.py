@@ -6,8 +6,10 @@ import torch
 from lookup import VOCAB_SIZE, Table, TableState, every_translation, translate
 
 from seq2seq.data.batching import EncodedSide
-from seq2seq.search.beam import power_normaliser, search
-from seq2seq.search.coverage import Covering, coverage_penalty
+from seq2seq.search.beam import search
+from seq2seq.search.coverage import WithCoverage, coverage_bonus, coverage_penalty
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import START_ID, UNKNOWN_ID
 
 SOURCE_LENGTH = 3
@@ -52,11 +54,11 @@ def test_the_penalty_follows_its_equation():
 @pytest.mark.parametrize("strength", [0.0, 0.4, 3.0])
 def test_hypotheses_are_ranked_by_their_coverage_too(strength):
     table = Attentive()
-    covering = Covering(table)
+    covering = WithCoverage(table)
     source, offsets = torch.tensor([3, 0, 0, 5, 0, 0]), torch.tensor([0, 3, 6], dtype=torch.int32)
-    both = search(covering, source, offsets, SOURCE_LENGTH, beam_size=40, n_best=40, max_lengths=[4, 4],
-                  normaliser=power_normaliser(1.0), banned=[UNKNOWN_ID, START_ID, 5],
-                  bonus=covering.penalty(strength))
+    both = search(covering, source, offsets, SOURCE_LENGTH, [4, 4], SearchOptions(
+        40, power_length_penalty(1.0), n_best=40, banned_ids=[UNKNOWN_ID, START_ID, 5],
+        bonus=coverage_bonus(strength)))
     for sentence, found in zip((3, 5), both, strict=True):
         expected = []
         for tokens, total in every_translation(table, sentence, 4):
@@ -75,15 +77,15 @@ def test_without_attention_nothing_is_covered():
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_the_padding_of_a_batch_need_not_be_covered(make_model, groups):
-    model = Covering(make_model(output_bias=True, max_positions=29))
+    model = WithCoverage(make_model(output_bias=True, max_positions=29))
     sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10], [12] * 13, [13, 4]])
 
     def translations(indices):
         ids, offsets, _ = sources.gather(np.array(indices))
         return search(model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)),
-                      int(np.diff(offsets).max()), beam_size=3, max_lengths=[5] * len(indices), groups=groups,
-                      normaliser=power_normaliser(1.0), n_best=3, banned=[UNKNOWN_ID, START_ID],
-                      bonus=model.penalty(0.2))
+                      int(np.diff(offsets).max()), [5] * len(indices), SearchOptions(
+                          3, power_length_penalty(1.0), n_best=3, banned_ids=[UNKNOWN_ID, START_ID], groups=groups,
+                          bonus=coverage_bonus(0.2)))
 
     together = translations([0, 1, 2, 3, 4])
     for number, expected in enumerate(together):

@@ -6,8 +6,10 @@ import torch
 from lookup import Table, every_translation, translate
 
 from seq2seq.data.batching import EncodedSide
-from seq2seq.search.beam import power_normaliser, search
+from seq2seq.search.beam import search
 from seq2seq.search.ensemble import Ensemble, Fusion
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 
@@ -81,7 +83,7 @@ def test_fusion_finds_what_brute_force_finds(weight):
             return (translating.log_probabilities(sentence, prefix)
                     + weight * speaking.log_probabilities(END_ID, prefix))
 
-    assert_finds_all(Fusion(translating, speaking, weight), Fused(), normalised=True)
+    assert_finds_all(Fusion(translating, speaking, weight), Fused(), skip_log_softmax=True)
 
 
 @pytest.mark.parametrize("model", [Ensemble(with_positions([Table(), Another()])),
@@ -90,14 +92,14 @@ def test_fusion_finds_what_brute_force_finds(weight):
                                           0.7)], ids=["ensemble", "fusion", "both"])
 def test_joined_models_do_not_depend_on_the_batch(model):
     sentences = list(range(13))
-    options = {"beam_size": 3, "max_length": 11, "n_best": 3, "normalised": isinstance(model, Fusion)}
+    options = {"beam_size": 3, "max_length": 11, "n_best": 3, "skip_log_softmax": isinstance(model, Fusion)}
     together = translate(model, sentences, **options)
     assert [translate(model, [sentence], **options)[0] for sentence in sentences] == together
 
 
 def test_only_known_means_of_some_models_can_be_taken():
     for members, mean in ([[], "probability"], [[Table()], "median"]):
-        with pytest.raises(ValueError, match=f"cannot take the {mean} mean of {len(members)} models"):
+        with pytest.raises(ValueError, match=f"cannot compute the {mean} mean of {len(members)} models"):
             Ensemble(members, mean)
 
 
@@ -108,9 +110,9 @@ def test_real_models_join_and_their_attention_is_the_mean(make_model, groups):
     ids, offsets, _ = sources.gather(np.arange(3))
     source, source_offsets = torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32))
     for joined in (Ensemble(models), Fusion(models[0], models[1], 0.5)):
-        found = search(joined, source, source_offsets, 6, beam_size=3, max_lengths=[7, 11, 13], n_best=3, groups=groups,
-                       normaliser=power_normaliser(0.0), banned=[UNKNOWN_ID, START_ID],
-                       normalised=isinstance(joined, Fusion))
+        found = search(joined, source, source_offsets, 6, [7, 11, 13], SearchOptions(
+            3, power_length_penalty(0.0), n_best=3, groups=groups, banned_ids=[UNKNOWN_ID, START_ID],
+            skip_log_softmax=isinstance(joined, Fusion)))
         assert [len(each) for each in found] == [3, 3, 3]
     state = Ensemble(models).start(source, source_offsets, 6, keep_attention=True)
     assert state.attention is None

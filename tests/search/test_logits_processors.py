@@ -6,8 +6,9 @@ import pytest
 import torch
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.search.beam import Hypotheses, NoHypothesis
-from seq2seq.search.logits_processors import Phrase, at_least, beginning_with, no_repeat_ngram, without
+from seq2seq.search.beam import NoHypothesis
+from seq2seq.search.logits_processors import Phrase, forbid_phrases, force_prefix, min_length, no_repeat_ngram
+from seq2seq.search.options import Hypotheses
 
 # The text of each id; 3, 4 and 6 are the words of the table.
 PIECES = [b"", b"", b"", b" a", b"r", b"-", b"t"]
@@ -27,21 +28,24 @@ def words(text):
 
 
 CASES = {
-    "at least 0 words": (at_least(0), lambda tokens: True),
-    "at least 2 words": (at_least(2), lambda tokens: len(tokens) >= 2),
-    "at least 3 words": (at_least(3), lambda tokens: len(tokens) == 3),
-    "beginning with nothing": (beginning_with([[]]), lambda tokens: True),
-    "beginning with 4 6": (beginning_with([[4, 6]]), lambda tokens: tokens[:2] == [4, 6]),
+    "at least 0 words": (min_length(0), lambda tokens: True),
+    "at least 2 words": (min_length(2), lambda tokens: len(tokens) >= 2),
+    "at least 3 words": (min_length(3), lambda tokens: len(tokens) == 3),
+    "beginning with nothing": (force_prefix([[]]), lambda tokens: True),
+    "beginning with 4 6": (force_prefix([[4, 6]]), lambda tokens: tokens[:2] == [4, 6]),
     "no word twice": (no_repeat_ngram(1), lambda tokens: not repeats(tokens, 1)),
     "no two words twice": (no_repeat_ngram(2), lambda tokens: not repeats(tokens, 2)),
     "no three words twice": (no_repeat_ngram(3), lambda tokens: True),
-    "without the word art": (without(["art"], PIECES), lambda tokens: "art" not in words(text_of(tokens))[1:]),
-    "without art anywhere": (without(["art"], PIECES, whole_words=False), lambda tokens: "art" not in text_of(tokens)),
-    "without ar and t": (without(["ar", "t"], PIECES, whole_words=False),
+    "without the word art": (forbid_phrases(["art"], PIECES),
+                             lambda tokens: "art" not in words(text_of(tokens))[1:]),
+    "without art anywhere": (forbid_phrases(["art"], PIECES, whole_words=False),
+                             lambda tokens: "art" not in text_of(tokens)),
+    "without ar and t": (forbid_phrases(["ar", "t"], PIECES, whole_words=False),
                          lambda tokens: not any(each in text_of(tokens) for each in ("ar", "t"))),
-    "without ART in any casing": (without(["ART"], PIECES, ignore_case=True),
+    "without ART in any casing": (forbid_phrases(["ART"], PIECES, ignore_case=True),
                                   lambda tokens: "art" not in words(text_of(tokens))[1:]),
-    "without a a": (without(["a a"], PIECES, whole_words=False), lambda tokens: "a a" not in text_of(tokens)),
+    "without a a": (forbid_phrases(["a a"], PIECES, whole_words=False),
+                    lambda tokens: "a a" not in text_of(tokens)),
 }
 
 
@@ -53,7 +57,7 @@ def test_the_best_that_keep_a_constraint_are_found(name):
         expected = sorted(((total, tokens) for tokens, total in every_translation(table, sentence, 4)
                            if keeps(tokens)), reverse=True)
         (found,) = translate(table, [sentence], beam_size=40, max_length=4, n_best=40, alpha=0.0,
-                             constraints=[constraint])
+                             logits_processors=[constraint])
         assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
         assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([total for total, _ in expected])
 
@@ -63,7 +67,7 @@ def test_constraints_add_up():
     expected = sorted(((total, tokens) for tokens, total in every_translation(table, 3, 5)
                        if len(tokens) >= 3 and tokens[0] == 6 and not repeats(tokens, 1)), reverse=True)
     (found,) = translate(table, [3], beam_size=121, max_length=5, n_best=121, alpha=0.0,
-                         constraints=[at_least(3), beginning_with([[6]]), no_repeat_ngram(1)])
+                         logits_processors=[min_length(3), force_prefix([[6]]), no_repeat_ngram(1)])
     assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
 
 
@@ -71,7 +75,7 @@ def test_constraints_add_up():
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_long_targets_repeat_no_ngram(size, beam_size):
     for (hypothesis,) in translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29,
-                                   constraints=[no_repeat_ngram(size)]):
+                                   logits_processors=[no_repeat_ngram(size)]):
         assert not repeats(hypothesis.tokens, size)
     free = translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29)
     assert any(repeats(hypothesis.tokens, size) for (hypothesis,) in free)
@@ -81,11 +85,11 @@ def test_long_targets_repeat_no_ngram(size, beam_size):
 def test_each_line_has_its_own_prefix_whatever_stands_beside_it(beam_size):
     table, prefixes = Table(end=1.0), [[], [4], [6, 3, 4, 3], [3, 3], []]
     together = translate(table, [2, 3, 5, 7, 11], beam_size=beam_size, max_length=7, n_best=beam_size,
-                         constraints=[beginning_with(prefixes)])
+                         logits_processors=[force_prefix(prefixes)])
     for sentence, prefix, expected in zip([2, 3, 5, 7, 11], prefixes, together, strict=True):
         assert all(hypothesis.tokens[:len(prefix)] == prefix for hypothesis in expected)
         (alone,) = translate(table, [sentence], beam_size=beam_size, max_length=7, n_best=beam_size,
-                             constraints=[beginning_with([prefix])])
+                             logits_processors=[force_prefix([prefix])])
         assert alone == expected
 
 
@@ -94,7 +98,7 @@ def test_each_line_has_its_own_prefix_whatever_stands_beside_it(beam_size):
 
 def test_a_forbidden_phrase_is_found_in_whatever_pieces():
     pieces = [b"", b"", b"", b" do", b"g", b" dog", b"gs", b" the", b"s", b".", b" dogs", b"\xc3", b"\xa9"]
-    constraint = without(["dog", "th\u00e9"], pieces)
+    constraint = forbid_phrases(["dog", "th\u00e9"], pieces)
 
     def forbidden(*tokens):
         return {index for index in range(3, len(pieces)) if index not in allowed(constraint, tokens, len(pieces))}
@@ -107,9 +111,9 @@ def test_a_forbidden_phrase_is_found_in_whatever_pieces():
     assert forbidden(3, 3) == {4, 5}
     assert allowed(constraint, (10,), len(pieces)) >= {8, 9, 10}
     # What is no word is forbidden behind letters, too.
-    marks = without([".", "s."], pieces)
+    marks = forbid_phrases([".", "s."], pieces)
     assert allowed(marks, (5,), len(pieces)) == set(range(len(pieces))) - {9}
-    byte_by_byte = without(["\u00e9"], pieces, whole_words=False)
+    byte_by_byte = forbid_phrases(["\u00e9"], pieces, whole_words=False)
     assert allowed(byte_by_byte, (7, 11), len(pieces)) == set(range(len(pieces))) - {12}
     assert allowed(byte_by_byte, (7,), len(pieces)) == set(range(len(pieces)))
 
@@ -125,7 +129,7 @@ def test_of_words_within_words_only_those_are_forbidden_that_are_whole():
         (True, (), {4, 6}), (True, (3,), {6}), (True, (8,), {4, 6}), (True, (10,), {6}),
         (False, (), {4, 6, 7}), (False, (3,), {4, 6, 7}),
     ]:
-        constraint = without(["art"], pieces, whole_words)
+        constraint = forbid_phrases(["art"], pieces, whole_words)
         assert set(range(len(pieces))) - allowed(constraint, context, len(pieces)) == expected, (whole_words, context)
 
 
@@ -155,19 +159,19 @@ def test_case_is_ignored_character_by_character(text, phrase, found):
 
 def test_a_phrase_is_forbidden_in_any_casing_and_in_whatever_pieces():
     pieces = [b"", b"", b"", b" do", b"g", b" DO", b"G", b"gs", b" Dog", b" \xc3", b"\x9c", b"\xbc"]
-    constraint = without(["dog", "\u00fc"], pieces, ignore_case=True)
+    constraint = forbid_phrases(["dog", "\u00fc"], pieces, ignore_case=True)
 
     def forbidden(*tokens):
         return {index for index in range(3, len(pieces)) if index not in allowed(constraint, tokens, len(pieces))}
 
     assert forbidden() == {8} and forbidden(3) == forbidden(5) == forbidden(8, 5) == {4, 6, 8}
     assert forbidden(9) == {8, 10, 11}                                          # both cases of \u00fc
-    assert allowed(without(["dog"], pieces), (5,), len(pieces)) == set(range(len(pieces)))
+    assert allowed(forbid_phrases(["dog"], pieces), (5,), len(pieces)) == set(range(len(pieces)))
 
 
 def test_an_empty_phrase_is_refused():
-    with pytest.raises(ValueError, match="empty phrase"):
-        without(["art", ""], PIECES)
+    with pytest.raises(ValueError, match="a phrase is empty"):
+        forbid_phrases(["art", ""], PIECES)
 
 
 # Impossible
@@ -181,7 +185,7 @@ def test_what_constraints_leave_nothing_of_is_named():
         return logits
 
     with pytest.raises(NoHypothesis) as caught:
-        translate(Table(), [2, 3, 5, 7, 11], beam_size=3, constraints=[nothing])
+        translate(Table(), [2, 3, 5, 7, 11], beam_size=3, logits_processors=[nothing])
     assert caught.value.lines == [1, 4]
 
 
@@ -191,7 +195,7 @@ def test_scores_that_are_no_numbers_are_no_matter_of_constraints():
             return super().logits(sentence, prefix) * float("nan")
 
     with pytest.raises(FloatingPointError, match="not numbers"):
-        translate(Broken(), [2, 3], beam_size=3, constraints=[at_least(2)])
+        translate(Broken(), [2, 3], beam_size=3, logits_processors=[min_length(2)])
 
 
 def test_every_word_of_the_table_is_used_here():

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.search.sampling import draw, min_p, mixed, narrowed, top_k, top_p, uniforms, with_temperature
+from seq2seq.search.sampling import (
+    min_p,
+    sample_tokens,
+    splitmix64,
+    top_k,
+    top_p,
+    truncate,
+    uniform_numbers,
+    with_temperature,
+)
 
 # FOUNDATIONS.md, "Temperature and banning".
 GOLDEN = [0.10014858, 0.22968848, 0.17318473, 0.03110688, 0.46587133]
@@ -75,24 +84,24 @@ def test_what_is_banned_stays_banned_and_the_others_share_its_probability():
     logits[0, 0] = -math.inf
     for narrow in (logits, top_k(logits, 5), top_p(logits, 1.0), min_p(logits, 0.01), with_temperature(logits, 1.0)):
         assert probabilities_of(narrow) == pytest.approx([0, 0.25525156, 0.19245925, 0.0345689, 0.51772029], abs=1e-8)
-    assert kept(narrowed(logits, temperature=3.0, k=4, p=0.999, minimum=1e-9)) <= {1, 2, 3, 4}
+    assert kept(truncate(logits, temperature=3.0, k=4, p=0.999, min_share=1e-9)) <= {1, 2, 3, 4}
 
 
 def test_functions_change_no_row_but_their_own_and_no_argument():
     logits = torch.randn(5, 23, generator=torch.Generator().manual_seed(7))
     before = logits.clone()
-    options = {"temperature": 0.7, "k": 11, "p": 0.8, "minimum": 0.05}
-    together = narrowed(logits, **options)
+    options = {"temperature": 0.7, "k": 11, "p": 0.8, "min_share": 0.05}
+    together = truncate(logits, **options)
     assert torch.equal(logits, before)
     for row in range(5):
-        assert torch.equal(narrowed(logits[row:row + 1], **options)[0], together[row])
+        assert torch.equal(truncate(logits[row:row + 1], **options)[0], together[row])
 
 
 def test_narrowing_acts_in_its_order():
     logits = logits_of(*GOLDEN)
     one_by_one = min_p(top_p(top_k(with_temperature(logits, 2.0), 4), 0.7), 0.6)
-    assert torch.equal(narrowed(logits, temperature=2.0, k=4, p=0.7, minimum=0.6), one_by_one)
-    assert torch.equal(narrowed(logits), logits)
+    assert torch.equal(truncate(logits, temperature=2.0, k=4, p=0.7, min_share=0.6), one_by_one)
+    assert torch.equal(truncate(logits), logits)
 
 
 @pytest.mark.parametrize(("function", "value"), [
@@ -115,28 +124,30 @@ def chi_square(counts, probabilities):
 def test_splitmix64_has_its_golden_numbers():
     # The first five outputs of the reference implementation (Vigna, splitmix64.c) seeded with 1234567.
     states = (1234567 + np.arange(5, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
-    assert mixed(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423,
+    assert splitmix64(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423,
                                       4593380528125082431, 16408922859458223821]
 
 
 def test_uniforms_are_decided_by_their_key_and_are_even():
     lines = np.arange(10_000)
-    numbers = uniforms(3, lines, 5)
+    numbers = uniform_numbers(3, lines, 5)
     assert numbers.shape == (10_000,) and numbers.min() >= 0 and numbers.max() < 1
-    assert uniforms(3, 77, 5) == numbers[77]
-    assert np.array_equal(uniforms(3, lines[::-1], 5), numbers[::-1])
-    assert uniforms(3, lines[:7, None], [2, 3, 5])[4, 2] == uniforms(3, 4, 5)
+    assert uniform_numbers(3, 77, 5) == numbers[77]
+    assert np.array_equal(uniform_numbers(3, lines[::-1], 5), numbers[::-1])
+    assert uniform_numbers(3, lines[:7, None], [2, 3, 5])[4, 2] == uniform_numbers(3, 4, 5)
     assert chi_square(np.bincount((numbers * 7).astype(int)), [1 / 7] * 7) < CHI_SQUARE[6]
-    for other in (uniforms(4, lines, 5), uniforms(3, lines, 6), uniforms(5, lines, 3), uniforms(3, lines + 1, 5)):
+    for key in ((4, lines, 5), (3, lines, 6), (5, lines, 3), (3, lines + 1, 5)):
+        other = uniform_numbers(*key)
         assert abs(np.corrcoef(numbers, other)[0, 1]) < 0.05 and not (numbers == other).any()
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"temperature": 3.0}, {"k": 3}, {"p": 0.8},
-                                     {"minimum": 0.3}])
+                                     {"min_share": 0.3}])
 def test_words_are_drawn_as_often_as_they_are_probable(options):
-    logits = narrowed(logits_of(*GOLDEN), **options)
+    logits = truncate(logits_of(*GOLDEN), **options)
     probabilities = np.array(probabilities_of(logits))
-    counts = np.bincount(draw(logits.expand(20_000, -1), uniforms(11, np.arange(20_000), 0)).numpy(), minlength=5)
+    numbers = uniform_numbers(11, np.arange(20_000), 0)
+    counts = np.bincount(sample_tokens(logits.expand(20_000, -1), numbers).numpy(), minlength=5)
     possible = probabilities > 0
     assert not counts[~possible].any()
     assert chi_square(counts[possible], probabilities[possible]) < CHI_SQUARE[possible.sum() - 1]
@@ -144,14 +155,14 @@ def test_words_are_drawn_as_often_as_they_are_probable(options):
 
 def test_a_draw_depends_on_its_row_alone():
     logits = torch.randn(13, 29, generator=torch.Generator().manual_seed(5))
-    numbers = uniforms(2, np.arange(13), 3)
-    together = draw(logits, numbers)
+    numbers = uniform_numbers(2, np.arange(13), 3)
+    together = sample_tokens(logits, numbers)
     for row in range(13):
-        assert draw(logits[row:row + 1], numbers[row:row + 1]).item() == together[row]
-    assert torch.equal(draw(logits.flip(0), numbers[::-1].copy()).flip(0), together)
+        assert sample_tokens(logits[row:row + 1], numbers[row:row + 1]).item() == together[row]
+    assert torch.equal(sample_tokens(logits.flip(0), numbers[::-1].copy()).flip(0), together)
 
 
 def test_the_first_and_the_last_number_draw_possible_words():
     logits = logits_of(0.0, 0.3, 0.0, 0.7, 0.0).expand(2, -1)
-    assert draw(logits, np.array([0.0, 1 - 2.0**-52])).tolist() == [1, 3]
-    assert draw(torch.full((1, 5), -math.inf), np.array([0.5])).shape == (1,)   # nothing to draw is no crash
+    assert sample_tokens(logits, np.array([0.0, 1 - 2.0**-52])).tolist() == [1, 3]
+    assert sample_tokens(torch.full((1, 5), -math.inf), np.array([0.5])).shape == (1,)   # nothing to draw is no crash

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from seq2seq.search import topk as module
-from seq2seq.search.topk import _best_on_host, best, log_sum_exp, on_host, topk
+from seq2seq.search.topk import _topk_numpy, log_sum_exp, to_numpy, topk, topk_torch
 from seq2seq.tokenizers.tokenizer import END_ID
 
 FORBIDDEN = torch.tensor([0, 1, 7])
@@ -44,7 +44,7 @@ def test_the_best_continuations_are_those_that_sorting_finds(logits, totals, cou
 
 
 def test_on_the_host_and_on_a_device_they_are_the_same(logits, totals):
-    found, expected = _best_on_host(logits, totals, 6), on_host(best(logits, torch.from_numpy(totals), 6))
+    found, expected = _topk_numpy(logits, totals, 6), to_numpy(topk_torch(logits, torch.from_numpy(totals), 6))
     for ours, theirs in zip(found, expected, strict=True):
         assert np.array_equal(ours, theirs)
 

@@ -205,7 +205,7 @@ def test_a_newer_format_asks_for_an_upgrade_and_is_not_passed_over(tmp_path):
 
 
 def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
-    with pytest.raises(CheckpointError, match="step-7 is no directory"):
+    with pytest.raises(CheckpointError, match="step-7 is not a directory"):
         load_checkpoint(tmp_path / "step-7")
     with pytest.raises(CheckpointError, match="is a bundle, not a checkpoint"):
         load_checkpoint(save_best(tmp_path, 2))
@@ -325,7 +325,7 @@ def test_a_link_in_the_place_of_a_replacement_is_replaced_again_and_again(tmp_pa
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "place").symlink_to(tmp_path / "elsewhere")
     for number in range(3):
-        with directories.replacing(tmp_path / "place", 0) as directory:
+        with directories.replace_directory(tmp_path / "place", 0) as directory:
             (directory / "number").write_text(str(number))
     assert (tmp_path / "place" / "number").read_text() == "2"
     assert names_in(tmp_path) == ["elsewhere", "place"]
@@ -507,7 +507,7 @@ def test_what_a_user_put_into_a_bundle_outlives_its_replacement(tmp_path):
 def test_a_directory_that_is_no_bundle_is_not_replaced(tmp_path):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "thesis.tex").write_text("irreplaceable")
-    with pytest.raises(CheckpointError, match=r"holds thesis\.tex and is no bundle"):
+    with pytest.raises(CheckpointError, match=r"contains thesis\.tex and is not a bundle"):
         save_best(tmp_path, 1)
     assert names_in(tmp_path / "best") == ["thesis.tex"]
 
@@ -559,10 +559,10 @@ def test_what_is_no_model_is_described(tmp_path):
         tmp_path / "run" / "best" / "model.safetensors": f"is a file. Name its directory, {tmp_path / 'run' / 'best'}",
         tmp_path / "photos" / "a": "is a file. A model is a bundle",
         step: f"is a checkpoint, from which training resumes. Name the run, {tmp_path / 'young'}",
-        tmp_path / "young": "has no best/ yet",
-        tmp_path / "damaged": "best is no bundle: its metadata.json is missing or damaged",
-        tmp_path / "photos": "holds a, b, c, d, e and 2 more. A model is a bundle",
-        tmp_path / "empty": "holds nothing",
+        tmp_path / "young": "is a run without best/",
+        tmp_path / "damaged": "best is not a bundle: its metadata.json is missing or damaged",
+        tmp_path / "photos": "contains a, b, c, d, e and 2 more. A model is a bundle",
+        tmp_path / "empty": "contains nothing",
     }
     for path, text in expected.items():
         with pytest.raises(CheckpointError) as caught:

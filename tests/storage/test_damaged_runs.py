@@ -144,10 +144,10 @@ def test_what_is_compared_in_the_background_stops_the_run_before_anything_is_sav
     before = list_checkpoints(run), hashlib.sha256((run / "best" / "model.safetensors").read_bytes()).digest()
     (path,) = run.glob("prepared/*/source.ids")
     flip(path, path.stat().st_size // 2)
-    stepped, find = threading.Event(), preparation.damaged_file
+    stepped, find = threading.Event(), preparation.find_damaged_file
     with monkeypatch.context() as patch:
         patch.setattr(checksums, "FOREGROUND_BYTES", 0)
-        patch.setattr(preparation, "damaged_file", lambda *given: stepped.wait(60) and find(*given))
+        patch.setattr(preparation, "find_damaged_file", lambda *given: stepped.wait(60) and find(*given))
         interrupting(patch, 6, stepped.set)
         assert main(arguments(folder, run)) == 2
     assert "source.ids is damaged" in capfd.readouterr().err
@@ -309,7 +309,7 @@ def test_damaged_metadata_of_the_best_model_are_noticed(interrupted):
 
 
 def test_a_checksum_is_that_of_zlib(tmp_path):
-    contents = random.Random(1).randbytes(2 * checksums.BLOCK + 7)
+    contents = random.Random(1).randbytes(2 * checksums.BLOCK_BYTES + 7)
     (tmp_path / "file").write_bytes(contents)
     assert checksums.crc32_of(tmp_path / "file") == zlib.crc32(contents)
     assert newest_checkpoint(tmp_path) is None

@@ -111,7 +111,7 @@ def test_what_was_drawn_before_changes_nothing(processor):
 
 def test_a_full_cache_changes_nothing(processor, monkeypatch):
     expected = SubwordSampler(processor).sample(TEXT * 3, 0.3, 7)
-    monkeypatch.setattr("seq2seq.tokenizers.subword_sampling.CACHED_WORDS", 2)
+    monkeypatch.setattr("seq2seq.tokenizers.subword_sampling.MAX_CACHED_WORDS", 2)
     assert SubwordSampler(processor).sample(TEXT * 3, 0.3, 7) == expected
 
 
@@ -138,7 +138,7 @@ def test_a_word_of_thousands_of_characters_is_drawn(processor):
     assert processor.decode(SubwordSampler(processor).sample([line], 0.3, 1)) == [line]
 
 
-def test_the_chances_of_a_place_sum_to_one(unigram):
-    for chances, begins, ids in SubwordSampler(unigram)._lattice("\u2581Garten", 0.1)[1:]:
-        assert chances == sorted(chances) and len(chances) == len(begins) == len(ids)
-        assert len(chances) == 1 or (chances[-2] < 1 and not isclose(chances[-2], 1))
+def test_the_probabilities_at_a_position_sum_to_one(unigram):
+    for cumulative, begins, ids in SubwordSampler(unigram)._lattice("\u2581Garten", 0.1)[1:]:
+        assert cumulative == sorted(cumulative) and len(cumulative) == len(begins) == len(ids)
+        assert len(cumulative) == 1 or (cumulative[-2] < 1 and not isclose(cumulative[-2], 1))

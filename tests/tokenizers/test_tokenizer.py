@@ -26,7 +26,7 @@ from seq2seq.tokenizers.tokenizer import (
     UNKNOWN_ID,
     Tokenizer,
     Tokenizers,
-    _draw,
+    _reservoir_sample,
     train_tokenizers,
 )
 from seq2seq.tokenizers.vocabulary_size import vocabulary_size
@@ -142,7 +142,7 @@ def test_pieces_join_to_the_text(unigram):
 
 def test_half_a_surrogate_pair_is_refused_by_the_number_of_its_text(unigram):
     for encode in (unigram.encode, unigram.encode_flat, lambda lines: unigram.sample(lines, 0.1, 1)):
-        with pytest.raises(TokenizerError, match=r"text 2 holds half a surrogate pair.*errors='replace'"):
+        with pytest.raises(TokenizerError, match=r"text 2 contains half a surrogate pair.*errors='replace'"):
             encode(["ein Hund", "\ud800", "Haus"])
 
 
@@ -268,7 +268,7 @@ def test_separate_tokenizers_learn_from_their_own_language(trained):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_a_vocabulary_too_large_is_told_the_largest_which_works(kind):
-    with pytest.raises(TokenizerError, match="vocab_size: 9,999 pieces are more than the training text gives") as error:
+    with pytest.raises(TokenizerError, match="9,999 pieces are more than the training text contains") as error:
         train(kind, vocab_size=9999)
     largest = int(re.search(r"the largest possible vocabulary has ([\d,]+)", str(error.value))[1].replace(",", ""))
     assert train(kind, vocab_size=largest).source.vocab_size == largest
@@ -278,7 +278,7 @@ def test_a_vocabulary_too_large_is_told_the_largest_which_works(kind):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_a_vocabulary_too_small_is_told_the_smallest_which_works(kind):
-    with pytest.raises(TokenizerError, match="vocab_size: 261 pieces do not even hold all characters") as error:
+    with pytest.raises(TokenizerError, match="vocab_size: 261 pieces are too few for all characters") as error:
         train(kind, vocab_size=261)
     smallest = int(re.search(r"([\d,]+) are needed", str(error.value))[1].replace(",", ""))
     assert train(kind, vocab_size=smallest).source.vocab_size == smallest
@@ -286,8 +286,8 @@ def test_a_vocabulary_too_small_is_told_the_smallest_which_works(kind):
         train(kind, vocab_size=smallest - 1)
 
 
-@pytest.mark.parametrize("size, told", [(9999, "9,999 pieces are more than the {} training text gives"),
-                                        (261, "261 pieces do not even hold all characters of the {} text")])
+@pytest.mark.parametrize("size, told", [(9999, "9,999 pieces are more than the {} training text contains"),
+                                        (261, "261 pieces are too few for all characters of the {} text")])
 def test_of_two_vocabularies_each_that_is_impossible_is_named_by_its_side(size, told):
     with pytest.raises(TokenizerError) as error:
         train(joint=False, vocab_size=size)
@@ -300,7 +300,7 @@ def test_a_size_that_one_side_allows_is_an_error_of_the_other_alone():
     section = TokenizerSection(vocab_size=281, joint=False)
     with pytest.raises(TokenizerError) as error:
         train_tokenizers(pairs, section, 1, sides=["source (de)", "target (en)"])
-    assert "the source (de) training text gives" in str(error.value) and "target" not in str(error.value)
+    assert "the source (de) training text contains" in str(error.value) and "target" not in str(error.value)
 
 
 LETTERS = "abcdefghijklm"
@@ -386,9 +386,9 @@ def test_nmt_nfkc_folds_what_identity_keeps(unigram):
 # Symbols
 
 
-def test_control_ids_are_what_a_translation_never_holds(every):
+def test_never_generated_ids_are_the_unknown_the_start_and_control_bytes(every):
     for tokenizer in every:
-        ids = tokenizer.control_ids
+        ids = tokenizer.never_generated_ids
         names = [f"<0x{byte:02X}>" for byte in range(0x20)] + ["<0x7F>"]
         assert sorted(tokenizer.pieces(ids)) == sorted(["<unk>", "<s>", *names])
         assert UNKNOWN_ID in ids and START_ID in ids
@@ -407,11 +407,11 @@ def foreign_model(**options) -> bytes:
 
 def test_a_piece_of_other_peoples_models_with_a_control_character_is_banned():
     tokenizer = Tokenizer(foreign_model(user_defined_symbols=["a\tb", "\n"]))
-    assert tokenizer.pieces(tokenizer.control_ids) == ["<unk>", "<s>", "a\tb", "\n"]
+    assert tokenizer.pieces(tokenizer.never_generated_ids) == ["<unk>", "<s>", "a\tb", "\n"]
 
 
 def test_a_model_that_numbers_its_symbols_otherwise_is_refused():
-    with pytest.raises(TokenizerError, match=r"<unk>, <s>, </s> as \(1, 2, 3\), here they are \(0, 1, 2\)"):
+    with pytest.raises(TokenizerError, match=r"<unk>, <s>, </s> are \(1, 2, 3\), but seq2seq needs \(0, 1, 2\)"):
         Tokenizer(foreign_model(pad_id=0, unk_id=1, bos_id=2, eos_id=3))
     with pytest.raises(TokenizerError, match=r"\(0, -1, 1\)"):
         Tokenizer(foreign_model(unk_id=0, bos_id=-1, eos_id=1))
@@ -467,19 +467,21 @@ def pairs_to(count: int) -> list[tuple[str, str]]:
 
 
 def test_a_text_smaller_than_the_sample_is_taken_whole():
-    assert _draw(pairs_to(7), 7, random.Random(1)) == _draw(iter(pairs_to(7)), 11, random.Random(1)) == pairs_to(7)
-    assert _draw([], 11, random.Random(1)) == []
+    for pairs, size in ((pairs_to(7), 7), (iter(pairs_to(7)), 11)):
+        assert _reservoir_sample(pairs, size, random.Random(1)) == pairs_to(7)
+    assert _reservoir_sample([], 11, random.Random(1)) == []
 
 
 def test_the_sample_is_in_the_order_of_the_text_and_follows_the_seed():
-    drawn = _draw(pairs_to(500), 23, random.Random(1))
+    drawn = _reservoir_sample(pairs_to(500), 23, random.Random(1))
     assert len(set(drawn)) == 23 and drawn == sorted(drawn)
-    assert _draw(pairs_to(500), 23, random.Random(1)) == drawn != _draw(pairs_to(500), 23, random.Random(2))
+    assert _reservoir_sample(pairs_to(500), 23, random.Random(1)) == drawn
+    assert _reservoir_sample(pairs_to(500), 23, random.Random(2)) != drawn
 
 
 def test_every_line_is_drawn_equally_often():
     """Of 29 lines 5 are drawn 2,000 times: 345 hits each, standard deviation (2000 * 5/29 * 24/29)^0.5 = 17."""
-    hits = Counter(chain.from_iterable(_draw(pairs_to(29), 5, random.Random(seed)) for seed in range(2000)))
+    hits = Counter(chain.from_iterable(_reservoir_sample(pairs_to(29), 5, random.Random(seed)) for seed in range(2000)))
     assert len(hits) == 29
     assert all(abs(count - 345) < 5 * 17 for count in hits.values())
 
@@ -491,7 +493,7 @@ def test_the_text_is_read_once_and_not_kept():
             alive.append(Counted.alive)
 
     alive: list[int] = []
-    _draw(endless(), 13, random.Random(1))
+    _reservoir_sample(endless(), 13, random.Random(1))
     assert max(alive) <= 13 + 1
 
 

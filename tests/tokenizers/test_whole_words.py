@@ -8,7 +8,7 @@ from hypothesis import strategies
 from seq2seq.errors import TokenizerError
 from seq2seq.recipe import TokenizerSection
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Words, train_tokenizers
-from seq2seq.tokenizers.whole_words import position_fault, positions, train_words
+from seq2seq.tokenizers.whole_words import position_fault, position_vocabulary, train_words
 
 WORD = strategies.text(min_size=1, max_size=7).filter(lambda text: text.split() == [text]).filter(
     lambda text: text.isprintable())
@@ -36,7 +36,7 @@ def test_unknown_words_are_unknown_and_start_and_end_vanish():
     assert known.encode(["b c <s> </s> <unk>"]) == [[4, *[UNKNOWN_ID] * 4]]
     assert known.decode([[START_ID, 4, UNKNOWN_ID, 3, END_ID]]) == ["b <unk> a"]
     assert known.pieces([UNKNOWN_ID, START_ID, END_ID, 3]) == ["<unk>", "<s>", "</s>", "\u2581a"]
-    assert known.piece_texts == [b"", b"", b"", b" a", b" b"]
+    assert known.piece_bytes == [b"", b"", b"", b" a", b" b"]
 
 
 def test_the_most_frequent_words_are_kept_and_the_first_of_equals():
@@ -53,7 +53,7 @@ def test_words_that_are_written_like_symbols_are_words():
 
 def test_a_translation_never_holds_symbols_or_control_characters():
     known = train_words(["a b\x00 c\x7f d"], 300)
-    assert known.control_ids == [UNKNOWN_ID, START_ID, 4, 5]
+    assert known.never_generated_ids == [UNKNOWN_ID, START_ID, 4, 5]
 
 
 def test_flat_ids_and_samples_are_the_same_ids():
@@ -86,7 +86,7 @@ def test_a_damaged_list_of_words_is_named(tmp_path):
                     model.replace(b"two", b"one"), model.replace(b"words 4", b"words four"),
                     model.replace(b"\xa9", b"")):
         (tmp_path / "tokenizer.model").write_bytes(damaged)
-        with pytest.raises(TokenizerError, match=r"tokenizer\.model is no list of words, or it is damaged"):
+        with pytest.raises(TokenizerError, match=r"tokenizer\.model is not a list of words, or it is damaged"):
             Tokenizers.load(tmp_path)
 
 
@@ -94,7 +94,7 @@ def test_a_damaged_list_of_words_is_named(tmp_path):
 
 
 def test_position_p_has_the_id_of_the_end_plus_p():
-    numbers = positions(13)
+    numbers = position_vocabulary(13)
     assert numbers.encode(["1 3 2", "13 14 0 x"]) == [[END_ID + 1, END_ID + 3, END_ID + 2], [15, 0, 0, 0]]
     assert numbers.decode([[3, 5, 4]]) == ["1 3 2"]
 
@@ -108,9 +108,9 @@ def test_a_pointers_targets_are_not_trained():
 
 @pytest.mark.parametrize(("target", "fault"), [
     ("1 3 2", None), ("", None), ("2 2", None),
-    ("1 4", "'4' is no position in a source of 3 words; write numbers from 1 to 3"),
-    ("0", "'0' is no position"), ("-1", "'-1' is no position"), ("two", "'two' is no position"),
-    ("01", "'01' is no position"), ("1.0", "'1.0' is no position"), ("²", "'²' is no position"),
+    ("1 4", "'4' is not a position in a source of 3 words; write numbers from 1 to 3"),
+    ("0", "'0' is not a position"), ("-1", "'-1' is not a position"), ("two", "'two' is not a position"),
+    ("01", "'01' is not a position"), ("1.0", "'1.0' is not a position"), ("²", "'²' is not a position"),
 ])
 def test_a_target_of_a_pointer_holds_positions_of_its_source(target, fault):
     found = position_fault("20 5 10", target)

@@ -77,13 +77,13 @@ def test_the_recipe_has_the_last_word(folder, tuned, tmp_path):
 def test_what_cannot_be_is_said_before_training(folder, tuned):
     with pytest.raises(RecipeError, match="training.start_from: there is no directory .*nowhere"):
         tuned("nowhere")
-    with pytest.raises(RecipeError, match="the model's own tokenizer comes with it"):
+    with pytest.raises(RecipeError, match="fine-tuning uses the tokenizer of this model"):
         tuned("first", f"tokenizer.taken_from={folder / 'first'}")
 
 
 def test_other_start_is_another_training(folder, tuned):
     changed = differences(tuned("first"), tuned("first/best"))
-    assert [change.key for change in changed] == ["training.start_from"] and not changed[0].prolongs
+    assert [change.key for change in changed] == ["training.start_from"] and not changed[0].may_change_on_resume
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["joint", "separate"])

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from seq2seq.storage.run_directory import Log
-from seq2seq.training.learning_curves import MOST_POINTS, draw_curves, learning_curves, ticks
+from seq2seq.training.learning_curves import MAX_POINTS, draw_curves, learning_curves, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 RECORDS = [
@@ -124,7 +124,7 @@ def test_a_long_training_is_thinned_and_keeps_its_peaks():
     records = [{"kind": "training", "step": step, "loss": 90.0 if step == 54_321 else 3.0, "learning_rate": 1.0}
                for step in range(1, 100_001)]
     points = next(iter(panels(drawn(records)).values()))["training"]
-    assert len(points) <= MOST_POINTS + 2 and max(value for _, value in points) == pytest.approx(90, abs=1)
+    assert len(points) <= MAX_POINTS + 2 and max(value for _, value in points) == pytest.approx(90, abs=1)
     assert (points[0][0], points[-1][0]) == (pytest.approx(1, abs=100), pytest.approx(100_000, abs=100))
 
 
@@ -158,7 +158,7 @@ def test_curves_that_cannot_be_written_are_told_and_stop_nothing(tmp_path, capsy
     (tmp_path / "curves.svg" / "in the way").mkdir(parents=True)
     draw_curves(tmp_path, "bleu", True)
     told = capsys.readouterr().err
-    assert told.startswith(f"warning: {tmp_path}/curves.svg cannot be written: Is a directory. The training goes on")
+    assert told.startswith(f"warning: {tmp_path}/curves.svg cannot be written: Is a directory. The training continues")
 
 
 def test_a_log_that_was_deleted_during_the_training_stops_nothing(tmp_path, capsys):
@@ -166,5 +166,5 @@ def test_a_log_that_was_deleted_during_the_training_stops_nothing(tmp_path, caps
     (tmp_path / "metrics.jsonl").unlink()
     draw_curves(tmp_path, "bleu", True)
     assert capsys.readouterr().err == (
-        f"warning: {tmp_path}/curves.svg cannot be drawn: {tmp_path}/metrics.jsonl is missing. The training goes on; "
-        "it reads nothing from that file.\n")
+        f"warning: {tmp_path}/curves.svg cannot be drawn: {tmp_path}/metrics.jsonl is missing. The training continues; "
+        "it does not need that file.\n")

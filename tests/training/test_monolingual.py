@@ -13,7 +13,7 @@ import pytest
 import torch
 from trainings import WRITER, NoTensorBoard, die, final_weights, interrupting, logged, same
 
-from seq2seq.check import inspect
+from seq2seq.check import check_recipe
 from seq2seq.cli import main
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_corpus
@@ -115,19 +115,21 @@ def refused(*settings: str, text: str = RECIPE) -> str:
 
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("{text: train.en}", "{source: train.de, target: train.en}",
-     "recipe.yaml:4: data.train.0: a language model reads text alone: give `text` instead of `source` and `target`"),
-    ("{text: valid.en}\n", "{file: valid.tsv}\n", "recipe.yaml:5: data.valid: a language model reads text alone"),
+     "recipe.yaml:4: data.train.0: a language model reads monolingual text: set `text` instead of "
+     "`source` and `target`"),
+    ("{text: valid.en}\n", "{file: valid.tsv}\n", "recipe.yaml:5: data.valid: a language model reads monolingual text"),
     ("{target: en}", "{source: de, target: en}",
-     "recipe.yaml:2: languages.source: a language model has one language, `target`; leave this out"),
-    ("precision: fp32", "best_metric: bleu", "recipe.yaml:17: training.best_metric: 'bleu' is of translations"),
+     "recipe.yaml:2: languages.source: a language model has only a `target` language; leave this key out"),
+    ("precision: fp32", "best_metric: bleu",
+     "recipe.yaml:17: training.best_metric: 'bleu' is a metric of translations"),
     ("{vocab_size: 330}", "{vocab_size: 330, joint: false}",
-     "recipe.yaml:7: tokenizer.joint: a language model has one language and one vocabulary"),
+     "recipe.yaml:7: tokenizer.joint: a language model has only one vocabulary"),
     ("type: language_model", "type: transformer",
      "recipe.yaml:2: languages.source: missing. Code of the language to translate from"),
     ("{text: train.en}", "{text: train.en, source: train.de}",
-     "recipe.yaml:4: data.train.0: a corpus has `source` and `target`, or `text` alone, not both"),
+     "recipe.yaml:4: data.train.0: a corpus has either `source` and `target`, or `text`"),
     ("{text: train.en}", "{target: train.en}", "recipe.yaml:4: data.train.0: a corpus needs `source` and `target` (two "
-     "files), or `file`, or `hub`; that of a language model, `text`"),
+     "files), or `file`, or `hub`; for a language model, `text`"),
     ("{text: train.en}", "{text: 2}", "recipe.yaml:4: data.train.0: a corpus needs a file of `text`, or `file`, or"),
     ("{text: train.en}", "{file: a.jsonl, text: 2}", "recipe.yaml:4: data.train.0: `text` must name the column"),
     ("{text: train.en}", "{file: a.tsv, text: en}", "recipe.yaml:4: data.train.0: a .tsv without `header: true` has"),
@@ -140,13 +142,13 @@ def test_text_alone_is_for_a_language_model():
     text = RECIPE.replace("{target: en}", "{source: de, target: en}").replace("type: language_model", "dropout: 0.1", 1)
     text = text.replace(", dropout: 0.0}", "}")
     assert refused(text=text) == ("recipe.yaml:4: data.train.0.text: a model of type transformer needs `source` and "
-                                  "`target`; `text` is for model.type: language_model")
+                                  "`target`; `text` is only for model.type: language_model")
 
 
 def test_what_is_expected_of_a_language_model_are_perplexities():
     assert parse_recipe(f"{RECIPE}expected: {{same: {{word_perplexity: [1, 2]}}}}", "recipe.yaml").expected
     told = refused(text=f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
-    assert "expected.same.bleu: this model is measured by perplexity, word_perplexity" in told
+    assert "expected.same.bleu: not in the metrics of this recipe: perplexity, word_perplexity" in told
 
 
 def test_paths_of_text_and_of_another_models_tokenizer_are_anchored_and_looked_for(folder):
@@ -255,8 +257,8 @@ def test_lines_that_are_too_long_count_nowhere_and_are_told(translator, capsys, 
     monkeypatch.setattr(translator.engine, "max_positions", 23)
     lines = [("", "The dog sleeps."), ("", "a" * 23)]
     assert perplexities(translator, lines)["perplexity"].details["lines"] == 1
-    assert "1 of 2 lines have more than 22 pieces; they count nowhere" in capsys.readouterr().err
-    with pytest.raises(CorpusError, match="no line that the model can take"):
+    assert "1 of 2 lines have more than 22 pieces; they are not scored" in capsys.readouterr().err
+    with pytest.raises(CorpusError, match="all of them have more than 22 pieces"):
         perplexities(translator, lines[1:])
 
 
@@ -301,22 +303,22 @@ def test_a_place_without_a_tokenizer_and_one_of_another_form_are_refused(folder,
 
 def test_check_reports_one_side(folder, capsys):
     (folder / "train.en").write_text("The dog sleeps.\n\nA cat.\n")
-    report = inspect(load_recipe("recipe.yaml", ["tokenizer.vocab_size=auto"]), folder / "run")
+    report = check_recipe(load_recipe("recipe.yaml", ["tokenizer.vocab_size=auto"]), folder / "run")
     training, valid, test = report.corpora
     assert (training.pairs, training.counts.dropped, list(training.sides)) == (2, {"empty": 1}, ["text"])
     assert (valid.in_train, valid.in_train_example) == (1, 1)
-    assert "valid: 1 of 20 texts stand in train too" in report.warnings[0]
+    assert "valid: 1 of 20 texts also occur in train" in report.warnings[0]
     assert report.vocabulary["characters"] == {"text": len(set("The dog sleeps.A cat."))}
     assert "source_tokens" not in report.training and report.training["text_tokens"] > 2
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto"]) == 0
     shown = capsys.readouterr().out
-    assert "Texts that stand in train too" in shown and "text tokens an epoch" in shown
+    assert "Texts that also occur in train" in shown and "text tokens per epoch" in shown
     assert "(language_model)" in shown and "source" not in shown
 
 
 def test_check_counts_with_the_tokenizer_that_is_taken_over(folder, trained):
     recipe = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}", "tokenizer.vocab_size=9000"])
-    report = inspect(recipe, folder / "run")
+    report = check_recipe(recipe, folder / "run")
     assert report.tokens_are_exact
     assert (report.vocabulary["vocab_size"], report.vocabulary["type"]) == (330, f"taken from {trained}")
 
@@ -352,7 +354,7 @@ def test_where_there_are_no_test_sets_evaluate_asks_for_text(run, trained, tmp_p
     for recipe in (copy / "recipe.yaml", copy / "best/recipe.yaml"):
         recipe.write_text(re.sub(r"(?m)^  test:.*\n(    .*\n)*", "", recipe.read_text()))
     code, _, err = run("evaluate", copy)
-    assert code == 2 and err.rstrip().endswith("has no test sets. Name a file by --text.")
+    assert code == 2 and err.rstrip().endswith("has no test sets. Name a file with --text.")
 
 
 def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
@@ -364,9 +366,9 @@ def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("translate", "MODEL", "valid.en"), "this is a language model, which translates nothing"),
-    (("score", "MODEL", "valid.en", "train.en"), "is a language model, which scores text alone; leave train.en out"),
-    (("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"), "which translates nothing"),
+    (("translate", "MODEL", "valid.en"), "this is a language model, which cannot translate"),
+    (("score", "MODEL", "valid.en", "train.en"), "is a language model, which scores a single text; leave train.en out"),
+    (("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"), "which cannot translate"),
     (("evaluate", "MODEL", "--text", "valid.en", "--reference", "train.en"), "leave the other files out"),
     (("evaluate", "MODEL", "--text", "nowhere.en"), "nowhere.en cannot be read"),
 ])
@@ -378,4 +380,4 @@ def test_what_a_language_model_cannot_do_is_refused(run, trained, arguments, mes
 def test_a_line_too_long_to_be_scored_is_named(run, folder, trained):
     (folder / "long.en").write_text("short\n" + "x" * 1024 + "\n")
     code, _, err = run("score", trained, "long.en")
-    assert code == 2 and "long.en:2: 1,0" in err and "Leave this line out" in err
+    assert code == 2 and "long.en:2: 1,0" in err and "Remove this line" in err

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from toy import RECIPE, write_corpus
 
-from seq2seq.check import inspect
+from seq2seq.check import check_recipe
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import update_bundle_metadata
-from seq2seq.storage.checksums import journal_of
+from seq2seq.storage.checksums import journal_path
 from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.trainer import Training, train
@@ -70,7 +70,7 @@ def test_damaged_text_is_refused_where_it_would_be_read_and_made_again(folder, t
     recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=2"])
     spec, text = made(recipe, tmp_path / "synthetic")
     flip(Path(spec.source))
-    with pytest.raises(CheckpointError, match="is damaged: it is not what was saved"):
+    with pytest.raises(CheckpointError, match="is damaged: its checksum is wrong"):
         train(recipe, tmp_path)
     assert made(recipe, tmp_path / "synthetic")[1] == text
 
@@ -80,10 +80,10 @@ def test_damaged_text_that_was_not_finished_is_begun_anew(folder, tmp_path, caps
     spec, text = made(recipe, tmp_path)
     part = Path(spec.source).with_suffix(".part")
     Path(spec.source).rename(part)
-    journal_of(Path(spec.source)).rename(journal_of(part))
+    journal_path(Path(spec.source)).rename(journal_path(part))
     flip(part)
     assert made(recipe, tmp_path)[1] == text
-    assert "is damaged: it is not what was translated" in capsys.readouterr().err
+    assert "is damaged: its checksum is wrong" in capsys.readouterr().err
 
 
 def test_new_scores_of_the_model_do_not_make_it_anew(folder, tmp_path, monkeypatch):
@@ -162,21 +162,21 @@ def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
 def test_check_refuses_a_model_of_another_direction_as_training_does(folder, tmp_path):
     wrong = load_recipe(folder / "recipe.yaml", [
         f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
-    for start in (lambda: inspect(wrong, tmp_path), lambda: with_synthetic_text(wrong, tmp_path / "synthetic")):
+    for start in (lambda: check_recipe(wrong, tmp_path), lambda: with_synthetic_text(wrong, tmp_path / "synthetic")):
         with pytest.raises(RecipeError, match=r"from de to en; the corpus .*mono\.de needs a model from en to de"):
             start()
 
 
 def test_check_leaves_out_what_is_not_made_yet_and_says_so(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml")
-    report = inspect(recipe, tmp_path)
+    report = check_recipe(recipe, tmp_path)
     assert [corpus.label for corpus in report.corpora if corpus.role == "train"] == ["train.en"]
-    assert any(warning.startswith("mono.de: the training begins with a translation") for warning in report.warnings)
-    alone = inspect(load_recipe(folder / "recipe.yaml", ["data.cleaning.max_characters=1"]), tmp_path)
+    assert any(warning.startswith("mono.de: training will first translate this text") for warning in report.warnings)
+    alone = check_recipe(load_recipe(folder / "recipe.yaml", ["data.cleaning.max_characters=1"]), tmp_path)
     assert not alone.errors and any(warning.startswith("train: no pair is left") for warning in alone.warnings)
     with_synthetic_text(recipe, tmp_path / "synthetic")
-    assert [corpus.label for corpus in inspect(recipe, tmp_path).corpora if corpus.role == "train"] == [
+    assert [corpus.label for corpus in check_recipe(recipe, tmp_path).corpora if corpus.role == "train"] == [
         "train.en", "mono.de"]
     only = load_recipe(folder / "reverse.yaml", [
         f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
-    assert not inspect(only, tmp_path).errors
+    assert not check_recipe(only, tmp_path).errors

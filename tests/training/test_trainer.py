@@ -56,8 +56,8 @@ def test_a_training_says_where_its_curves_are_and_draws_them(recipe, tmp_path, c
     interrupting(monkeypatch, 7, press_ctrl_c)
     with pytest.raises(Stopped):
         train(recipe(), run)
-    told = f"learning curves: {run}/curves.svg in a browser, drawn anew at every validation; or tensorboard --logdir " \
-        f"'{run}/tensorboard'"
+    told = f"learning curves: open {run}/curves.svg in a browser (updated at every validation), or run tensorboard " \
+        f"--logdir '{run}/tensorboard'"
     assert told in capsys.readouterr().err.splitlines()
     assert ElementTree.parse(run / "curves.svg")
     (run / "curves.svg").unlink()
@@ -70,8 +70,9 @@ def test_a_training_says_where_its_curves_are_and_draws_them(recipe, tmp_path, c
 def test_the_first_lines_explain_loss_and_perplexity(recipe, tmp_path, capsys):
     train(recipe("training.max_steps=1"), tmp_path / "run")
     told = capsys.readouterr().err
-    assert 0 < told.index("loss is the mean of -log p") < told.index("loss ", told.index("training  1/1"))
-    assert 0 < told.index("perplexity is exp of it") < told.index("perplexity ", told.index("training  1/1"))
+    loss, perplexity = "loss: mean negative log-likelihood per target token", "perplexity: exp of the loss"
+    assert 0 < told.index(loss) < told.index("loss ", told.index("training  1/1"))
+    assert 0 < told.index(perplexity) < told.index("perplexity ", told.index("training  1/1"))
 
 
 @pytest.mark.parametrize("smoothing", [0, 0.1])
@@ -194,7 +195,7 @@ def test_the_size_of_an_automatic_vocabulary_is_said_and_the_recipe_keeps_auto(r
     run = folder / "run"
     train(recipe("training.max_steps=2", "tokenizer.vocab_size=auto"), run)
     size = Tokenizers.load(run / "tokenizer").source.vocab_size
-    assert f"tokenizer.vocab_size: auto makes {size} pieces of this text" in capsys.readouterr().err
+    assert f"tokenizer.vocab_size: auto chose {size} pieces for this text" in capsys.readouterr().err
     assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == "auto"
     with pytest.raises(RecipeError, match="tokenizer.vocab_size: auto -> 300"):
         train(recipe("training.max_steps=3"), run)
@@ -276,23 +277,24 @@ def test_a_lack_of_memory_cuts_the_steps_and_changes_nothing_else(recipe, tmp_pa
 def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, tmp_path, monkeypatch, capsys):
     from seq2seq.training import trainer
 
-    real = trainer.scale_gradients
+    real = trainer.read_sums
     calls = iter(range(100))
-    monkeypatch.setattr(trainer, "scale_gradients",
-                        lambda *arguments: float("nan") if next(calls) == 3 else real(*arguments))
+    monkeypatch.setattr(trainer, "read_sums",
+                        lambda *arguments: (1.0, 1.0, float("nan")) if next(calls) == 3 else real(*arguments))
     train(recipe(), tmp_path / "run")
     progress = newest_checkpoint(tmp_path / "run").info["progress"]
     assert (progress["step"], progress["skipped"]) == (11, 1)
-    assert "step 4 has no finite gradient and is skipped; its pairs are on the lines" in capsys.readouterr().err
+    assert "step 4 is skipped, because its gradient is not finite; its pairs are from the lines" in \
+        capsys.readouterr().err
 
 
 def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, monkeypatch):
     from seq2seq.training import trainer
 
-    real = trainer.scale_gradients
+    real = trainer.read_sums
     calls = iter(range(100))
-    monkeypatch.setattr(trainer, "scale_gradients",
-                        lambda *arguments: float("inf") if next(calls) >= 5 else real(*arguments))
+    monkeypatch.setattr(trainer, "read_sums",
+                        lambda *arguments: (1.0, 1.0, float("inf")) if next(calls) >= 5 else real(*arguments))
     with pytest.raises(UserError, match="diverged"):
         train(recipe("training.max_steps=50"), tmp_path / "run")
     assert newest_checkpoint(tmp_path / "run").step >= 5
@@ -332,10 +334,11 @@ def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkey
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     monkeypatch.setattr(Training, "_update",
                         lambda self, rate, step: done(self, rate * (1e5 if step >= 8 else 1), step))
-    with pytest.raises(UserError, match="diverged. It has gone back 5 times, with half the learning rate each time: "):
+    with pytest.raises(UserError, match="diverged. It has been rolled back 5 times, each time with half the learning "
+                                        "rate. Train from the beginning "):
         train(recipe("training.max_steps=60", "training.validate_every=3", "training.divergence=lower_rate"),
               tmp_path / "run")
-    assert capsys.readouterr().err.count("going back to step 3") == 5
+    assert capsys.readouterr().err.count("rolling back to step 3") == 5
 
 
 def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recipe, tmp_path, monkeypatch, capsys):
@@ -346,7 +349,7 @@ def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recip
         self, rate * (1e5 if step >= begins.get(self.state.rate_factor, 99) else 1), step))
     train(recipe("training.max_steps=20", "training.validate_every=3", "training.divergence=lower_rate",
                  "training.keep_checkpoints=1"), tmp_path / "run")
-    assert capsys.readouterr().err.count("going back to step 6") == 2
+    assert capsys.readouterr().err.count("rolling back to step 6") == 2
     progress = newest_checkpoint(tmp_path / "run").info["progress"]
     assert (progress["step"], progress["retreats"], progress["rate_factor"]) == (20, 2, 0.25)
 
@@ -360,7 +363,7 @@ def test_weights_that_are_no_numbers_at_a_validation_are_a_divergence_too(recipe
     with pytest.raises(UserError, match="step 12: the validation loss is not a number: the training has diverged"):
         train(recipe(*settings), tmp_path / "run")
     train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "run")
-    assert "going back to step 6" in capsys.readouterr().err
+    assert "rolling back to step 6" in capsys.readouterr().err
     assert newest_checkpoint(tmp_path / "run").step == 20
 
 
@@ -369,11 +372,12 @@ def test_a_healthy_training_is_never_taken_for_a_diverged_one():
     generator = torch.Generator().manual_seed(3)
     for step in range(3000):
         noise = torch.randn(1, generator=generator).item()
-        progress.follow(1.5 + 8 * 0.99**step + 0.5 * noise + (30 if step % 500 == 499 else 0))   # a bad batch at times
-        assert progress.risen() < 0.7, step
+        # a bad batch at times
+        progress.update_smoothed_loss(1.5 + 8 * 0.99**step + 0.5 * noise + (30 if step % 500 == 499 else 0))
+        assert progress.relative_rise() < 0.7, step
     for _ in range(200):
-        progress.follow(7.0)
-    assert progress.risen() >= 1
+        progress.update_smoothed_loss(7.0)
+    assert progress.relative_rise() >= 1
 
 
 # Validating, averaging, ending
@@ -469,7 +473,7 @@ def test_a_header_that_counts_as_a_pair_is_said_once(recipe, folder, capsys):
     (folder / "pairs.csv").write_text("".join(f"{source},{target}\n" for source, target in [("en", "de"), *pairs]))
     for step in (1, 2):
         train(recipe(f"data.train=[{{file: {folder / 'pairs.csv'}}}]", f"training.max_steps={step}"), folder / "run")
-        assert ("pairs.csv:1: the line reads like names of columns" in capsys.readouterr().err) == (step == 1)
+        assert ("pairs.csv:1: the line looks like column names" in capsys.readouterr().err) == (step == 1)
 
 
 def test_a_mistake_in_the_test_set_is_known_before_anything_is_trained(recipe, folder):
@@ -511,7 +515,7 @@ def test_a_damaged_newer_checkpoint_never_displaces_a_good_one(recipe, tmp_path)
 
 def test_restart_does_not_move_the_text_away(recipe, folder):
     train(recipe("training.max_steps=2"), folder)
-    with pytest.raises(RecipeError, match="would move .* away"):
+    with pytest.raises(RecipeError, match="would rename the run, and .*train.en is in it"):
         train(recipe("training.max_steps=2"), folder, restart=True)
     assert (folder / "train.en").exists()
 

@@ -10,7 +10,7 @@ from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.training import verify_resume as verification
-from seq2seq.training.verify_resume import differences, remains, shortened
+from seq2seq.training.verify_resume import collect_results, differences, shorten
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_training_is_proven_to_resume_and_nothing_is_left_behind(folder, capsy
     assert main(["verify-resume", "recipe.yaml", "--steps", "60", "--kills", "2"]) == 0
     out = capsys.readouterr().out
     assert "SIGKILL after step" in out, out
-    assert "identical to the bit after 60 steps" in out
+    assert "bit-identical after 60 steps" in out
     assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "runs"])
     assert not any((folder / "runs").iterdir())
 
@@ -54,7 +54,7 @@ def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monke
     monkeypatch.setattr(verification.shutil, "copytree", lambda source, target: None)
     assert main(["verify-resume", "recipe.yaml", "--steps", "4", "--kills", "1"]) == 1
     out = capsys.readouterr().out
-    assert "SIGTERM after step 0, gone on after step 4\nNOT the same: best/model.safetensors\n" in out
+    assert "SIGTERM after step 0, resumed from step 4\nNOT identical: best/model.safetensors\n" in out
     assert (folder / "runs" / "tiny.verify-resume" / "whole").exists()
     # What is there is not overwritten.
     assert main(["verify-resume", "recipe.yaml"]) == 2
@@ -69,7 +69,7 @@ def test_what_stops_the_training_is_told(folder, monkeypatch):
 def test_a_directory_that_cannot_be_made_is_named(folder, capsys):
     (folder / "file").write_text("precious")
     assert main(["verify-resume", "recipe.yaml", "--directory", "file/x"]) == 2
-    assert "file/x cannot be made: Not a directory" in capsys.readouterr().err
+    assert "file/x cannot be created: Not a directory" in capsys.readouterr().err
     assert (folder / "file").read_text() == "precious"
 
 
@@ -79,7 +79,7 @@ def test_only_the_clock_may_differ(tmp_path):
         (tmp_path / name / "best" / "model.safetensors").write_bytes(b"weights")
         record = {"kind": "training", "step": 3, "seconds": seconds, "tokens_per_second": 1 / seconds, "loss": loss}
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(record) + '\n{"kind": "tr')
-    one, two, three = (remains(tmp_path / name) for name in ("one", "two", "three"))
+    one, two, three = (collect_results(tmp_path / name) for name in ("one", "two", "three"))
     assert differences(one, two) == []
     assert differences(one, three) == ["the log of step 3"]
 
@@ -91,14 +91,14 @@ def test_a_checkpoint_that_the_clock_or_a_signal_asked_for_is_no_difference(tmp_
             for file in ("model.safetensors", "state.safetensors"):
                 (tmp_path / name / place / file).write_bytes(place.encode())
             write_counters(tmp_path / name / place, steps[-1], seconds=name, candidate=steps[0])
-    one, two, three = (remains(tmp_path / name) for name in ("one", "two", "three"))
+    one, two, three = (collect_results(tmp_path / name) for name in ("one", "two", "three"))
     assert differences(one, two) == []
     assert {"checkpoints/step-00000009/model.safetensors", "counters"} <= set(differences(one, three))
 
 
 def test_the_short_recipe_keeps_what_is_to_be_proven(folder):
     recipe = load_recipe("recipe.yaml")
-    short = shortened(recipe, 24)
+    short = shorten(recipe, 24)
     assert short.training.max_steps == 24 and short.training.validate_every == 8 and not short.data.test
     assert short.model == recipe.model and short.training.ema_decay == recipe.training.ema_decay
 
@@ -109,7 +109,7 @@ def test_the_short_recipe_names_the_same_model_wherever_it_lies(folder):
     written = load_recipe("recipe.yaml", check_files=False)
     start = written.training.model_copy(update={"start_from": "other"})
     relative = written.model_copy(update={"training": start})
-    assert shortened(relative, 24).training.start_from == shortened(recipe, 24).training.start_from == str(
+    assert shorten(relative, 24).training.start_from == shorten(recipe, 24).training.start_from == str(
         folder / "other")
 
 

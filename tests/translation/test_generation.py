@@ -1,5 +1,6 @@
 """Texts drawn from a language model, and translations chosen anew with one. The models are random, but reproducibly."""
 
+import dataclasses
 import io
 import json
 import sys
@@ -11,8 +12,9 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 from seq2seq.cli import main
 from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.translation.generation import generate
+from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.rescoring import rescore
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translator import Translator
 
 TRANSLATES = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
@@ -73,8 +75,7 @@ def test_seed_and_numbers_decide_a_text_and_the_batch_does_not(speaker):
     drawing = {"sampling": True, "seed": 3, "temperature": 1.3, "top_k": 100, "top_p": 0.95}
     together = texts(speaker, samples=3, max_length=9, **drawing)
     assert together == texts(speaker, samples=3, max_length=9, **drawing, block_prompts=2)
-    alone = Translator(speaker.engine, speaker.tokenizers, speaker.languages,
-                       speaker.decoding.model_copy(update={"batch_tokens": 1}), 29, speaker.device)
+    alone = dataclasses.replace(speaker, decoding=speaker.decoding.model_copy(update={"batch_tokens": 1}))
     assert together == texts(alone, samples=3, max_length=9, **drawing)
     assert together != texts(speaker, samples=3, max_length=9, **(drawing | {"seed": 4}))
     assert [each[:2] for each in together] == texts(speaker, samples=2, max_length=9, **drawing)
@@ -105,16 +106,16 @@ def test_words_come_with_the_confidence_in_them(speaker):
 
 
 def test_a_prompt_without_room_for_more_and_a_model_that_translates_are_refused(models):
-    with pytest.raises(UserError, match=r"beginning 2 has 3\d pieces, and a text with its end has room for 31"):
+    with pytest.raises(UserError, match=r"prompt 2 has 3\d pieces, but the model's maximum for a whole text is 31"):
         list(generate(models["speaks"], ["a", "x" * 30]))
-    with pytest.raises(UserError, match="this is no language model: it translates"):
+    with pytest.raises(UserError, match="this is not a language model: it translates"):
         list(generate(models["translates"], [""]))
 
 
 def test_what_helps_to_translate_is_a_language_model_of_the_same_vocabulary(bundles):
-    with pytest.raises(UserError, match="translates is no language model"):
+    with pytest.raises(UserError, match="translates is not a language model"):
         Translator.load(bundles["translates"], fusion=bundles["translates"])
-    with pytest.raises(CheckpointError, match="different vocabularies .*tokenizer.taken_from in a recipe"):
+    with pytest.raises(CheckpointError, match="different vocabularies .*set tokenizer.taken_from in one recipe"):
         Translator.load(bundles["translates"], fusion=bundles["speaks"])
 
 
@@ -181,7 +182,7 @@ def test_a_large_weight_leaves_the_choice_to_the_language_model(models):
 
 def test_a_translation_that_a_model_has_no_room_for_is_shown(models):
     long = [Translation("x" * 40, -1.0, -1.0, 41), Translation("y", -2.0, -2.0, 2)]
-    with pytest.raises(CorpusError, match=r"more pieces than a model takes \(30\): 'xxxx"):
+    with pytest.raises(CorpusError, match=r"'xxx.*', or its source, has more pieces than a model accepts \(30\)"):
         rescore(["ein"], [long], [(models["speaks"], 1.0)])
 
 
@@ -216,21 +217,21 @@ def run(tmp_path, monkeypatch, capsysbinary):
 
 
 def test_beginnings_come_from_options_a_file_or_standard_input(run, bundles, speaker, tmp_path):
-    options = "--samples", 2, "--max-length", 5, "--seed", 3
+    options = "--samples", 2, "--set", "decoding.max_length=5", "--seed", 3
     expected = texts(speaker, ["the", "a cat"], samples=2, max_length=5, sampling=True, seed=3)
     wanted = (0, "".join(f"{text}\n" for each in expected for text in each))
     (tmp_path / "beginnings").write_text("the\na cat\n")
     assert run("generate", bundles["speaks"], "--prompt", "the", "--prompt", "a cat", *options)[:2] == wanted
     assert run("generate", bundles["speaks"], "beginnings", *options)[:2] == wanted
     assert run("generate", bundles["speaks"], "-", *options, stdin="the\na cat\n")[:2] == wanted
-    alone = run("generate", bundles["speaks"], "--max-length", 5)
+    alone = run("generate", bundles["speaks"], "--set", "decoding.max_length=5")
     assert alone[:2] == (0, texts(speaker, [""], max_length=5, sampling=True)[0][0] + "\n")
 
 
 def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker):
     _, out, _ = run("generate", bundles["speaks"], "--prompt", " the", "--samples", 3, "--format", "jsonl",
-                    "--max-length", 5, "--temperature", 0.7, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01,
-                    "--precision", "fp32")
+                    "--temperature", 0.7, "--top-p", 0.9, "--precision", "fp32", "--set", "decoding.max_length=5",
+                    "--set", "decoding.top_k=50", "--set", "decoding.min_p=0.01")
     drawing = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
     expected = next(generate(speaker, [" the"], 3, max_length=5, sampling=True, **drawing))
     assert [json.loads(line) for line in out.splitlines()] == [
@@ -241,12 +242,16 @@ def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--greedy", "--samples", 2, "--top-p", 0.9), "--greedy draws nothing, so that --top-p, --samples would change"),
-    (("-", "--prompt", "a"), "beginnings come from --prompt or from a file, not both"),
+    (("--greedy", "--samples", 2, "--top-p", 0.9, "--set", "decoding.top_k=3"),
+     "so that --top-p, --set decoding.top_k=3, --samples would change nothing"),
+    (("--top-p", 0.9, "--set", "decoding.top_p=0.8"), "--top-p is short for --set decoding.top_p, which is also given"),
+    (("--set", "training.seed=3"), "--set training.seed=3: only keys of the decoding section can be set here"),
+    (("--set", "decoding.top_k=-1"), "--set decoding.top_k=-1: expected a number of at least 0; found -1"),
+    (("-", "--prompt", "a"), "both --prompt and a file of prompts were given"),
     (("--top-p", 1.5), "--top-p"),
     (("--temperature", 0), "--temperature"),
     (("nowhere.en",), "nowhere.en cannot be read"),
-    (("--prompt", "x" * 30), "beginning 1 has 3"),
+    (("--prompt", "x" * 30), "prompt 1 has 3"),
 ])
 def test_what_cannot_be_generated_is_refused(run, bundles, arguments, message):
     code, out, err = run("generate", bundles["speaks"], *arguments)
@@ -255,7 +260,7 @@ def test_what_cannot_be_generated_is_refused(run, bundles, arguments, message):
 
 def test_a_model_that_translates_generates_nothing(run, bundles):
     code, _, err = run("generate", bundles["translates"])
-    assert code == 2 and "this is no language model" in err
+    assert code == 2 and "this is not a language model" in err
 
 
 def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):
@@ -303,4 +308,4 @@ def test_what_is_no_n_best_list_is_refused_with_its_line(run, bundles, text, mes
                                      ("--model", "m", "--weight", 1, "--weight", 2)])
 def test_each_model_has_its_weight(run, options):
     code, _, err = run("rescore", *options, stdin="")
-    assert code == 2 and "give each its weight" in err
+    assert code == 2 and "give one --weight for each" in err

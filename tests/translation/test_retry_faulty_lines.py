@@ -11,8 +11,8 @@ from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.search.beam import Hypothesis
 from seq2seq.translation.output_faults import faults
-from seq2seq.translation.retry_faulty_lines import MOST_LOST, retry_faulty
-from seq2seq.translation.search_setup import Decoding, Found, Part
+from seq2seq.translation.retry_faulty_lines import MAX_LOSS, retry_faulty
+from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -40,15 +40,15 @@ def mend(tokenizers):
     """Mends texts by a search that gives what the test says; what the search was asked for is kept in `asked_for`."""
     tokenizer = tokenizers.target
 
-    def found(text: str, mean: float = -0.5) -> Found:
+    def found(text: str, mean: float = -0.5) -> PartTranslation:
         tokens = tokenizer.encode([text])[0]
-        return Found(Hypothesis(tokens, mean * (len(tokens) + 1), mean), text)
+        return PartTranslation(Hypothesis(tokens, mean * (len(tokens) + 1), mean), text)
 
     def mend(pairs: dict[str, list[str]], again: dict[str, list[str]], mean: float = -0.5, **options) -> list:
-        asked = Decoding(DecodingSection(**options), tokenizer, "en")
+        setup = SearchSetup(DecodingSection(**options), tokenizer, "en")
 
         def search(parts, second):
-            mend.asked_for.append((second.options, list(parts)))
+            mend.asked_for.append((second.decoding, list(parts)))
             if any(part.text not in again for part in parts):
                 raise RequestError("it cannot be had")
             return [[found(text, mean) for text in again[part.text]] for part in parts]
@@ -56,7 +56,7 @@ def mend(tokenizers):
         parts = [Part(text, line) for line, text in enumerate(pairs)]
         first = [[found(text) for text in texts] for texts in pairs.values()]
         return [[(way.text, way.faults, way.retried) for way in ways]
-                for ways in retry_faulty(parts, first, asked, LANGUAGES, search)]
+                for ways in retry_faulty(parts, first, setup, LANGUAGES, search)]
 
     mend.asked_for = []
     return mend
@@ -108,11 +108,11 @@ def test_what_cannot_be_had_with_the_lost_numbers_is_searched_without_them(token
         required.extend(part.required for part in parts)
         if any(part.required for part in parts):
             raise RequestError("it cannot be had")
-        return [[Found(Hypothesis([5, 6], -0.3, -0.1), "the dog runs in the house")] for _ in parts]
+        return [[PartTranslation(Hypothesis([5, 6], -0.3, -0.1), "the dog runs in the house")] for _ in parts]
 
-    first = Found(Hypothesis([5, 6, 7], -0.4, -0.1), LOOP)
+    first = PartTranslation(Hypothesis([5, 6, 7], -0.4, -0.1), LOOP)
     (found,) = retry_faulty([Part("der Hund 1987 läuft im Haus", 0)], [[first]],
-                            Decoding(DecodingSection(), tokenizers.target, "en"), LANGUAGES, search)
+                            SearchSetup(DecodingSection(), tokenizers.target, "en"), LANGUAGES, search)
     assert [bool(phrases) for phrases in required] == [True, False]
     assert found[0].text == "the dog runs in the house" and found[0].faults == ("lost_number",)
 
@@ -123,7 +123,7 @@ def test_an_empty_translation_is_searched_again_and_not_empty(mend):
 
 
 @pytest.mark.parametrize(("again", "mean"), [
-    (["the dog runs in the house"], -0.5 - MOST_LOST - 0.01),                   # the model does not believe it
+    (["the dog runs in the house"], -0.5 - MAX_LOSS - 0.01),                   # the model does not believe it
     (["the cat the cat the cat the cat the cat runs"], -0.4),                   # as many faults
     ([], -0.5),
 ])
@@ -213,7 +213,7 @@ def test_the_command_names_the_lines_and_jsonl_the_faults(bundle, tmp_path, capf
         assert f"warning: {tmp_path / 'in'}:{record['line']}: {', '.join(record['faults'])}\n" in err
     assert f"{len(faulty) - 3} more translations have faults" in err
     assert f"in:{7}: too long for the model; translated in {records[6]['parts']} parts" in err
-    assert f"improved: {sum(record['retried'] for record in records)}\n" in err
+    assert f"improved by a retry: {sum(record['retried'] for record in records)}\n" in err
     assert main([*arguments, "--no-safety-net"]) == 0
     out, err = capfd.readouterr()
     assert not re.search("faults|retry_faulty", out + err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import itertools
 import math
@@ -20,11 +21,12 @@ from seq2seq.data.batching import EncodedSide
 from seq2seq.errors import CheckpointError, RequestError, UserError
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.recipe import DecodingSection
-from seq2seq.search.beam import Hypotheses
 from seq2seq.search.minimum_bayes_risk import expected_utilities
+from seq2seq.search.options import Hypotheses
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.tokenizers.whole_words import Words
-from seq2seq.translation.search_setup import Decoding, Request
+from seq2seq.translation.requests import Request
+from seq2seq.translation.search_setup import SearchSetup
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.word_confidence import log_probabilities, words_of
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -68,14 +70,13 @@ def speaker(tokenizers, tmp_path_factory):
 
 
 def in_double(translator: Translator) -> Translator:
-    found = copy.copy(translator)
-    found.engine = EagerEngine(copy.deepcopy(translator.model).double(), "fp32", translator.device)
-    found.ensemble = tuple(EagerEngine(copy.deepcopy(engine.model).double(), "fp32", translator.device)
-                           for engine in translator.ensemble)
-    if translator.language_model is not None:
-        found.language_model = EagerEngine(copy.deepcopy(translator.language_model.model).double(), "fp32",
-                                           translator.device)
-    return found
+    def engine_in_double(engine):
+        return EagerEngine(copy.deepcopy(engine.model).double(), "fp32", translator.device)
+
+    return dataclasses.replace(
+        translator, engine=engine_in_double(translator.engine),
+        other_engines=tuple(map(engine_in_double, translator.other_engines)),
+        language_model=translator.language_model and engine_in_double(translator.language_model))
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ def test_workers_go_on_after_a_request_that_cannot_be_had(pool, exact):
 
 
 @pytest.mark.parametrize(("number", "told"), [
-    (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. This is how the system ends processes when memory"),
+    (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. Systems end processes in this way when memory"),
     (signal.SIGSEGV, r"was ended by SIGSEGV at lines 3 to \d+\. Translate these lines with one worker"),
     (signal.SIGABRT, r"was ended by SIGABRT at lines 3 to \d+\. Translate these lines with one worker")], ids=str)
 def test_a_worker_that_dies_is_told_with_its_signal_and_its_lines(places, number, told):
@@ -163,7 +164,7 @@ def test_a_worker_that_dies_is_told_with_its_signal_and_its_lines(places, number
         blocks = pool.translate_blocks([Request(line) for line in GERMAN], begin=2)
         os.kill(pool.processes[0].pid, number)
         pool.processes[0].join()
-        with pytest.raises(UserError, match=told + r".* --resume goes on from there"):
+        with pytest.raises(UserError, match=told + r".* --resume continues there"):
             next(blocks)
 
 
@@ -288,30 +289,30 @@ def test_a_phrase_is_required_in_any_casing(exact, monkeypatch):
 
 def test_casings_that_search_proposes(tokenizers):
     def casings(phrase, **options):
-        asked = Decoding(DecodingSection(**options), tokenizers.target, "en")
-        return tokenizers.target.decode(asked.required_phrase(phrase).spellings)
+        setup = SearchSetup(DecodingSection(**options), tokenizers.target, "en")
+        return tokenizers.target.decode(setup.phrases.required_phrase(phrase).spellings)
 
     assert casings("Ice cream") == ["Ice cream"]
     assert casings("ICE cream", ignore_case=True) == ["ICE cream", "ice cream", "Ice cream", "Ice Cream", "ICE CREAM"]
     assert casings("stra\u00dfe", ignore_case=True) == ["stra\u00dfe", "Stra\u00dfe"], "SS is no casing of \u00df"
     words = Words(["Ice", "cream", "dog"])
-    asked = Decoding(DecodingSection(ignore_case=True), words, "en")
-    assert words.decode(asked.required_phrase("ICE").spellings) == ["Ice"]
-    with pytest.raises(RequestError, match="line 3: the required phrase 'Dogs' holds <unk>"):
-        asked.required_phrase("Dogs", 2)
+    setup = SearchSetup(DecodingSection(ignore_case=True), words, "en")
+    assert words.decode(setup.phrases.required_phrase("ICE").spellings) == ["Ice"]
+    with pytest.raises(RequestError, match="line 3: the required phrase 'Dogs' contains <unk>"):
+        setup.phrases.required_phrase("Dogs", 2)
 
 
 def test_phrases_are_meant_as_the_tokenizer_normalises_them():
     text = RECIPE.replace("vocab_size: 283", "vocab_size: 283, normalization: nmt_nfkc")
     target = trained_tokenizers(text).target
-    asked = Decoding(DecodingSection(forbid=("\uff44\uff4f\uff47",)), target, "en")
-    required = asked.required_phrase("a  \uff44\uff4f\uff47")
+    setup = SearchSetup(DecodingSection(forbid=("\uff44\uff4f\uff47",)), target, "en")
+    required = setup.phrases.required_phrase("a  \uff44\uff4f\uff47")
     assert required.phrase.is_in("a dog") and target.decode(required.spellings) == ["a dog"]
     last = target.encode(["dog"])[0]
-    logits = asked.constraints[0](Hypotheses(torch.tensor([[last[:-1]]]), [0]), torch.zeros(1, target.vocab_size))
+    logits = setup.logits_processors[0](Hypotheses(torch.tensor([[last[:-1]]]), [0]), torch.zeros(1, target.vocab_size))
     assert logits[0, last[-1]] == -math.inf
-    with pytest.raises(RequestError, match="line 2: the required phrase .* has only characters that"):
-        asked.required_phrase("\u200b", 1)
+    with pytest.raises(RequestError, match="line 2: the tokenizer drops all characters of the required phrase"):
+        setup.phrases.required_phrase("\u200b", 1)
 
 
 def test_a_tokenizer_that_puts_no_space_before_a_line_spells_a_phrase_in_two_ways():
@@ -320,16 +321,15 @@ def test_a_tokenizer_that_puts_no_space_before_a_line_spells_a_phrase_in_two_way
                                              byte_fallback=True, add_dummy_prefix=False, minloglevel=2,
                                              normalization_rule_name="identity", remove_extra_whitespaces=False)
     target = Tokenizer(model.getvalue())
-    spellings = Decoding(DecodingSection(), target, "en").required_phrase("dog").spellings
-    assert [b"".join(target.piece_texts[piece] for piece in each) for each in spellings] == [b"dog", b" dog"]
+    spellings = SearchSetup(DecodingSection(), target, "en").phrases.required_phrase("dog").spellings
+    assert [b"".join(target.piece_bytes[piece] for piece in each) for each in spellings] == [b"dog", b" dog"]
 
 
 def test_no_translation_holds_what_is_forbidden(exact):
     # What a random model says is mostly bytes that are no text: here it says none.
     target = Tokenizer(exact.tokenizers.target.model)
-    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]
-    wordy = copy.copy(exact)
-    wordy.tokenizers = Tokenizers(exact.tokenizers.source, target)
+    target.__dict__["never_generated_ids"] = [*target.never_generated_ids, *range(END_ID + 1, END_ID + 257)]
+    wordy = dataclasses.replace(exact, tokenizers=Tokenizers(exact.tokenizers.source, target))
 
     def words(**options):
         return {word for one in itertools.chain(*wordy.translate(GERMAN, **options)) for word in one.text.split()}
@@ -364,13 +364,13 @@ def test_lengths_are_kept(exact):
 
 @pytest.mark.parametrize(("request_", "options", "message"), [
     (Request("ein Hund", required=("dog",)), {"sampling": True}, "line 1: required phrases need a search"),
-    (Request("ein Hund", required=("dog",)), {"diverse_groups": 2}, "line 1: required phrases share out"),
+    (Request("ein Hund", required=("dog",)), {"diverse_groups": 2}, "line 1: required phrases need the whole beam"),
     (Request(LONG, required=("dog",)), {}, r"line 1 is too long for the model and is translated in \d+ parts"),
     (Request("ein Hund", number=6, required=("the cat runs",)), {"max_length": 2},
-     "line 7: its translation is to have .* raise max_length"),
-    (Request("ein Hund"), {"min_length": 1000}, "line 1: its translation is to have 1000 pieces, but no translation"),
-    (Request("ein Hund", "a\tdog"), {}, "line 1: the prefix 'a.tdog' holds <0x09>, a control character"),
-    (Request("ein Hund", "a dog"), {"forbid": ["dog"]}, "line 1: no translation meets all that is asked of it"),
+     "line 7: min_length, prefix or required phrases need a translation of .* raise max_length"),
+    (Request("ein Hund"), {"min_length": 1000}, "a translation of 1000 pieces, but the maximum is"),
+    (Request("ein Hund", "a\tdog"), {}, "line 1: the prefix 'a.tdog' contains <0x09>, a control character"),
+    (Request("ein Hund", "a dog"), {"forbid": ["dog"]}, "line 1: no translation satisfies all constraints"),
     (Request("ein Hund", required=("a\x07b",)), {}, "line 1: the required phrase"),
 ])
 def test_what_cannot_be_had_is_refused(translator, request_, options, message):
@@ -379,17 +379,18 @@ def test_what_cannot_be_had_is_refused(translator, request_, options, message):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"diverse_groups": 4}, "a beam of 6 cannot be cut into 4 groups of equal size; a beam of 4 or 8 can"),
-    ({"sampling": True, "diverse_groups": 2}, "diverse groups are of a beam"),
-    ({"sampling": True, "require": ["dog"]}, "required phrases need a search"),
-    ({"diverse_groups": 2, "require": ["dog"]}, "required phrases share out"),
+    ({"diverse_groups": 4}, "a beam of 6 cannot be divided into 4 groups of equal size; a beam of 4 or 8 can"),
+    ({"sampling": True, "diverse_groups": 2}, "sampling: cannot be combined with diverse groups"),
+    ({"sampling": True, "require": ["dog"]}, "sampling: cannot be combined with required phrases"),
+    ({"diverse_groups": 2, "require": ["dog"]}, "diverse_groups: cannot be combined with required"),
     ({"temperature": 0.5}, "add sampling: true"), ({"top_k": 5}, "add sampling: true"),
     ({"top_p": 0.5}, "add sampling: true"), ({"min_p": 0.5}, "add sampling: true"),
     ({"sampling": True, "temperature": 0.0}, "temperature"),
-    ({"mbr": 7}, "a beam of 6 cannot give 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot give 4"),
-    ({"min_length": 5, "max_length": 4}, "at least 5 and at most 4 pieces"),
-    ({"forbid": [" "]}, "a phrase is text"), ({"forbid": ["a"], "require": ["a"]}, "'a' is forbidden, too"),
-    ({"forbid": ["A "], "require": ["a"], "ignore_case": True}, "'a' is forbidden, too"),
+    ({"mbr": 7}, "a beam of 6 cannot produce 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot produce 4"),
+    ({"min_length": 5, "max_length": 4}, r"must not be smaller than min_length \(5\), found 4"),
+    ({"forbid": [" "]}, "must not be blank"),
+    ({"forbid": ["a"], "require": ["a"]}, "'a' is both required and forbidden"),
+    ({"forbid": ["A "], "require": ["a"], "ignore_case": True}, "'a' is both required and forbidden"),
 ])
 def test_options_that_contradict_each_other_are_refused(translator, options, message):
     with pytest.raises(ValueError, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 import typing
@@ -20,15 +21,17 @@ from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
-from seq2seq.search.beam import search, wu_normaliser
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import wu_length_penalty
 from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.storage.directories import read_tensors
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
-from seq2seq.training.distributed import DistributedTranslator
+from seq2seq.training.distributed import translate_on_all_ranks
 from seq2seq.translation import translator as module
 from seq2seq.translation.generation import generate
-from seq2seq.translation.search_setup import Request
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.requests import Request
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 # The model is random: it says nothing, but says it reproducibly. (Its faults are the matter of test_safety_net.py.)
@@ -70,9 +73,8 @@ def translator(bundle) -> Translator:
 @pytest.fixture(scope="module")
 def exact(translator) -> Translator:
     """The same model in float64."""
-    found = copy.copy(translator)
-    found.engine = EagerEngine(copy.deepcopy(translator.model).double(), "fp32", translator.device)
-    return found
+    engine = EagerEngine(copy.deepcopy(translator.model).double(), "fp32", translator.device)
+    return dataclasses.replace(translator, engine=engine)
 
 
 def texts(translations: list[list[Translation]]) -> list[list[str]]:
@@ -211,7 +213,7 @@ def test_progress_sums_to_the_number_of_lines(translator, batch_tokens):
 @pytest.mark.parametrize("options, message", [
     ({"beam_size": 0}, "beam_size"),
     ({"beam_sise": 3}, "beam_sise"),
-    ({"n_best": 4}, "a beam of 3 cannot give 4 translations"),
+    ({"n_best": 4}, "a beam of 3 cannot produce 4 translations"),
     ({"length_penalty": -1.0}, "length_penalty"),
     ({"length_penalty_form": "google"}, "length_penalty_form"),
     ({"max_length_ratio": "two"}, "max_length_ratio"),
@@ -237,9 +239,10 @@ def test_an_option_that_does_not_exist_is_told_with_those_that_do(translator):
     assert wrong.startswith("wrong_key: there is no such option. The options are ") and wrong.endswith("batch_tokens.")
     assert set(others) == {
         "beam_size: expected a number of at least 1; found 0",
-        "max_length: expected a whole number; found 2.0. Write 2.",
+        "max_length: expected a whole number above 0 and of at most 1,000,000; found 2.0. Write 2.",
         "forbid[1]: expected text; found 5",
-        "top_k: expected a whole number; found 3. It is of type int64; convert it by int()."}
+        "top_k: expected a whole number of at least 0 and of at most 1,000,000; found 3. It is of type int64; convert "
+        "it with int()."}
 
 
 def test_options_are_typed_as_the_section_of_the_recipe_is():
@@ -248,7 +251,7 @@ def test_options_are_typed_as_the_section_of_the_recipe_is():
     phrases = {"forbid": Sequence[str], "require": Sequence[str]}               # a list will do
     assert list(options) == list(section) and options == section | phrases
     for call in (Translator.translate, Translator.translate_stream, Translator.translate_blocks, generate,
-                 TranslatorPool.translate_stream, TranslatorPool.translate_blocks, DistributedTranslator.translate):
+                 TranslatorPool.translate_stream, TranslatorPool.translate_blocks, translate_on_all_ranks):
         assert typing.get_type_hints(call)["decoding"] == typing.Unpack[DecodingOptions], call
 
 
@@ -282,14 +285,14 @@ def test_a_request_is_made_of_texts(arguments, message):
     ("ab", "^pairs is of type str"),
 ])
 def test_what_is_no_pair_is_told_by_its_place_and_type(translator, pairs, message):
-    for call in (translator.score, translator.within_reach):
+    for call in (translator.score, translator.scorable_pairs):
         with pytest.raises(TypeError, match=message):
             call(pairs)
 
 
 def test_blocks_of_no_lines_are_refused_at_once(translator):
     for call in (translator.translate_stream, translator.translate_blocks):
-        with pytest.raises(UserError, match="blocks of 0 lines hold nothing"):
+        with pytest.raises(UserError, match="a block of 0 lines is empty"):
             call(["ein Hund"], 0)
 
 
@@ -305,7 +308,7 @@ def test_what_is_wrong_with_loading_is_told(bundle, options, error, message):
     with pytest.raises(error, match=message) as caught:
         Translator.load(bundle, **{"device": "cpu", **options})
     assert "pydantic" not in str(caught.value)
-    if set(options) & {"ensemble", "beam_size"}:   # before any process starts
+    if set(options) & {"ensemble", "beam_size"}:                                # before any process starts
         with pytest.raises(error, match=message):
             TranslatorPool(bundle, 1, **options)
 
@@ -313,7 +316,7 @@ def test_what_is_wrong_with_loading_is_told(bundle, options, error, message):
 def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
     with pytest.raises(CheckpointError, match="nothing does not exist"):
         Translator.load(tmp_path / "nothing")
-    with pytest.raises(UserError, match="0 workers translate nothing"):
+    with pytest.raises(UserError, match="workers is 0; set it to 1 or more"):
         TranslatorPool(bundle, 0)
 
 
@@ -344,7 +347,7 @@ def test_the_length_penalty_reaches_the_score(translator):
         for one in itertools.chain(*translator.translate(GERMAN, length_penalty=penalty, n_best=3)):
             assert one.score == pytest.approx(one.log_probability / one.tokens ** penalty)
     for one in itertools.chain(*translator.translate(GERMAN, length_penalty=0.6, length_penalty_form="wu")):
-        assert one.score == pytest.approx(one.log_probability / wu_normaliser(0.6)(one.tokens))
+        assert one.score == pytest.approx(one.log_probability / wu_length_penalty(0.6)(one.tokens))
         assert one.score != pytest.approx(one.log_probability / one.tokens ** 0.6)
 
 
@@ -374,9 +377,8 @@ def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, 
     monkeypatch.setattr(module, "search", lambda *arguments, **options: hypotheses.extend(
         found := search(*arguments, **options)) or found)
     target = Tokenizer(exact.tokenizers.target.model)
-    target.__dict__["control_ids"] = [*target.control_ids, *range(END_ID + 1, END_ID + 257)]     # all bytes
-    wordy = copy.copy(exact)
-    wordy.tokenizers = Tokenizers(exact.tokenizers.source, target)
+    target.__dict__["never_generated_ids"] = [*target.never_generated_ids, *range(END_ID + 1, END_ID + 257)]  # bytes
+    wordy = dataclasses.replace(exact, tokenizers=Tokenizers(exact.tokenizers.source, target))
     compared = 0
     for line in GERMAN:
         (found,) = wordy.translate([line], beam_size=97, n_best=97, max_length_ratio=0.1, max_length_offset=3)
@@ -425,7 +427,7 @@ def test_what_is_too_long_to_score_is_an_error(translator):
 
 
 def test_half_a_surrogate_pair_is_an_error(translator):
-    with pytest.raises(TokenizerError, match="text 2 holds half a surrogate pair"):
+    with pytest.raises(TokenizerError, match="text 2 contains half a surrogate pair"):
         translator.translate(["ein Hund", "\ud800"])
 
 
@@ -525,7 +527,7 @@ def test_devices_and_precisions_that_are_not_there_are_refused(bundle):
     with pytest.raises(UserError, match="device 'tpux'"):
         Translator.load(bundle, device="tpux")
     if not has_fast_bf16(torch.device("cpu")):
-        with pytest.raises(UserError, match="bf16 only by emulation"):
+        with pytest.raises(UserError, match="can only emulate bf16"):
             Translator.load(bundle, device="cpu", precision="bf16")
 
 

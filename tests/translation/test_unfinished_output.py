@@ -17,7 +17,8 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 from seq2seq.cli import main
 from seq2seq.cli import translate as command
 from seq2seq.errors import CorpusError
-from seq2seq.translation.translator import Translator, growing_blocks
+from seq2seq.translation.requests import growing_blocks
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 RECIPE = recipe_text(
@@ -127,13 +128,13 @@ def test_lines_that_came_in_late_are_translated_too(directory, interrupted):
     (None, ("model", "in", "--no-safety-net"), "  decoding.safety_net: true then, false now\n"),
     (None, ("model", "in", "--format", "jsonl"), '  format: "text" then, "jsonl" now\n'),
     (None, ("model", "in", "--threads", 1), "  threads: null then, 1 now\n"),
-    (None, ("model", "in", "--prefix", "prefixes"), "in is not what "),
-    ({"in": b"another line\n" + TEXT}, ("model", "in"), "of its first 14 lines some have changed"),
-    ({"in": TEXT[:30]}, ("model", "in"), "of its first 14 lines some have changed"),
+    (None, ("model", "in", "--prefix", "prefixes"), "in has changed since "),
+    ({"in": b"another line\n" + TEXT}, ("model", "in"), "some of its first 14 lines"),
+    ({"in": TEXT[:30]}, ("model", "in"), "some of its first 14 lines"),
     ({"out.part": b"shorter"}, ("model", "in"), "does not belong to"),
     ({"out.part.json": b"{}"}, ("model", "in"), "or is damaged"),
     ({"out.part.json": b"["}, ("model", "in"), "or is damaged"),
-    ({"out.part.json": None}, ("model", "in"), "nothing says what"),
+    ({"out.part.json": None}, ("model", "in"), "its journal out.part.json is missing"),
 ], ids=str)
 def test_what_does_not_fit_is_refused_and_nothing_is_lost(directory, interrupted, capfd, change, arguments, message):
     interrupted(3, "model", "in", "-o", "out")
@@ -153,7 +154,7 @@ def test_without_resume_what_was_done_is_not_overwritten(directory, interrupted,
     interrupted(2, "model", "in", "-o", "out")
     before = (directory / "out.part").read_bytes()
     assert translate("model", "in", "-o", "out") == 2
-    assert "out.part holds what an earlier run has done of out. Go on there with --resume, or delete it to begin" \
+    assert "out.part contains the unfinished output of an earlier run. Continue it with --resume, or delete it" \
         in capfd.readouterr().err
     assert (directory / "out.part").read_bytes() == before
 
@@ -167,9 +168,9 @@ def test_where_there_is_nothing_to_go_on_with_it_begins(directory, interrupted):
 
 def test_resume_needs_a_file(directory, capfd):
     assert translate("model", "in", "--resume") == 2
-    assert "Name it by --output FILE" in capfd.readouterr().err
+    assert "Name it with --output FILE" in capfd.readouterr().err
     assert translate("model", "in", "-o", "/dev/null", "--resume") == 2
-    assert "/dev/null is no file" in capfd.readouterr().err
+    assert "/dev/null is not a regular file" in capfd.readouterr().err
 
 
 def test_one_output_is_written_by_one_process(directory, capfd):
@@ -239,7 +240,7 @@ def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
     assert (directory / "out.part").read_bytes().count(b"\n") == lines
     if lines == 21:
         assert "finishing this block of lines; once more to exit at once" in err
-        assert "21 lines are done. To go on:\n" in err
+        assert "21 lines are finished. To resume:\n" in err
         assert "translate model in --format jsonl -o out --device cpu --resume\n" in err
     assert "Traceback" not in err
     assert translate("model", "in", "--format", "jsonl", "-o", "out", "--resume") == 0
@@ -260,7 +261,7 @@ def test_a_process_that_waits_for_lines_stops_at_once(directory):
     process.wait(60)
     err = process.stderr.read().decode()
     assert process.returncode == 130, err
-    assert f"{BLOCK} lines are done" in err
+    assert f"{BLOCK} lines are finished" in err
     assert (directory / "out.part").read_bytes().count(b"\n") == BLOCK
 
 

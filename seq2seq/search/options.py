@@ -1,0 +1,92 @@
+"""Options of beam search, and the types of its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from seq2seq.search.length_penalty import LengthPenalty
+
+
+@dataclass(frozen=True)
+class Hypotheses:
+    """Unfinished hypotheses of some sentences, the input of logits processors and candidate selection.
+
+    tokens: (sentences, beam, length), target ids so far. lines: index of each sentence in the input of the search.
+    """
+
+    tokens: Tensor
+    lines: list[int]
+
+
+LogitsProcessor = Callable[[Hypotheses, Tensor], Tensor]
+"""Function (hypotheses, logits (rows, vocab_size)) -> logits. It may overwrite its input."""
+
+CandidateSelection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+"""Function (hypotheses, logits (rows, vocab_size), past (sentences, groups, beam of a group), count) -> (totals, beams,
+ids), each (sentences, groups, candidates).
+
+Returns at most `count` continuations of the hypotheses of each group, in order of preference. past: log p of the
+hypotheses, minus log sum exp of their logits. totals: log p of the continuations, past + logits. beams: index of the
+continued hypothesis in its group. ids: next token.
+"""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of a search.
+
+    beam_size: number of hypotheses per sentence, over all groups.
+    length_penalty: divisor of the log-probability.
+    n_best: number of hypotheses to return per sentence, at most `beam_size`; fewer are returned if fewer exist.
+    patience: a group of several hypotheses is finished when `patience` times its size have ended (Kasai et al. 2022,
+        arXiv:2204.05424, equation 2).
+    banned_ids: ids that no hypothesis may contain. `</s>` in it is ignored.
+    logits_processors: functions that change the logits of each step, in this order. They run after normalisation, so
+        that the tokens that they leave possible keep their probability.
+    candidate_selection: function that chooses the continuations; None: the most probable ones.
+    groups: number of groups of equal size that the beam is divided into. Each group is searched on its own, unless
+        `candidate_selection` relates them.
+    bonus: function from the state after the last step to a term that is added to the scores of the hypotheses that
+        end there, (rows,).
+    skip_log_softmax: use the logits as scores without normalising them.
+
+    Raises:
+        ValueError: n_best exceeds beam_size, or `groups` does not divide it.
+    """
+
+    beam_size: int
+    length_penalty: LengthPenalty
+    n_best: int = 1
+    patience: float = 1.0
+    banned_ids: Sequence[int] = ()
+    logits_processors: Sequence[LogitsProcessor] = ()
+    candidate_selection: CandidateSelection | None = None
+    groups: int = 1
+    bonus: Callable[[Any], Tensor] | None = None
+    skip_log_softmax: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_best <= self.beam_size:
+            raise ValueError(f"a beam of {self.beam_size} cannot give {self.n_best} hypotheses")
+        if self.beam_size % self.groups:
+            raise ValueError(f"a beam of {self.beam_size} cannot be divided into {self.groups} groups of equal size")
+
+    @property
+    def group_size(self) -> int:
+        """Number of hypotheses per group."""
+        return self.beam_size // self.groups
+
+    @property
+    def finished_per_group(self) -> int:
+        """Number of ended hypotheses with which a group is finished. Patience does not apply to greedy search."""
+        return 1 if self.group_size == 1 else max(self.group_size, round(self.group_size * self.patience))
+
+    @property
+    def has_hooks(self) -> bool:
+        """True if the search needs more of each step than the most probable continuations of one beam."""
+        return bool(self.logits_processors or self.candidate_selection or self.bonus or self.skip_log_softmax
+                    or self.groups > 1)

@@ -1,0 +1,234 @@
+"""Translation of lines of text with any search: long lines are split, faulty translations are retried."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Unpack
+
+import numpy as np
+import torch
+
+from seq2seq.data.line_splitting import DividedLine, divide
+from seq2seq.errors import CorpusError, UserError, require_iterable, require_text
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Task, decoding_with
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.translation.output_faults import FAULTS
+from seq2seq.translation.requests import Request, growing_blocks, number_requests
+from seq2seq.translation.retry_faulty_lines import retry_faulty
+from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
+from seq2seq.translation.word_confidence import Word
+
+ReportProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Translation of a line.
+
+    text: detokenized, without line end. score: for ranking. log_probability: log p(target | source), `</s>` included;
+    for a line translated in parts, the sum. tokens: number of pieces, plus one `</s>` per part. parts: number of parts
+    the line was translated in; 0 for lines of white space, which are returned unchanged. words: its words with
+    confidence, if requested. faults: names of its faults (see `output_faults.FAULTS`), if they were checked. retried:
+    True if it comes from a retry, because the first translation had more faults.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    tokens: int
+    parts: int = 1
+    words: tuple[Word, ...] = ()
+    faults: tuple[str, ...] = ()
+    retried: bool = False
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """log p(target | source) in nats, `</s>` included, and the number of target tokens."""
+
+    log_probability: float
+    tokens: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LineTranslator(ABC):
+    """Translator of lines of text; subclasses implement the search and the scores.
+
+    decoding: default decoding options. max_pieces: longest text that is translated as one part. device: of the model.
+    task: of the model.
+    """
+
+    tokenizers: Tokenizers
+    languages: Languages
+    decoding: DecodingSection
+    max_pieces: int
+    device: torch.device
+    task: Task
+
+    @property
+    @abstractmethod
+    def precision(self) -> str:
+        """Number format of the computation."""
+
+    @property
+    @abstractmethod
+    def max_positions(self) -> int:
+        """Longest sentence that the model accepts, in tokens, `</s>` included."""
+
+    @abstractmethod
+    def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
+                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
+        """Return the best translations of each part, best first, with word confidences if requested.
+
+        progress: called with the indices of finished parts.
+        Raises:
+            RequestError: no hypothesis satisfies the constraints of a line.
+            CheckpointError: the model's logits are NaN.
+        """
+
+    @abstractmethod
+    def score(self, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None) -> list[PairScore]:
+        """Return log p(target | source) of given translations.
+
+        Raises:
+            ValueError: a side has more pieces than the model has positions (see `scorable_pairs`).
+            CorpusError: a target of a pointer network contains something other than positions of its source.
+            TypeError: one of the pairs is not two texts.
+        """
+
+    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
+                  **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
+        """Return the best translations of each line, best first, at least one per line.
+
+        A translation from a retry comes before those of the first search (see `decoding.safety_net`). Empty lines and
+        white space are returned unchanged; white space around a line is kept; a line that is too long for the model is
+        translated in parts, and has only one translation.
+
+        Args:
+            lines: text without line ends, of any length; or a `Request`, with constraints for this line.
+            progress: called from time to time with the number of lines finished since the last call.
+            decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
+        Raises:
+            OptionError: an option is unknown, or its value is invalid.
+            UserError: the constraints of a line cannot be met.
+            CorpusError: a line is too long for a pointer network, whose input cannot be split.
+            TypeError: a line is neither a str nor a `Request`.
+        """
+        setup = self._search_setup(decoding)
+        requests = list(number_requests(lines))
+        split_lines = self._split_lines([request.text for request in requests])
+        parts = [part for request, line in zip(requests, split_lines, strict=True)
+                 for part in setup.parts(request, line.texts)]
+        report = _line_progress([len(line.texts) for line in split_lines], progress)
+        translations = self.search_parts(parts, setup, report)
+        if setup.decoding.safety_net and self.task.target_is_text:
+            translations = retry_faulty(parts, translations, setup, self.languages, self.search_parts)
+        remaining = iter(translations)
+        return [self._join_parts(line, list(islice(remaining, len(line.texts))), setup) for line in split_lines]
+
+    def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[Translation]]:
+        """Yield the result of `translate` for each line of an input of any length, in order."""
+        return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
+
+    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[list[Translation]]]:
+        """Yield the result of `translate` for each block of lines. Blocks grow, so that the first results come soon.
+
+        Options are checked at once, lines when they are read.
+
+        block_lines: maximum number of lines in a block. begin: number of lines of the whole input that come before
+            `lines`; blocks end at the same lines as those of the whole input, so that a resumed translation uses the
+            same batches.
+        """
+        self._search_setup(decoding)
+        blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
+        return (self.translate(block, progress=progress, **decoding) for block in blocks)
+
+    def scorable_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return the pairs that `score` accepts: neither side has more pieces than the model has positions."""
+        require_pairs(pairs)
+        threads = torch.get_num_threads()
+        sides = (self.tokenizers.source.encode([source for source, _ in pairs], threads),
+                 self.tokenizers.target.encode([target for _, target in pairs], threads))
+        return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.max_positions]
+
+    def _search_setup(self, decoding: DecodingOptions) -> SearchSetup:
+        """Return the search setup of a call.
+
+        Raises:
+            OptionError: an option is unknown, or its value is invalid.
+            UserError: this is a language model, or a required phrase is impossible.
+        """
+        if not self.task.has_source:
+            raise UserError("this is a language model, which cannot translate. It can generate text (seq2seq generate) "
+                            "and improve the translations of another model (seq2seq translate --fusion, seq2seq "
+                            "rescore).")
+        return SearchSetup(decoding_with(self.decoding, decoding), self.tokenizers.target, self.languages.target)
+
+    def _split_lines(self, lines: Sequence[str]) -> list[DividedLine]:
+        texts = [line.strip() for line in lines]
+        encoded = self.tokenizers.source.encode(texts, torch.get_num_threads())
+        short = {text for text, ids in zip(texts, encoded, strict=True) if len(ids) <= self.max_pieces}
+        for text, ids in zip(texts, encoded, strict=True):
+            if not self.task.target_is_text and len(ids) > self.max_pieces:
+                raise CorpusError(f"the line that begins with '{text[:30]}' has {len(ids):,} words, but this model "
+                                  f"accepts at most {self.max_pieces:,}. It cannot be translated in parts, because the "
+                                  "output consists of positions in the line. Shorten it, or train with a larger "
+                                  "model.max_positions.")
+
+        def fits(text: str) -> bool:
+            return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
+
+        heads = [self.tokenizers.source.language_prefix(text) for text in texts]
+        return [divide(line, fits, head) for line, head in zip(lines, heads, strict=True)]
+
+    def _join_parts(self, line: DividedLine, parts: list[list[PartTranslation]], setup: SearchSetup
+                    ) -> list[Translation]:
+        """Return the translations of a line: all those of its single part, or one, joined from the best of each part.
+        """
+        n_best = [[translation] for translation in parts[0]] if len(parts) == 1 else [[best for best, *_ in parts]]
+        return [self._translation(line, translations, setup) for translations in n_best]
+
+    def _translation(self, line: DividedLine, parts: list[PartTranslation], setup: SearchSetup) -> Translation:
+        hypotheses = [part.hypothesis for part in parts]
+        return Translation(
+            text=line.join([part.text for part in parts], self.languages.target),
+            score=setup.score(hypotheses),
+            log_probability=sum(hypothesis.log_probability for hypothesis in hypotheses),
+            tokens=sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses),
+            parts=len(parts),
+            words=tuple(word for part in parts for word in part.words),
+            faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
+            retried=any(part.retried for part in parts))
+
+
+def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise TypeError unless each pair is two texts."""
+    require_iterable(pairs, "pairs")
+    for index, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"pairs[{index}] is {pair!r:.60}; expected two texts, (source, target)")
+        for side, text in enumerate(pair):
+            require_text(text, f"pairs[{index}][{side}]")
+
+
+def _line_progress(parts_per_line: list[int], progress: ReportProgress | None) -> Callable[[np.ndarray], None]:
+    """Return a callback that takes the indices of finished parts and reports the number of finished lines."""
+    if progress is None:
+        return lambda indices: None
+    line_of_part = np.repeat(np.arange(len(parts_per_line)), parts_per_line)
+    unfinished = np.array(parts_per_line)                                       # number of parts of each line
+    progress(int((unfinished == 0).sum()))
+
+    def finish(indices: np.ndarray) -> None:
+        lines = line_of_part[indices]
+        np.subtract.at(unfinished, lines, 1)
+        progress(int((unfinished[np.unique(lines)] == 0).sum()))
+
+    return finish

@@ -1,0 +1,108 @@
+"""Spelling of required and forbidden phrases in the pieces of the target vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import capwords
+
+from seq2seq.data.line_splitting import SPACELESS, main_language
+from seq2seq.errors import RequestError
+from seq2seq.search.candidate_selection import RequiredPhrase
+from seq2seq.search.logits_processors import Phrase, decode_pieces, forbid_phrases
+from seq2seq.search.options import LogitsProcessor
+from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Vocabulary
+
+MID_LINE_MARK = "\ue000"
+"""Private-use character. Text that is encoded after it is neither at the beginning of a line nor of a word."""
+
+
+class PhraseSpeller:
+    """Turns phrases into constraints of a search.
+
+    In languages with spaces a phrase matches whole words only, in languages without spaces any substring.
+    """
+
+    def __init__(self, tokenizer: Vocabulary, language: str, ignore_case: bool) -> None:
+        """tokenizer, language: of the target."""
+        self.tokenizer, self.ignore_case = tokenizer, ignore_case
+        self.spaceless = main_language(language) in SPACELESS
+
+    def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
+        """Return the constraint for a required phrase.
+
+        With `ignore_case`, any casing satisfies it. Search itself proposes these casings, if the vocabulary can spell
+        them: as written, lower case, first letter in upper case, first letter of each word in upper case, and upper
+        case.
+
+        Args:
+            line: line number, from 0, for the error. whole_words: False: any substring satisfies it.
+        Raises:
+            RequestError: the phrase has control characters or no pieces; the message names the line, if it is known.
+        """
+        written = phrase.strip()
+        casings = [written, written.lower(), written.capitalize(), capwords(written, " "), written.upper()]
+        spellings: list[tuple[int, ...]] = []
+        first_error = None
+        for casing in dict.fromkeys(casings if self.ignore_case else [written]):
+            try:
+                spellings += self._spellings(casing, line)
+            except RequestError as error:
+                first_error = first_error or error
+        if first_error and not spellings:
+            raise first_error
+        # The tokenizer may normalise the text. Spellings that do not match are dropped: the upper case of "ß" is "SS".
+        normalised = decode_pieces(spellings[0], self.tokenizer.piece_bytes).strip()
+        required = Phrase(normalised, whole_words and not self.spaceless, self.ignore_case)
+        return RequiredPhrase(required, tuple(dict.fromkeys(
+            spelling for spelling in spellings
+            if required.is_in(decode_pieces(spelling, self.tokenizer.piece_bytes)))))
+
+    def forbid(self, phrases: Sequence[str]) -> LogitsProcessor:
+        """Return the logits processor that forbids the phrases: as written, and as normalised by the tokenizer, which
+        is the form that translations contain."""
+        forms = list(phrase.strip() for phrase in phrases)
+        for pieces in self.tokenizer.encode(list(forms)):
+            normalised = "" if UNKNOWN_ID in pieces else decode_pieces(pieces, self.tokenizer.piece_bytes).strip()
+            if normalised:
+                forms.append(normalised)
+        return forbid_phrases(list(dict.fromkeys(forms)), self.tokenizer.piece_bytes, not self.spaceless,
+                              self.ignore_case)
+
+    def encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
+        """Return the ids of a text. line: line number, from 0, for the error. name: of the text, such as "prefix".
+
+        Raises:
+            RequestError: the text contains control characters.
+        """
+        ids = tuple(self.tokenizer.encode([text])[0])
+        if banned := set(ids).intersection(self.tokenizer.never_generated_ids):
+            raise RequestError(f"{_line_label(line)}the {name} {text!r} contains "
+                               f"{self.tokenizer.pieces(sorted(banned))[0]}, a control character, which no translation "
+                               "can contain. Remove it.")
+        return ids
+
+    def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
+        """Return the ids of a phrase in the middle of a line (after a space, except in languages without spaces); if it
+        is segmented differently at the beginning of a line, these ids, too."""
+        at_beginning = self.encode(phrase, line, "required phrase")
+        if not at_beginning:
+            raise RequestError(f"{_line_label(line)}the tokenizer drops all characters of the required phrase "
+                               f"{phrase!r}. Remove the phrase.")
+        if self.spaceless:
+            return [self._encode_mid_line(phrase, line) or at_beginning]
+        if self.tokenizer.piece_bytes[at_beginning[0]].startswith(b" "):
+            return [at_beginning]
+        mid_line = self._encode_mid_line(f" {phrase}", line)
+        return [at_beginning] if mid_line is None else [at_beginning, mid_line]
+
+    def _encode_mid_line(self, text: str, line: int | None) -> tuple[int, ...] | None:
+        """Return the ids of a text in the middle of a line; None if the tokenizer joins it with `MID_LINE_MARK` in one
+        piece, or drops the mark."""
+        mark = self.encode(MID_LINE_MARK, line, "required phrase")
+        ids = self.encode(MID_LINE_MARK + text, line, "required phrase")
+        return ids[len(mark) :] if ids[: len(mark)] == mark and len(ids) > len(mark) else None
+
+
+def _line_label(number: int | None) -> str:
+    """Return the beginning of a message about a line."""
+    return "" if number is None else f"line {number + 1}: "
