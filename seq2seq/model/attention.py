@@ -133,7 +133,13 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
         (query_tokens, heads, head_size)
     """
     if weighing.is_scaled_dot_product and runs_packed(projected[0][:, 0]):
-        return _packed_attention(projected, query_sentences, key_sentences, causal, window)
+        from torch.nn.attention.varlen import varlen_attn
+
+        query, key, value = (part for stack in projected for part in stack.unbind(1))
+        keys_before = -1 if window is None else window                          # -1: no limit
+        return cast(Tensor, varlen_attn(                                        # without return_aux, not a pair
+            query, key, value, query_sentences.offsets, key_sentences.offsets, query_sentences.longest,
+            key_sentences.longest, window_size=(keys_before, 0 if causal else keys_before)))
     return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window)
 
 
@@ -170,18 +176,6 @@ def runs_packed(query: Tensor) -> bool:
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
 
-
-def _packed_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
-                      window: int | None) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    query, key, value = (part for stack in projected for part in stack.unbind(1))
-    keys_before = -1 if window is None else window                              # -1: no limit
-    attended = varlen_attn(
-        query, key, value, query_sentences.offsets, key_sentences.offsets,
-        query_sentences.longest, key_sentences.longest, window_size=(keys_before, 0 if causal else keys_before),
-    )
-    return cast(Tensor, attended)                                               # without return_aux, not a pair
 
 
 def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tensor:
