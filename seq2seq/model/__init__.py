@@ -44,8 +44,8 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
 def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtype) -> bool:
     """Return True if training pads no sentence, because all attention runs in the variable-length kernel.
 
-    Then the cost of a batch does not depend on the length of its longest sentence. Recurrent models, additive scores,
-    ReLU weights, hard attention and copying pad on every device.
+    The cost of a batch then does not depend on the length of its longest sentence. Recurrent models, additive scores,
+    ReLU weights, hard attention and the copy mechanism pad sentences on every device.
     """
     pads = (section.type in ("rnn", "pointer") or section.attention_score == "additive" or section.normalize == "relu"
             or section.selection == "hard" or section.copy)

@@ -133,7 +133,13 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
         (query_tokens, heads, head_size)
     """
     if weighing.is_scaled_dot_product and runs_packed(projected[0][:, 0]):
-        return _packed_attention(projected, query_sentences, key_sentences, causal, window)
+        from torch.nn.attention.varlen import varlen_attn
+
+        query, key, value = (part for stack in projected for part in stack.unbind(1))
+        keys_before = -1 if window is None else window                          # -1: no limit
+        return cast(Tensor, varlen_attn(                                        # without return_aux, not a pair
+            query, key, value, query_sentences.offsets, key_sentences.offsets, query_sentences.longest,
+            key_sentences.longest, window_size=(keys_before, 0 if causal else keys_before)))
     return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window)
 
 
@@ -170,18 +176,6 @@ def runs_packed(query: Tensor) -> bool:
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
 
-
-def _packed_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, causal: bool,
-                      window: int | None) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    query, key, value = (part for stack in projected for part in stack.unbind(1))
-    keys_before = -1 if window is None else window                              # -1: no limit
-    attended = varlen_attn(
-        query, key, value, query_sentences.offsets, key_sentences.offsets,
-        query_sentences.longest, key_sentences.longest, window_size=(keys_before, 0 if causal else keys_before),
-    )
-    return cast(Tensor, attended)                                               # without return_aux, not a pair
 
 
 def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tensor:
@@ -222,7 +216,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
 
 
 def merge_beam_and_heads(attended: Tensor) -> Tensor:
-    """(sentences, heads, beam, features) -> (sentences * beam, heads * features)"""
+    """Reshape (sentences, heads, beam, features) to (sentences * beam, heads * features)."""
     sentences, heads, beam, features = attended.shape
     return attended.transpose(1, 2).reshape(sentences * beam, heads * features)
 
@@ -418,7 +412,7 @@ def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | Non
     """
     if not sample:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
-    # The index of the smallest of exponential variables with these rates is a sample of the distribution.
+    # The index of the smallest of several exponential random variables is distributed like their rates.
     sampled = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
     log_probability = weights.gather(-1, sampled).clamp(min=torch.finfo(weights.dtype).tiny).log()
     keep_soft = torch.rand_like(log_probability) < 0.5

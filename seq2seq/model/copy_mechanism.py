@@ -62,7 +62,8 @@ class CopyHead(nn.Module):
         weights = pack(self.weighing(queries, copy_source.keys, copy_source.bias), target_sentences).squeeze(1)
         gate_terms, pieces = (part.index_select(0, target_sentences.sentence)
                               for part in (copy_source.gate_terms, copy_source.pieces))
-        return CopyMixture(logits, self._gate_logit(logits.hidden, weights, gate_terms), weights, pieces)
+        gate_logit = self.of_state(logits.hidden).squeeze(1) + (weights * gate_terms).sum(1)
+        return CopyMixture(logits, gate_logit, weights, pieces)
 
     def start(self, memory: Tensor, source: Tensor, sentences: Sentences) -> CopySource:
         """Encode the source for `step`. memory: (source_tokens, d_model), h. source: (source_tokens,), token ids."""
@@ -81,7 +82,5 @@ class CopyHead(nn.Module):
         queries = self.query(hidden).view(sentences, 1, beam, -1)
         weights = cast(Tensor, self.weighing(queries, copy_source.keys, copy_source.bias)).view(len(hidden), -1)
         gate_terms, pieces = (part.repeat_interleave(beam, 0) for part in (copy_source.gate_terms, copy_source.pieces))
-        return mixture_log_probabilities(logits, self._gate_logit(hidden, weights, gate_terms), weights, pieces)
-
-    def _gate_logit(self, hidden: Tensor, weights: Tensor, gate_terms: Tensor) -> Tensor:
-        return cast(Tensor, self.of_state(hidden).squeeze(1)) + (weights * gate_terms).sum(1)
+        gate_logit = self.of_state(hidden).squeeze(1) + (weights * gate_terms).sum(1)
+        return mixture_log_probabilities(logits, gate_logit, weights, pieces)

@@ -90,8 +90,7 @@ def log_probabilities(output: Output, target: Tensor) -> Tensor:
     if isinstance(output, PointerOutput):
         return output.values.gather(1, targets[:, None]).squeeze(1).where(counted, 0.0)
     logits = output if isinstance(output, Logits) else output.logits
-    bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
-    generated: Tensor = _ChunkedLogProbability.apply(logits.hidden, logits.weight, bias, targets)
+    generated: Tensor = _ChunkedLogProbability.apply(logits.hidden, logits.weight, logits.bias, targets)
     if isinstance(output, Logits):
         return generated.where(counted, 0.0)
     copied = output.copy_probability(targets).to(generated.dtype)
@@ -130,39 +129,36 @@ class _ChunkedLogProbability(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
         precise = torch.promote_types(weight.dtype, torch.float32)
         log_probabilities = torch.empty(len(target), dtype=precise, device=target.device)
         log_normaliser = torch.empty_like(log_probabilities)
         for rows in _chunks(len(target), weight):
-            logits = _logits_of_rows(hidden[rows], weight, bias).to(precise)
+            logits = Logits(hidden[rows], weight, bias).dense().to(precise)
             log_normaliser[rows] = logits.logsumexp(1)
             log_probabilities[rows] = logits.gather(1, target[rows, None]).squeeze(1) - log_normaliser[rows]
         ctx.save_for_backward(hidden, weight, bias, target, log_normaliser)
         return log_probabilities
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         hidden, weight, bias, target, log_normaliser = ctx.saved_tensors
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros(weight.shape, dtype=log_normaliser.dtype, device=weight.device)
-        bias_gradient = torch.zeros(bias.shape, dtype=log_normaliser.dtype, device=weight.device)
+        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=log_normaliser.dtype)
         for rows in _chunks(len(target), weight):
             # d log p / d logits = one-hot - softmax
-            logits = _logits_of_rows(hidden[rows], weight, bias).to(log_normaliser.dtype)
+            logits = Logits(hidden[rows], weight, bias).dense().to(log_normaliser.dtype)
             logits_gradient = logits.sub_(log_normaliser[rows, None]).exp_().mul_(-gradient[rows, None])
             logits_gradient.scatter_add_(1, target[rows, None], gradient[rows, None])
             rounded = logits_gradient.to(hidden.dtype)
             torch.mm(rounded, weight, out=hidden_gradient[rows])
             weight_gradient += rounded.T @ hidden[rows]
-            if bias.numel():
+            if bias_gradient is not None:
                 bias_gradient += logits_gradient.sum(0)
-        return hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient.to(bias.dtype), None
-
-
-def _logits_of_rows(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    logits = hidden @ weight.T
-    return logits + bias if bias.numel() else logits
+        if bias_gradient is not None:
+            bias_gradient = bias_gradient.to(bias.dtype)
+        return hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient, None
 
 
 def _chunks(tokens: int, weight: Tensor) -> list[slice]:
@@ -214,7 +210,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 part_target_log_p.copy_(probability.clamp(min=torch.finfo(precise).tiny).log_())
                 if not differentiate:
                     continue
-                # With a number as the source: with a tensor, CUDA's deterministic mode sorts and waits for the host.
+                # The source is a number, because with a tensor CUDA's deterministic mode would sort and synchronise.
                 probabilities.scatter_(1, part_targets, smoothing - 1, reduce="add")
                 if weight.is_cuda or not bool(part_counted.all()):
                     probabilities.mul_(part_counted[:, None])

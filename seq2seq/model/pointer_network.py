@@ -27,16 +27,14 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 # `</s>` has the id END_ID.
 FIRST_POSITION_ID = END_ID + 1
 
-States = Tensor | tuple[Tensor, ...]
-"""State of a recurrent network as in torch.nn: h of a GRU, (h, c) of an LSTM, each (layers, sentences, features)."""
-
 
 @dataclass(frozen=True)
 class PointerState:
     """Decoding state.
 
     memory, keys: (sentences, longest_source, features), encoder states x_n and W x_n, shared by a sentence's rows.
-    lengths: (sentences,), number of tokens of each source. states: states of the decoder, each (layers, rows, d_model).
+    lengths: (sentences,), number of tokens of each source.
+    states: states of the decoder as in torch.nn, h of a GRU or (h, c) of an LSTM, each (layers, rows, d_model).
     position: position of the next token.
     attention: (rows, longest_source), attention weights of the last step.
     """
@@ -44,7 +42,7 @@ class PointerState:
     memory: Tensor
     keys: Tensor
     lengths: Tensor
-    states: States
+    states: Tensor | tuple[Tensor, ...]
     position: int
     keep_attention: bool
     attention: Tensor | None = None
@@ -141,7 +139,7 @@ class PointerNetwork(nn.Module):
         log_probabilities = target_log_probabilities(scores, state.lengths).flatten(0, 1)
         return F.pad(log_probabilities, (0, self.max_positions - scores.shape[2]), value=-math.inf), after
 
-    def _first_states(self, memory: Tensor, sentences: Sentences) -> States:
+    def _first_states(self, memory: Tensor, sentences: Sentences) -> Tensor | tuple[Tensor, ...]:
         """Return the decoder's first states, each (layers, sentences, d_model), computed from the last state of the
         encoder's backward direction."""
         first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()

@@ -96,7 +96,7 @@ def hypotheses(model, batch, beam_size):
 def test_losses_gradients_and_search_equal_the_cpus(name, monkeypatch):
     keys = MODELS[name]
     if name == "rnn-hard":                                                      # draws equally many random numbers
-        monkeypatch.setattr(rnn, "who_goes_on", lambda sentences: ([len(sentences)] * sentences.longest, None))
+        monkeypatch.setattr(rnn, "plan_active_rows", lambda sentences: ([len(sentences)] * sentences.longest, None))
     corpus = corpus_for(keys.get("type"))
     pairs = np.arange(len(corpus))
     filled = gather(corpus, pairs, Shape.rounded(corpus, pairs, LONGEST))
