@@ -13,15 +13,14 @@ from torch import nn
 
 from seq2seq.errors import RequestError
 from seq2seq.inference import engines, int8
-from seq2seq.inference.eager import Int8Linear, operators_work
+from seq2seq.inference.eager import Int8Linear, fold_query_preparation, packed_operators_work
 from seq2seq.inference.engines import load_engine
-from seq2seq.inference.int8 import STEPS_OF_ROOM, TOKENS_TOGETHER, Int8Engine, Int8State
+from seq2seq.inference.int8 import ENCODER_BLOCK_TOKENS, GROWTH_STEPS, Int8Engine, Int8State
 from seq2seq.inference.kernel_library import CompilationError, library
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.search.beam import search
 from seq2seq.search.length_penalty import power_length_penalty
 from seq2seq.search.options import SearchOptions
-from seq2seq.search.topk import topk as default_topk
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -73,7 +72,7 @@ def rounded(model):
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, SelfAttention | CrossAttention):
-            module.weighing.fold_into(module.query_key_value if isinstance(module, SelfAttention) else module.query)
+            fold_query_preparation(module)
     for module in list(copied.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
@@ -83,13 +82,13 @@ def rounded(model):
             module.query_key_value = BriefKeysAndValues(module.query_key_value, copied.d_model)
         if isinstance(module, CrossAttention):
             module.key_value = BriefKeysAndValues(module.key_value, 0)
-    copied.vocabulary = Int8Linear(copied.output_weight, copied.output_bias)
+    copied.output_projection = Int8Linear(copied.output_weight, copied.output_bias)
     return copied
 
 
 @pytest.fixture
 def needs_onednn():
-    if not operators_work():
+    if not packed_operators_work():
         pytest.skip("this PyTorch lacks the operators for int8")
 
 
@@ -136,7 +135,7 @@ def test_steps_are_those_of_the_model_with_products_in_int8(make_model, make_bat
 def test_sizes_beyond_those_computed_together_give_the_same(make_model, make_batch, load, needs_onednn):
     model = make_model(torch.float32, **WIDE, max_positions=31)
     lengths = tuple(range(1, 29)) * 4
-    assert sum(lengths) > 10 * TOKENS_TOGETHER and 3 * len(lengths) > 300
+    assert sum(lengths) > 10 * ENCODER_BLOCK_TOKENS and 3 * len(lengths) > 300
     batch = make_batch(lengths, lengths)
     found, expected = (torch.cat(logits_of_steps(each, batch, 3)) for each in (load(model), rounded(model)))
     assert relative_error(found, expected) < 0.02
@@ -184,7 +183,7 @@ def test_what_is_part_of_no_hypothesis_any_more_leaves_the_cache(make_model, mak
         states = [state.select(3 * sentences) for state in states]              # all go on from the first of them
         assert relative_error(*logits) < 0.02
     # A row for each sentence and step, and room for the steps to come; not one for each hypothesis and step.
-    assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (STEPS_OF_ROOM + 1)
+    assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (GROWTH_STEPS + 1)
 
 
 def test_attention_is_kept_by_the_model_in_pytorch(make_model, make_batch, load):
@@ -207,7 +206,7 @@ def test_a_sentence_beyond_the_last_position_is_refused_as_ever(make_model, make
 
 
 @pytest.mark.parametrize(("unusual", "told"), [
-    ({"window": 3}, "has attention in a window"), ({"copy": True}, "copies from the source"),
+    ({"window": 3}, "has an attention window"), ({"copy": True}, "copies from the source"),
     ({"score": "additive"}, "has additive scores"), ({"normalize": "relu"}, "relu"), ({"hard": True}, "hard attention"),
 ], ids=str)
 def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys, unusual, told):
@@ -298,7 +297,7 @@ def test_of_fewer_continuations_than_asked_for_the_rest_is_hopeless(topk):
 @pytest.mark.parametrize("logits", [torch.empty(3, 7, device="meta"), torch.zeros(3, 7, dtype=torch.float64)])
 def test_what_lies_elsewhere_or_is_no_fp32_is_chosen_as_without_kernels(topk, monkeypatch, logits):
     asked = (logits, np.zeros((1, 3), np.float32), torch.tensor([0]), None, 2, True)
-    monkeypatch.setattr(int8, "default_topk", lambda *given: given)
+    monkeypatch.setattr(int8, "reference_topk", lambda *given: given)
     assert topk(*asked) == asked
 
 

@@ -194,7 +194,7 @@ def test_it_is_joined_to_a_model_that_translates(make_model, make_batch):
 
 
 def test_there_is_no_attention_to_show():
-    with pytest.raises(ValueError, match="attends to no source"):
+    with pytest.raises(ValueError, match="has no attention over a source"):
         make_language_model().start(torch.tensor([END_ID]), torch.tensor([0, 1]), 1, keep_attention=True)
 
 
