@@ -19,8 +19,8 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
 
     - 5,000 pairs: 3,300 subwords. 2,000 subwords gave a higher BLEU than 14,000 (Sennrich and Zhang 2019,
       arXiv:1905.11901).
-    - 160,000 pairs: 10,000 subwords, as in fairseq's recipe for IWSLT'14. A Transformer needs at most 4,000 (Ding et al.
-      2019, arXiv:1905.10453).
+    - 160,000 pairs: 10,000 subwords, as in fairseq's recipe for IWSLT'14. A Transformer needs at most 4,000 (Ding et
+      al. 2019, arXiv:1905.10453).
     - 4.5 million pairs: 31,000 subwords. 37,000 are in common use (Vaswani et al. 2017, arXiv:1706.03762).
 
     Measured on Multi30k German to English (4 + 4 layers, width 128, about 11 epochs, validation BLEU, one seed): 2,400
