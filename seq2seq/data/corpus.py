@@ -151,14 +151,10 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> 
     for number, texts in islice(rows, spec.limit):
         counts.lines += 1
         if number == 1:
-            texts = tuple(_remove_byte_order_mark(text, counts) for text in texts)
+            counts.byte_order_marks += sum(text.startswith("\ufeff") for text in texts)
+            texts = tuple(text.removeprefix("\ufeff") for text in texts)
         *source, target = (_replace_line_breaks(text, counts) for text in texts)
         yield number, spec.tagged("".join(source)), target
-
-
-def _remove_byte_order_mark(text: str, counts: Counts) -> str:
-    counts.byte_order_marks += text.startswith("\ufeff")
-    return text.removeprefix("\ufeff")
 
 
 def _replace_line_breaks(text: str, counts: Counts) -> str:

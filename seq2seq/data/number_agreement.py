@@ -70,8 +70,8 @@ class _Readings:
         self.named: set[str] = set()
         self.alternatives: dict[str, set[str]] = {}
         lower = text.lower()
-        for value in (*_english_numbers(lower), *_german_numbers(lower), *_month_numbers(lower),
-                      *_clock_words(lower), *_kana_halves_and_quarters(text)):
+        for value in (*_english_numbers(lower), *_german_numbers(lower), *_clock_words(lower),
+                      *map(MONTH_VALUES.__getitem__, MONTH.findall(lower)), *_kana_halves_and_quarters(text)):
             self.named.add(str(value))
         for digits, values in (*_cjk_numerals(text), *_tenths_as_percentages(text), *_scaled_numbers(lower),
                                *_hours_before(lower)):
@@ -346,10 +346,6 @@ QUARTER = re.compile(r"\bquarter|viertel")
 SCALE_VALUES = {"hundred": 100, "thousand": 1000, "tausend": 1000, "tsd": 1000, "million": 10**6, "mio": 10**6,
                 "mill": 10**6, "billion": 10**9, "milliarde": 10**9, "mrd": 10**9, "bn": 10**9}
 SCALED_NUMBER = re.compile(rf"({_DIGITS})[ \u00a0-]?({_any_of(SCALE_VALUES)})")
-
-
-def _month_numbers(text: str) -> Iterator[int]:
-    yield from (MONTH_VALUES[name] for name in MONTH.findall(text))
 
 
 def _clock_words(text: str) -> Iterator[int]:
