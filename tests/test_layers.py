@@ -163,3 +163,18 @@ def test_names_are_imported_when_they_are_asked_for(statement, without):
     code = f"import sys; {statement}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not without & set(loaded)
+
+
+def test_the_files_of_an_afternoon_can_be_read_in_one():
+    text = (PACKAGE.parent / "docs/code.md").read_text(encoding="utf-8")
+    section = text.split("## An afternoon's reading")[1]
+    files = re.findall(r"^\| `([a-z_/]+\.py)` \|", section, flags=re.MULTILINE)
+    lines = sum((PACKAGE / file).read_text(encoding="utf-8").count("\n") for file in files)
+    assert len(files) == 15 and lines <= 3_500
+
+
+def test_no_file_and_no_chapter_is_too_long_to_be_read():
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in PACKAGE.rglob("*.py")}
+    assert max(lines.values()) <= 450
+    for chapter in CHAPTERS:
+        assert sum(count for path, count in lines.items() if path.parent == PACKAGE / chapter) <= 2_400, chapter
