@@ -133,9 +133,15 @@ def choose_precision(precision: str, device: torch.device) -> str:
     return "bf16" if choose_dtype(precision, device) == torch.bfloat16 else "fp32"
 
 
+# Texts of RuntimeErrors: of the allocator on CPUs, and of libraries that do not use torch's allocator on GPUs.
+OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
 def is_out_of_memory(error: Exception) -> bool:
-    """Return True for an out-of-memory error of Python or torch, whose error on CPUs is recognised by its message."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+    """Return True for out-of-memory errors: torch's on GPUs, Python's, and a RuntimeError with a text of
+    `OUT_OF_MEMORY`."""
+    return (isinstance(error, (MemoryError, torch.OutOfMemoryError))
+            or any(text in str(error) for text in OUT_OF_MEMORY))
 
 
 def describe(device: torch.device) -> str:

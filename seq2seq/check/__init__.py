@@ -65,8 +65,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid.sides}
     for reader in train_readers:
         reader.read_train(held_out_sources, overlap, characters)
-    # The targets of a pointer network are positions, and monolingual text has no pairs.
-    if len(recipe.data.valid.sides) == 2 and recipe.model.type != "pointer":
+    if recipe.task.has_source and recipe.task.target_is_text:
         checker = CorpusChecker(sample.blocks, recipe.languages)
         if checker.fault:
             report.warnings.append(checker.fault)

@@ -87,7 +87,7 @@ class CorpusChecker:
     def check(self, pairs: Iterable[Pair], count: int) -> PairReport:
         """Check a corpus of `count` pairs; in a long corpus, only every n-th block."""
         report = PairReport()
-        if self._sides is None:
+        if self._sides is None or not count:
             return report
         block_interval = -(-count // MAX_CHECKED_PAIRS)
         runs = {shift: _BestRun() for shift in (1, -1)}

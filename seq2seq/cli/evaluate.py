@@ -105,7 +105,7 @@ def evaluate(
     if text is not None:
         lines = read_texts(text)
         translator = load_translator(model, device, precision, threads)
-        if not translator.languages.monolingual:
+        if translator.task.has_source:
             raise UserError(f"--text is for a language model; {model} translates. Give --source and --reference.")
         print_scores(scoring.perplexities(translator, [("", line) for line in lines]), format)
         return
@@ -216,7 +216,7 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 
     bundle = bundle.absolute()
     recipe = load_recipe(recipe_path(bundle), check_files=False)
-    files = "a file with --text" if recipe.languages.monolingual else "files with --source and --reference"
+    files = "files with --source and --reference" if recipe.task.has_source else "a file with --text"
     if not recipe.data.test:
         raise UserError(f"the recipe of {bundle} has no test sets. Name {files}.")
     paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]

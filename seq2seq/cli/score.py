@@ -83,7 +83,7 @@ def _blocks(inputs: Sequence[Input]) -> Iterator[Sequence[tuple[Line, ...]]]:
 
 def _require_sides(translator: Translator, model: Path, target: Path | None) -> None:
     """Raise UserError if a language model is given a TARGET file, or a translation model none."""
-    if translator.languages.monolingual and target:
+    if not translator.task.has_source and target:
         raise UserError(f"{model} is a language model, which scores a single text; leave {target} out.")
-    if not translator.languages.monolingual and not target:
+    if translator.task.has_source and not target:
         raise UserError(f"{model} is a translation model; name the TARGET file, too.")

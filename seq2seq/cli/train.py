@@ -46,6 +46,6 @@ def train(
         return
     typer.echo(scores_as_text(scores), nl=bool(scores))
     name = shlex.quote(str(run))
-    console.print_message(f"the model is in {run}; " + (f"generate text with: seq2seq generate {name} --samples 5"
-                                                        if loaded.languages.monolingual else
-                                                        f"translate with: seq2seq translate {name} FILE"))
+    use = (f"translate with: seq2seq translate {name} FILE" if loaded.task.has_source else
+           f"generate text with: seq2seq generate {name} --samples 5")
+    console.print_message(f"the model is in {run}; {use}")

@@ -7,7 +7,8 @@ consists of arrays of pair indices. A batch is gathered in one operation, withou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -26,6 +27,8 @@ TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8
 # long tail of lengths, and large enough to keep image captions (2,048 tokens a step) together. Chosen by timing three
 # models on one core.
 GROUP_COST = 700_000
+# Room of a fixed shape for larger micro-batches than those of the first epoch.
+SHAPE_ROOM = 1.02
 # Maximum number of groups that a micro-batch is split into.
 MAX_GROUPS = 32
 
@@ -123,6 +126,11 @@ class EncodedCorpus:
     def __len__(self) -> int:
         return len(self.source)
 
+    def tokens(self, micro_batches: Iterable[np.ndarray]) -> tuple[int, int]:
+        """Return the numbers of source and target tokens of some micro-batches, arrays of pair indices."""
+        pairs = np.concatenate(list(micro_batches))
+        return int(self.source.lengths_of(pairs).sum()), int(self.target.lengths_of(pairs).sum())
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -139,18 +147,22 @@ class Shape:
     longest_target: int
 
     @staticmethod
-    def for_corpus(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, longest: int) -> Shape:
+    def for_corpus(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, longest: int, seed: int) -> Shape:
         """Return one shape for all micro-batches of `plan_epoch` with the same arguments.
 
-        longest: maximum length of a sentence, in tokens. In rare cases a micro-batch is too large for the shape;
-            `split_to_shape` then splits it.
+        It holds the largest micro-batch of the first epoch and `SHAPE_ROOM` more. A rare micro-batch of another epoch
+        that is too large is split by `split_to_shape`. Capacities are taken from the plan because unused ones cost
+        memory: the backward pass of the variable-length kernel allocates 128 rows for every sentence, empty or not.
+
+        longest: maximum length of a sentence, in tokens.
         """
-        target = -(-batch_tokens // accumulation) + longest
-        ratio = max(1.0, 1.1 * int(corpus.source.offsets[-1]) / int(corpus.target.offsets[-1]))
-        source = int(target * ratio) + longest
+        plan = [pairs for step in plan_epoch(corpus, batch_tokens, accumulation, seed, epoch=0) for pairs in step]
+        sides = [[int(side.lengths_of(pairs).sum()) for pairs in plan] for side in (corpus.source, corpus.target)]
+        source, target, sentences = (math.ceil(SHAPE_ROOM * max(sizes)) for sizes in (*sides, map(len, plan)))
+        source, target = max(source, longest), max(target, longest)
         # A dummy sentence needs at least one token on each side; a real target sentence has at least two.
-        dummies = -(-source // longest) + 2
-        return Shape(source + dummies, target + dummies, target // 2 + dummies, longest, longest)
+        dummies = -(-max(source, target) // longest) + 2
+        return Shape(source + dummies, target + dummies, sentences + dummies, longest, longest)
 
     @staticmethod
     def rounded(corpus: EncodedCorpus, pairs: np.ndarray, longest: int) -> Shape:

@@ -126,7 +126,7 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> It
     if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages.model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts)
-    if recipe.model.type != "pointer":
+    if recipe.task.target_is_text:
         yield from pairs
         return
     where = recipe.data_directory / str(spec.target if spec.form == "files" else spec.file or spec.label)

@@ -118,11 +118,10 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
         return reused
     console.print_message("training the tokenizer")
     require_intact_text(_training_files(recipe), run / SYNTHETIC)
-    is_pointer = recipe.model.type == "pointer"
     pairs = console.with_progress("reading text for the tokenizer", training_pairs(recipe), "pairs")
     languages = recipe.languages.source, recipe.languages.target
-    tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed,
-                                  target_positions=recipe.model.max_positions - 1 if is_pointer else None,
+    target_positions = None if recipe.task.target_is_text else recipe.model.max_positions - 1
+    tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed, target_positions=target_positions,
                                   sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)])
     if recipe.tokenizer.vocab_size == "auto":
         console.print_message(f"tokenizer.vocab_size: auto chose {tokenizers.sizes} for this text")
@@ -140,7 +139,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
         return None
     # A run has a directory for its tokenizers, from the start of training; a bundle has them among its other files.
     tokenizers = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
-    if recipe.languages.monolingual:
+    if not recipe.task.has_source:
         return Tokenizers(tokenizers.target, tokenizers.target)
     if tokenizers.joint != recipe.tokenizer.joint:
         raise TokenizerError(f"the tokenizer of {model} {'is joint' if tokenizers.joint else 'is not joint'}: write "

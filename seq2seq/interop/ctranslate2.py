@@ -315,7 +315,7 @@ class CTranslate2Translator(LineTranslator):
         _require_same_pieces(directory, tokenizers)
         max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
         return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, max_pieces,
-                                     torch_device(loaded.device), True, loaded, recipe)
+                                     torch_device(loaded.device), recipe.task, loaded, recipe)
 
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:

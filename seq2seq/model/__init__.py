@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+
+from seq2seq.model.attention import runs_packed
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.pointer_network import PointerNetwork
 from seq2seq.model.rnn import RecurrentModel
@@ -89,3 +92,15 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
         window=section.window,
         hard=section.selection == "hard",
     )
+
+
+def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return True if training pads no sentence, because all attention runs in the variable-length kernel.
+
+    Then the cost of a batch does not depend on the length of its longest sentence. Recurrent models, additive scores,
+    ReLU weights, hard attention and copying pad on every device.
+    """
+    pads = (section.type in ("rnn", "pointer") or section.attention_score == "additive" or section.normalize == "relu"
+            or section.selection == "hard" or section.copy)
+    heads = section.num_heads
+    return not pads and runs_packed(torch.empty(0, heads, section.d_model // heads, dtype=dtype, device=device))

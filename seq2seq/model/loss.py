@@ -220,7 +220,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 part_normalised.copy_(probability.clamp(min=torch.finfo(precise).tiny).log_())
                 if not differentiate:
                     continue
-                probabilities.scatter_add_(1, part_targets, probability.new_full(probability.shape, smoothing - 1))
+                # With a number as the source: with a tensor, CUDA's deterministic mode sorts and waits for the host.
+                probabilities.scatter_(1, part_targets, smoothing - 1, reduce="add")
                 if weight.is_cuda or not bool(part_counted.all()):
                     probabilities.mul_(part_counted[:, None])
                 part.copy_(probabilities)

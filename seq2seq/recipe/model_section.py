@@ -6,13 +6,11 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from seq2seq.recipe.base_section import Positions, RecipeValueError, Section, Share
+from seq2seq.recipe.task import TASKS, Task
 
 # The key `copy` shadows a deprecated method of pydantic's BaseModel, which seq2seq does not call.
 warnings.filterwarnings("ignore", 'Field name "copy" in "ModelSection" shadows')
 
-Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity", "character_perplexity"]
-TRANSLATION_METRICS: tuple[Metric, ...] = ("bleu", "chrf", "ter", "exact")
-PERPLEXITIES: tuple[Metric, ...] = ("perplexity", "word_perplexity", "character_perplexity")
 # Building a model of millions of layers takes hours, even on the meta device.
 Layers = Annotated[int, Field(ge=1, le=1000)]
 
@@ -77,11 +75,9 @@ class ModelSection(Section):
     """Add a learned bias to the logits."""
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """Default metrics for this type of model."""
-        if self.type == "language_model":
-            return PERPLEXITIES
-        return ("bleu", "chrf", "ter")
+    def task(self) -> Task:
+        """Task of this type of model."""
+        return TASKS[self.type]
 
     @field_validator("num_heads")
     @classmethod

@@ -13,7 +13,8 @@ from seq2seq.errors import RecipeError
 from seq2seq.recipe.base_section import RecipeValueError, Section
 from seq2seq.recipe.data_section import Data
 from seq2seq.recipe.decoding_section import DecodingSection
-from seq2seq.recipe.model_section import PERPLEXITIES, TRANSLATION_METRICS, Metric, ModelSection
+from seq2seq.recipe.model_section import ModelSection
+from seq2seq.recipe.task import POINTING, TASKS, TRANSLATION, Metric, Task
 from seq2seq.recipe.training_section import TrainingSection
 
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -27,11 +28,6 @@ class Languages(Section):
     """Code of the language to translate from, such as `de`. A language model has no source language."""
     target: LanguageCode
     """Code of the language to translate into, such as `en`. It also selects sacreBLEU's tokeniser."""
-
-    @property
-    def monolingual(self) -> bool:
-        """True for a language model, which has no source language."""
-        return self.source is None
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -108,17 +104,15 @@ def _dependent_defaults(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
     model, metrics: unvalidated values.
     """
     model = model if isinstance(model, dict) else {}
-    training: dict[str, Any] = {}
-    tokenizer: dict[str, Any] = {}
-    if model.get("type") == "language_model":
-        training["best_metric"] = "perplexity"
-    elif isinstance(metrics, list) and "bleu" not in metrics:
-        training["best_metric"] = next((metric for metric in metrics if metric in ("chrf", "exact")), "loss")
-    if model.get("type") == "pointer":
-        tokenizer["type"] = "words"
-    if model.get("type") == "pointer" or model.get("copy") is True:
-        training["label_smoothing"] = 0.0
-    return {name: section for name, section in (("training", training), ("tokenizer", tokenizer)) if section}
+    type = model.get("type", "transformer")
+    task = TASKS.get(type, TRANSLATION) if isinstance(type, str) else TRANSLATION
+    defaults = {section: dict(keys) for section, keys in task.defaults.items()}
+    if task.has_source and isinstance(metrics, list) and "bleu" not in metrics:
+        best = next((metric for metric in metrics if metric in ("chrf", "exact")), "loss")
+        defaults.setdefault("training", {})["best_metric"] = best
+    if model.get("copy") is True:
+        defaults.setdefault("training", {})["label_smoothing"] = 0.0
+    return defaults
 
 
 class Recipe(Section):
@@ -162,8 +156,7 @@ class Recipe(Section):
     @classmethod
     def _check_model_against_data(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
-        both_sides = model.type != "language_model"
-        if both_sides and tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
+        if model.task.has_source and tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
             raise RecipeValueError(
                 "tied_embeddings",
                 "'all' shares one matrix between source and target, which requires tokenizer.joint: true. Write "
@@ -174,7 +167,7 @@ class Recipe(Section):
                 "copy",
                 "the copy mechanism requires source and target to have the same vocabulary. Set tokenizer.joint: true.",
             )
-        if tokenizer and model.type == "pointer" and tokenizer.type != "words":
+        if tokenizer and model.task is POINTING and tokenizer.type != "words":
             raise RecipeValueError(
                 "type",
                 "the targets of a pointer are positions of words, which requires tokenizer: {type: words}; found "
@@ -198,7 +191,7 @@ class Recipe(Section):
         if training.start_from is not None and tokenizer and tokenizer.taken_from is not None:
             raise RecipeValueError("start_from", "fine-tuning uses the tokenizer of this model. Leave "
                                                  "tokenizer.taken_from out.")
-        if model and model.type == "pointer" and training.label_smoothing:
+        if model and model.task is POINTING and training.label_smoothing:
             raise RecipeValueError(
                 "label_smoothing",
                 "a pointer does not support label smoothing, because its distribution covers only the words of the "
@@ -210,9 +203,8 @@ class Recipe(Section):
                 "model.copy does not support label smoothing, because copied pieces cannot be smoothed. Set "
                 "training.label_smoothing: 0.",
             )
-        metrics = info.data.get("metrics") or (model.metrics if model else ())
-        translates = model is not None and model.type != "language_model"
-        if translates and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
+        metrics = info.data.get("metrics") or (model.task.default_metrics if model else ())
+        if model and model.task.has_source and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
             raise RecipeValueError(
                 "best_metric",
                 f"'{training.best_metric}' is not in metrics: [{', '.join(metrics)}]. Choose one of these, loss or "
@@ -232,7 +224,7 @@ class Recipe(Section):
                 known = ", ".join(data.test) or "no test sets"
                 raise RecipeValueError(name, f"data.test has no '{name}'; it has {known}")
             for metric, (low, high) in ranges.items():
-                measures = info.data.get("metrics") or (model.metrics if model else (metric,))
+                measures = info.data.get("metrics") or (model.task.default_metrics if model else (metric,))
                 if metric not in measures:
                     raise RecipeValueError(f"{name}.{metric}",
                                            f"not in the metrics of this recipe: {', '.join(measures)}")
@@ -243,7 +235,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _check_languages_and_sides(self) -> "Recipe":
         """Check that a language model has one language and monolingual text, and any other model has both sides."""
-        monolingual = self.model.type == "language_model"
+        monolingual = not self.task.has_source
         if not monolingual and self.languages.source is None:
             raise RecipeValueError("languages.source", f"missing. {Languages.model_fields['source'].description}")
         if monolingual and self.languages.source is not None:
@@ -258,10 +250,9 @@ class Recipe(Section):
                                        f"a model of type {self.model.type} needs `source` and `target`; `text` is only "
                                        "for model.type: language_model")
         for metric in self.metrics or ():
-            if monolingual != (metric in PERPLEXITIES):
-                known = ", ".join(PERPLEXITIES if monolingual else TRANSLATION_METRICS)
+            if metric not in self.task.metrics:
                 raise RecipeValueError("metrics", f"'{metric}' is not for model.type: {self.model.type}; expected some "
-                                                  f"of {known}")
+                                                  f"of {', '.join(self.task.metrics)}")
         if monolingual and not self.tokenizer.joint:
             raise RecipeValueError("tokenizer.joint", "a language model has only one vocabulary; leave this key out")
         if monolingual and self.training.best_metric not in ("loss", "perplexity"):
@@ -277,7 +268,12 @@ class Recipe(Section):
     @property
     def measures(self) -> tuple[Metric, ...]:
         """Metrics of the recipe: `metrics`, or the default metrics of this type of model."""
-        return self.metrics or self.model.metrics
+        return self.metrics or self.task.default_metrics
+
+    @property
+    def task(self) -> Task:
+        """Task of the model."""
+        return self.model.task
 
     @property
     def directory(self) -> Path:

@@ -8,10 +8,11 @@ training without `torchrun` uses a process group of one rank.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -86,14 +87,43 @@ class ProcessGroup:
             for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 work.wait()
 
-    def maximum(self, number: int, device: torch.device) -> int:
-        """Return the maximum of a number over all ranks."""
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by that of the main rank."""
+        if self.world_size > 1:
+            with explain_lost_rank():
+                for work in [dist.broadcast(tensor.detach(), 0, async_op=True) for tensor in tensors]:
+                    work.wait()
+
+    def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
+        """Check that all ranks start from the same step and the same tensors.
+
+        Otherwise each rank would apply the common gradients to other weights, and only the main rank's would be saved.
+
+        Raises:
+            UserError: they do not.
+        """
         if self.world_size == 1:
-            return number
-        largest = torch.tensor(number, device=device)
+            return
+        checksum = 0
+        for tensor in tensors:
+            checksum = zlib.crc32(tensor.detach().cpu().flatten().view(torch.uint8).numpy().data, checksum)
+        starts = self.gather([(step, checksum)])
+        for rank, (at, found) in enumerate(starts):
+            if (at, found) != starts[0]:
+                raise UserError(f"process {rank} starts from other weights (step {at:,}) than process 0 (step "
+                                f"{starts[0][0]:,}). All machines must see the same run directory, and use the same "
+                                "version of torch.")
+
+    def maximum(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+        """Return the maximum of each number over all ranks."""
+        if self.world_size == 1:
+            return list(numbers)
+        largest = torch.tensor(numbers)
+        if device.type == "cuda":                                               # from pinned memory without waiting
+            largest = largest.pin_memory().to(device, non_blocking=True)
         with explain_lost_rank():
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        return int(largest)
+        return cast(list[int], largest.tolist())
 
     def micro_batches(self, micro_batches: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
         """Return this rank's micro-batches of a step, each with its path.
@@ -130,11 +160,13 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     if ":" in device:
         raise UserError(f"training.device: {device} is one device, and {size} processes train together. Use cuda "
                         "(each process then uses its own GPU), cpu or auto.")
-    on_gpus = torch.cuda.is_available() and device != "cpu"
-    if on_gpus:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    gpu = None
+    if torch.cuda.is_available() and device != "cpu":
+        gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(gpu)
     try:
-        dist.init_process_group("nccl" if on_gpus else "gloo", timeout=COLLECTIVE_TIMEOUT)
+        # Without device_id, the first barrier guesses the GPU from the global rank: wrong if nodes differ in size.
+        dist.init_process_group("nccl" if gpu else "gloo", timeout=COLLECTIVE_TIMEOUT, device_id=gpu)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes of this training cannot connect to each other: {error}. Start them with "
                         "one torchrun command on each machine.") from error

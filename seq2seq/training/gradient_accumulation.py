@@ -16,39 +16,7 @@ from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.model.loss import LossSum, training_loss
-
-
-class StepSums:
-    """Sums over the tokens of a step.
-
-    values: (4,) float64: training loss and negative log-likelihood of the targets, both in nats; number of source
-        tokens and of target tokens. The tensor is on the device of the model.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.values = torch.zeros(4, dtype=torch.float64, device=device)
-
-    def add(self, loss: LossSum, source_tokens: int) -> None:
-        """Add the sums of a micro-batch."""
-        counts = torch.tensor([source_tokens, loss.tokens], dtype=torch.float64, device=self.values.device)
-        self.values += torch.cat([torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double(), counts])
-
-    @property
-    def loss(self) -> float:
-        return self.values[0].item()
-
-    @property
-    def negative_log_likelihood(self) -> float:
-        return self.values[1].item()
-
-    @property
-    def source_tokens(self) -> int:
-        return int(self.values[2])
-
-    @property
-    def target_tokens(self) -> int:
-        return int(self.values[3])
+from seq2seq.model.loss import training_loss
 
 
 class StepGradients:
@@ -76,16 +44,18 @@ class StepGradients:
         self.max_length, self.max_tokens = max_length, max_tokens
 
     def accumulate(self, corpus: EncodedCorpus, step: int,
-                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> StepSums:
+                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> Tensor:
         """Compute the gradients of some micro-batches of a step, and store their sum in the `grad` of each weight.
 
         micro_batches: each with its path: its index in the step, then 0 or 1 for every time it was split in half.
         Returns:
-            Sums of the losses and tokens of these micro-batches.
+            (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in nats,
+            summed over the tokens of these micro-batches.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
-        sums, gradients = StepSums(self.compute_weights[0].device), list[Tensor]()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.compute_weights[0].device)
+        gradients = list[Tensor]()
         pending = list(micro_batches)
         while pending:
             path, pairs = pending.pop(0)
@@ -108,7 +78,7 @@ class StepGradients:
         else:
             yield from split_by_length(corpus, pairs)
 
-    def _add_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray, sums: StepSums,
+    def _add_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray, sums: Tensor,
                          gradients: list[Tensor]) -> bool:
         """Add gradients and sums of a micro-batch to those of the step.
 
@@ -137,7 +107,7 @@ class StepGradients:
             torch._foreach_add_(gradients, new)
         else:
             gradients += new
-        sums.add(loss, int(corpus.source.lengths_of(pairs).sum()))
+        sums += torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double()
         return True
 
     def _lower_max_tokens(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
@@ -156,6 +126,22 @@ class StepGradients:
         self.max_tokens, self.shape = max(1, tokens // 2), None
         console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on it is limited to "
                      f"{self.max_tokens:,} tokens. The gradients stay the same.")
+
+
+def read_sums(sums: Tensor, gradients: Sequence[Tensor], tokens: int) -> tuple[float, float, float]:
+    """Return loss, negative log-likelihood and gradient norm of a step, in a single copy to the host.
+
+    At each copy the host waits until the GPU has computed everything before it.
+
+    Args:
+        sums: as returned by `StepGradients.accumulate`. gradients: summed over the step's tokens.
+        tokens: number of target tokens of the step.
+    Returns:
+        Both sums, and the norm of the mean gradient.
+    """
+    norm = torch.nn.utils.get_total_norm(gradients)
+    loss, negative_log_likelihood, value = torch.cat([sums, norm.double()[None]]).tolist()
+    return loss, negative_log_likelihood, value / tokens
 
 
 def gradient_of(weight: Tensor) -> Tensor:

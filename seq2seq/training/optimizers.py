@@ -61,6 +61,10 @@ class Optimizer:
         """Return the optimizer state of a weight, such as Adam's moments, by name; empty before the first step."""
         return next((dict(optimizer.state[weight]) for optimizer in self.optimizers if weight in optimizer.state), {})
 
+    def states(self, weights: Iterable[Tensor]) -> list[Tensor]:
+        """Return the tensors of the optimizer state of these weights, in their order."""
+        return [value for weight in weights for value in self.state(weight).values()]
+
     def restore(self, weight: Tensor, state: dict[str, Tensor]) -> None:
         """Set the optimizer state of a weight, as returned by `state`."""
         (optimizer,) = (optimizer for optimizer in self.optimizers
@@ -68,19 +72,15 @@ class Optimizer:
         optimizer.state[weight] = state
 
 
-def scale_gradients(gradients: list[Tensor], tokens: int, clip: float) -> float:
+def scale_gradients(gradients: list[Tensor], norm: float, tokens: int, clip: float) -> None:
     """Divide summed gradients in place by the step's target tokens, then clip their norm to at most `clip`.
 
+    norm: of the mean gradient before clipping. If it is NaN or infinite, the gradients are not changed.
     clip: maximum norm; 0 turns clipping off.
-    Returns:
-        The norm of the mean gradient before clipping. It is NaN or infinite if any gradient is; the gradients are then
-        not changed.
     """
-    norm = torch.nn.utils.get_total_norm(gradients).item() / tokens
     factor = 1 / tokens if not clip or norm <= clip else clip / (norm * tokens)
     if math.isfinite(norm):
         torch._foreach_mul_(gradients, factor)
-    return norm
 
 
 @torch.no_grad()

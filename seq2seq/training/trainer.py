@@ -23,8 +23,7 @@ from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
-from seq2seq.model import build_model
-from seq2seq.model.attention import runs_packed
+from seq2seq.model import build_model, trains_packed
 from seq2seq.model.load_model import stored_weights, weights_to_start_from
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
@@ -47,7 +46,7 @@ from seq2seq.storage.run_directory import Log, NoLog, check_and_store_recipe, re
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
 from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, require_convergence, roll_back
-from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
+from seq2seq.training.gradient_accumulation import StepGradients, gradient_of, read_sums
 from seq2seq.training.learning_curves import draw_curves
 from seq2seq.training.learning_rate import learning_rate
 from seq2seq.training.optimizers import build_optimizer, scale_gradients, update_moving_average
@@ -143,20 +142,19 @@ class Training:
         self.model.to(self.device).train()
         self.names = [name for name, _ in self.model.named_parameters()]
         self.weights = list(self.model.parameters())
+        group.broadcast(self.weights)
         self.compute_model: nn.Module = self.model
         if self.dtype != torch.float32:
             self.compute_model = copy.deepcopy(self.model).to(self.dtype)
         self.optimizer = build_optimizer(self.section, self.model.named_parameters())
         self.ema_weights = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
-        # Where attention uses the variable-length kernel, all batches have the same shape.
         max_length = recipe.data.cleaning.max_pieces + 1
-        heads = recipe.model.num_heads
-        query = torch.empty(0, heads, recipe.model.d_model // heads, dtype=self.dtype, device=self.device)
-        shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation,
-                                 max_length) if runs_packed(query) else None
+        shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation, max_length,
+                                 recipe.seed) if trains_packed(recipe.model, self.device, self.dtype) else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
+        group.require_same(self.state.step, [*self.weights, *self.ema_weights, *self.optimizer.states(self.weights)])
         self.gradients = StepGradients(
             self.compute_model, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing,
             shape=shape, max_length=max_length, max_tokens=self.state.most_tokens)
@@ -189,15 +187,14 @@ class Training:
                         advance(0, self._log_window(log))
                     # The clock of the main rank decides, so that all ranks save at the same steps.
                     late = self.group.is_main and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
-                    due = self.group.maximum(int(late), self.device)
-                    stopped_by = self.group.maximum(request.number or 0, self.device)
+                    due, stopped_by = self.group.maximum((int(late), request.number or 0), self.device)
                     if due or stopped_by:
                         self._save(log)
                         saved_at = time.monotonic()
                     self._stop(stopped_by)
                     if self._validate_if_due(log):
                         saved_at = time.monotonic()
-                self._stop(self.group.maximum(request.number or 0, self.device))    # signal during the last validation
+                self._stop(*self.group.maximum((request.number or 0,), self.device))  # signal during last validation
             self._average_checkpoints(log)
         finally:
             self._draw_curves()
@@ -231,15 +228,16 @@ class Training:
         sums = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
         self.state.most_tokens = self.gradients.max_tokens
         gradients = [gradient_of(weight) for weight in self.weights]
-        self.group.sum([*gradients, sums.values])
-        norm = scale_gradients(gradients, sums.target_tokens, self.section.gradient_clip)
+        self.group.sum([*gradients, sums])
+        source_tokens, target_tokens = self.corpus.tokens(micro_batches)        # of all ranks
+        loss, likelihood, norm = read_sums(sums, gradients, target_tokens)
+        scale_gradients(gradients, norm, target_tokens, self.section.gradient_clip)
         if math.isfinite(norm):
             self._update(self._learning_rate(step), step)
             self.state.skipped_in_row = 0
-            self.state.update_smoothed_loss(sums.negative_log_likelihood / sums.target_tokens)
-            self.state.add_to_window(
-                loss=sums.loss, likelihood=sums.negative_log_likelihood, source_tokens=sums.source_tokens,
-                target_tokens=sums.target_tokens, gradient_norm=norm, steps=1)
+            self.state.update_smoothed_loss(likelihood / target_tokens)
+            self.state.add_to_window(loss=loss, likelihood=likelihood, source_tokens=source_tokens,
+                                     target_tokens=target_tokens, gradient_norm=norm, steps=1)
         else:
             self._skip(step, micro_batches)
         self.optimizer.zero_grad()

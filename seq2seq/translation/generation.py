@@ -57,7 +57,7 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
         UserError: the model is not a language model; or a prompt is too long for it (raised when it is read).
         TypeError: `prompts` is a single prompt, or a prompt is not a str.
     """
-    if not translator.languages.monolingual:
+    if translator.task.has_source:
         raise UserError("this is not a language model: it translates. Use seq2seq translate, or name a language model.")
     require_iterable(prompts, "prompts")
     for name, number in (("samples", samples), ("block_prompts", block_prompts)):

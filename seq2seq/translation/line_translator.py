@@ -13,7 +13,7 @@ import torch
 
 from seq2seq.data.line_splitting import DividedLine, divide
 from seq2seq.errors import CorpusError, UserError, require_iterable, require_text
-from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Task, decoding_with
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.output_faults import FAULTS
 from seq2seq.translation.requests import Request, growing_blocks, number_requests
@@ -58,8 +58,7 @@ class LineTranslator(ABC):
     """Translator of lines of text; subclasses implement the search and the scores.
 
     decoding: default decoding options. max_pieces: longest text that is translated as one part. device: of the model.
-    splits_long_lines: translate a longer line in parts; False for a pointer network, because positions in a part are
-        not positions in the line.
+    task: of the model.
     """
 
     tokenizers: Tokenizers
@@ -67,7 +66,7 @@ class LineTranslator(ABC):
     decoding: DecodingSection
     max_pieces: int
     device: torch.device
-    splits_long_lines: bool
+    task: Task
 
     @property
     @abstractmethod
@@ -125,7 +124,7 @@ class LineTranslator(ABC):
                  for part in setup.parts(request, line.texts)]
         report = _line_progress([len(line.texts) for line in split_lines], progress)
         translations = self.search_parts(parts, setup, report)
-        if setup.decoding.safety_net and self.splits_long_lines:                # positions are not text
+        if setup.decoding.safety_net and self.task.target_is_text:
             translations = retry_faulty(parts, translations, setup, self.languages, self.search_parts)
         remaining = iter(translations)
         return [self._join_parts(line, list(islice(remaining, len(line.texts))), setup) for line in split_lines]
@@ -166,7 +165,7 @@ class LineTranslator(ABC):
             OptionError: an option is unknown, or its value is invalid.
             UserError: this is a language model, or a required phrase is impossible.
         """
-        if self.languages.monolingual:
+        if not self.task.has_source:
             raise UserError("this is a language model, which cannot translate. It can generate text (seq2seq generate) "
                             "and improve the translations of another model (seq2seq translate --fusion, seq2seq "
                             "rescore).")
@@ -177,7 +176,7 @@ class LineTranslator(ABC):
         encoded = self.tokenizers.source.encode(texts, torch.get_num_threads())
         short = {text for text, ids in zip(texts, encoded, strict=True) if len(ids) <= self.max_pieces}
         for text, ids in zip(texts, encoded, strict=True):
-            if not self.splits_long_lines and len(ids) > self.max_pieces:
+            if not self.task.target_is_text and len(ids) > self.max_pieces:
                 raise CorpusError(f"the line that begins with '{text[:30]}' has {len(ids):,} words, but this model "
                                   f"accepts at most {self.max_pieces:,}. It cannot be translated in parts, because the "
                                   "output consists of positions in the line. Shorten it, or train with a larger "

@@ -66,7 +66,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
 
 
 def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    if translator.languages.monolingual:
+    if not translator.task.has_source:
         pairs = [("", target) for _, target in pairs]
     scorable = set(translator.scorable_pairs(pairs))
     for pair in pairs:

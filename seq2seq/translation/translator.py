@@ -86,7 +86,7 @@ class Translator(LineTranslator):
         translator = Translator.from_recipe(model, tokenizers, recipe, choose_device(device), precision)
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
         for other, other_path in zip(others, ensemble, strict=True):
-            if other.languages.monolingual:
+            if not other.task.has_source:
                 raise UserError(f"{other_path} is a language model, which cannot be a member of an ensemble. Use it "
                                 "for fusion instead.")
         language_model = None if fusion is None else Translator.load(fusion, device, precision, threads)
@@ -94,7 +94,7 @@ class Translator(LineTranslator):
             _require_same_vocabulary(path, tokenizers.source, other_path, other.tokenizers.source)
             _require_same_vocabulary(path, tokenizers.target, other_path, other.tokenizers.target)
         if language_model is not None and fusion is not None:
-            if not language_model.languages.monolingual:
+            if language_model.task.has_source:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
                                 "ensemble instead.")
             _require_same_vocabulary(path, tokenizers.target, fusion, language_model.tokenizers.target)
@@ -106,11 +106,10 @@ class Translator(LineTranslator):
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
-        splits_long_lines = recipe.model.type != "pointer"
         max_input_pieces = recipe.model.max_positions - 1                       # without `</s>`
-        if splits_long_lines:
+        if recipe.task.target_is_text:                                          # longer lines are split
             max_input_pieces = min(max_input_pieces, recipe.data.cleaning.max_pieces)
-        return Translator(tokenizers, recipe.languages, recipe.decoding, max_input_pieces, device, splits_long_lines,
+        return Translator(tokenizers, recipe.languages, recipe.decoding, max_input_pieces, device, recipe.task,
                           load_engine(model, precision, device))
 
     @torch.inference_mode()
@@ -118,7 +117,7 @@ class Translator(LineTranslator):
         """Return log p(target | source) of given translations by teacher forcing; of an ensemble, only the first model
         scores. See `LineTranslator.score`."""
         require_pairs(pairs)
-        for source, target in () if self.splits_long_lines else pairs:
+        for source, target in () if self.task.target_is_text else pairs:
             if fault := position_fault(source, target):
                 raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
         corpus = EncodedCorpus(

@@ -170,6 +170,13 @@ def test_of_a_long_corpus_as_many_pairs_are_recognised_and_from_all_of_it(count,
     assert max(after - before for before, after in itertools.pairwise([0, *lines, count])) < 3 * count / 13
 
 
+def test_an_empty_validation_set_beside_a_large_corpus_is_an_error_not_a_crash(directory):
+    write("train", corpus())
+    write("valid", [])
+    report = check_recipe(load_recipe("recipe.yaml"), directory / "run")
+    assert report.corpora[0].judgement and any("valid" in error for error in report.errors)
+
+
 def test_too_little_text_is_not_judged(directory):
     judgement, report = judged(corpus(23))
     assert judgement.pairs == 0 and judgement.misaligned is None

@@ -281,3 +281,33 @@ def test_a_part_too_large_for_a_fixed_shape_is_cut_into_parts_that_fit():
     assert sorted(np.concatenate(parts).tolist()) == list(range(9))
     for part in parts:
         gather(corpus, part, shape)
+
+
+def test_a_fixed_shape_fits_the_micro_batches_of_other_epochs_with_little_to_fill():
+    random = np.random.default_rng(1)
+    targets = random.lognormal(3, 0.5, 20_000).astype(int).clip(2, 257)
+    sources = (targets * random.normal(0.95, 0.15, len(targets))).astype(int).clip(2, 257)
+    corpus = EncodedCorpus(*(EncodedSide(np.full(side.sum(), 7), np.concatenate([[0], side.cumsum()]))
+                             for side in (sources, targets)))
+    shape = Shape.for_corpus(corpus, 4001, 2, 257, seed=1)
+    plan = [part for epoch in (1, 2, 3) for step in plan_epoch(corpus, 4001, 2, 1, epoch) for part in step]
+    assert sum(len(list(split_to_shape(corpus, part, shape))) > 1 for part in plan) <= len(plan) / 100
+    # Half of the target tokens, as sentences have at least two, would be 1,129.
+    assert shape.sentences < 1.3 * max(map(len, plan))
+    # The last step of an epoch is a partial one.
+    filled = np.array([[side.lengths_of(part).sum() for side in (corpus.source, corpus.target)] for part in plan])
+    assert (filled.mean(0) > 0.9 * np.array([shape.source_tokens, shape.target_tokens])).all()
+
+
+@given(st.lists(st.tuples(st.integers(2, 19), st.integers(2, 19)), min_size=1, max_size=60), st.integers(19, 300),
+       st.integers(2, 200), st.integers(1, 5))
+def test_whatever_the_corpus_each_micro_batch_fits_its_fixed_shape_at_least_in_halves(lengths, longest, batch_tokens,
+                                                                                     accumulation):
+    corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
+                             for side in zip(*lengths, strict=True)))
+    shape = Shape.for_corpus(corpus, batch_tokens, accumulation, longest, seed=1)
+    for epoch in (0, 1):
+        for step in plan_epoch(corpus, batch_tokens, accumulation, 1, epoch):
+            parts = [part for pairs in step for part in split_to_shape(corpus, pairs, shape)]
+            assert sorted(np.concatenate(parts).tolist()) == sorted(np.concatenate(step).tolist())
+            assert epoch or len(parts) == len(step)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,16 @@ if os.environ.get("DIES") == os.environ.get("RANK", "0") and not Path(sys.argv[-
             os.kill(os.getpid(), 9)
         step(self, micro_batches)
     trainer.Training._step = dying
+if os.environ.get("RANK") == "1" and "DIFFERS" in os.environ:
+    name = {"start": "build_model", "checkpoint": "newest_checkpoint"}[os.environ["DIFFERS"]]
+    same = getattr(trainer, name)
+    def other(*arguments):
+        found = same(*arguments)
+        weights = [] if found is None else found.parameters() if name == "build_model" else found.model.values()
+        for weight in weights:
+            weight.data.add_(0.25)
+        return found
+    setattr(trainer, name, other)
 if "EXPLODES" in os.environ:
     from seq2seq.training import train_state
     train_state.SMOOTHING_STEPS = 2
@@ -171,9 +182,38 @@ def test_a_signal_to_torchrun_stops_all_after_saving(folder):
     assert f"saved at step {saved:,}" in (folder / "run.errors").read_text()
 
 
+@pytest.mark.slow
+def test_all_processes_start_from_the_weights_of_the_first(folder):
+    settings = "training.max_steps=3", "training.validate_every=3"
+    alone, together = trained(folder, "alone", 1, *settings), trained(folder, "together", 2, *settings, DIFFERS="start")
+    for name, weight in alone.model.items():
+        torch.testing.assert_close(without_keys(name, together.model[name]), without_keys(name, weight), atol=1e-6,
+                                   rtol=0, msg=name)
+
+
+@pytest.mark.slow
+def test_processes_that_resume_from_other_weights_are_refused(folder):
+    trained(folder, "run", 2, "training.max_steps=3")
+    assert start(folder, "run", 2, "training.max_steps=5", DIFFERS="checkpoint").wait(timeout=120) != 0
+    told = (folder / "run.errors").read_text()
+    assert "process 1 starts from other weights (step 3) than process 0 (step 3)" in told
+    assert newest_checkpoint(folder / "run").step == 3
+
+
+@pytest.mark.parametrize(("others", "same"), [((7, 0), True), ((5, 0), False), ((7, 1), False)])
+def test_ranks_compare_step_and_weights(monkeypatch, others, same):
+    step, change = others
+    weights, gathered = [torch.tensor([3.0, 5.0]), torch.tensor(2)], []
+    monkeypatch.setattr(ProcessGroup, "gather", lambda self, items: gathered.append(items) or items)
+    ProcessGroup(1, 2).require_same(step, [weights[0], weights[1] + change])
+    monkeypatch.setattr(ProcessGroup, "gather", lambda self, items: [*items, *gathered[0]])
+    with nullcontext() if same else pytest.raises(UserError, match="process 1 starts from other weights"):
+        ProcessGroup(0, 2).require_same(7, weights)
+
+
 def test_the_clock_of_one_process_decides_for_all_when_a_checkpoint_is_due(folder, monkeypatch):
     asked = []
-    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, number, device: asked.append(number) or number)
+    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, numbers, device: asked.append(numbers[0]) or numbers)
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
     train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
     assert asked.count(1) == 4                                  # once a step; signals ask, too, and there are none

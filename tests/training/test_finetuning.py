@@ -77,7 +77,7 @@ def test_the_recipe_has_the_last_word(folder, tuned, tmp_path):
 def test_what_cannot_be_is_said_before_training(folder, tuned):
     with pytest.raises(RecipeError, match="training.start_from: there is no directory .*nowhere"):
         tuned("nowhere")
-    with pytest.raises(RecipeError, match="the model's own tokenizer comes with it"):
+    with pytest.raises(RecipeError, match="fine-tuning uses the tokenizer of this model"):
         tuned("first", f"tokenizer.taken_from={folder / 'first'}")
 
 

@@ -277,10 +277,10 @@ def test_a_lack_of_memory_cuts_the_steps_and_changes_nothing_else(recipe, tmp_pa
 def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, tmp_path, monkeypatch, capsys):
     from seq2seq.training import trainer
 
-    real = trainer.scale_gradients
+    real = trainer.read_sums
     calls = iter(range(100))
-    monkeypatch.setattr(trainer, "scale_gradients",
-                        lambda *arguments: float("nan") if next(calls) == 3 else real(*arguments))
+    monkeypatch.setattr(trainer, "read_sums",
+                        lambda *arguments: (1.0, 1.0, float("nan")) if next(calls) == 3 else real(*arguments))
     train(recipe(), tmp_path / "run")
     progress = newest_checkpoint(tmp_path / "run").info["progress"]
     assert (progress["step"], progress["skipped"]) == (11, 1)
@@ -291,10 +291,10 @@ def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, t
 def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, monkeypatch):
     from seq2seq.training import trainer
 
-    real = trainer.scale_gradients
+    real = trainer.read_sums
     calls = iter(range(100))
-    monkeypatch.setattr(trainer, "scale_gradients",
-                        lambda *arguments: float("inf") if next(calls) >= 5 else real(*arguments))
+    monkeypatch.setattr(trainer, "read_sums",
+                        lambda *arguments: (1.0, 1.0, float("inf")) if next(calls) >= 5 else real(*arguments))
     with pytest.raises(UserError, match="diverged"):
         train(recipe("training.max_steps=50"), tmp_path / "run")
     assert newest_checkpoint(tmp_path / "run").step >= 5

@@ -239,9 +239,10 @@ def test_an_option_that_does_not_exist_is_told_with_those_that_do(translator):
     assert wrong.startswith("wrong_key: there is no such option. The options are ") and wrong.endswith("batch_tokens.")
     assert set(others) == {
         "beam_size: expected a number of at least 1; found 0",
-        "max_length: expected a whole number; found 2.0. Write 2.",
+        "max_length: expected a whole number above 0 and of at most 1,000,000; found 2.0. Write 2.",
         "forbid[1]: expected text; found 5",
-        "top_k: expected a whole number; found 3. It is of type int64; convert it with int()."}
+        "top_k: expected a whole number of at least 0 and of at most 1,000,000; found 3. It is of type int64; convert "
+        "it with int()."}
 
 
 def test_options_are_typed_as_the_section_of_the_recipe_is():

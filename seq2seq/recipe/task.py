@@ -1,0 +1,36 @@
+"""Tasks: what the types of models are trained for, and what follows for data, metrics and defaults."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity", "character_perplexity"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Task of a type of model. Code outside `model/` asks for the task, not for the type.
+
+    has_source: the data are pairs of source and target; False: monolingual text.
+    target_is_text: False: targets are positions of source words. They are not checked as text, and a long line cannot
+        be split, because positions in a part are not positions in the line.
+    metrics: metrics that a recipe may ask for. default_metrics: metrics of a recipe that names none.
+    defaults: defaults of recipe keys that differ from the schema, by section.
+    """
+
+    has_source: bool
+    target_is_text: bool
+    metrics: tuple[Metric, ...]
+    default_metrics: tuple[Metric, ...]
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+PERPLEXITIES: tuple[Metric, ...] = ("perplexity", "word_perplexity", "character_perplexity")
+
+TRANSLATION = Task(True, True, ("bleu", "chrf", "ter", "exact"), ("bleu", "chrf", "ter"))
+POINTING = Task(True, False, TRANSLATION.metrics, TRANSLATION.default_metrics,
+                {"tokenizer": {"type": "words"}, "training": {"label_smoothing": 0.0}})
+LANGUAGE_MODELLING = Task(False, True, PERPLEXITIES, PERPLEXITIES, {"training": {"best_metric": "perplexity"}})
+
+TASKS = {"transformer": TRANSLATION, "rnn": TRANSLATION, "pointer": POINTING, "language_model": LANGUAGE_MODELLING}
+"""Task of each `model.type`."""

@@ -1,0 +1,87 @@
+"""Waits, operators and collectives of a training step and of a search step: upper bounds that may only fall.
+
+At each wait the GPU is idle until the host has read a result and launched the next kernels. Operators are about as many
+kernel launches. Whoever lowers a number lowers it in the tables, too.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+import torch.distributed as dist
+from simulation import SimulatedGPU
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
+from seq2seq.training.trainer import Training, train
+from seq2seq.translation.translator import Translator
+
+pytestmark = pytest.mark.usefixtures("quick_tensorboard")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Upper bounds of a step."""
+
+    waits: float
+    operators: float
+    collectives: int = 0
+
+
+# By precision, ranks, and micro-batches of a rank: a Transformer of 1 + 1 layers, which has 33 weights.
+TRAINING_STEP = {
+    ("bf16", 1, 1): Cost(1, 215),
+    ("bf16", 1, 4): Cost(1, 827),
+    ("bf16", 8, 1): Cost(2, 217, 35),
+    ("bf16", 8, 2): Cost(2, 421, 35),
+    ("fp32", 1, 1): Cost(1, 285),
+}
+# By beam size, the mean of a search of 8 steps, its start included.
+SEARCH_STEP = {1: Cost(7.5, 66), 4: Cost(8, 67)}
+
+
+def assert_within(found, bound, steps=1):
+    per_step = Cost(*(found.totals[name] / steps for name in ("waits", "operators", "collectives")))
+    assert per_step.waits <= bound.waits, f"{steps} steps:\n{found}"
+    assert per_step.operators <= bound.operators, f"{steps} steps: {found.operators}"
+    assert per_step.collectives <= bound.collectives, f"{steps} steps: {found.collectives}"
+
+
+@pytest.fixture
+def eight_ranks():
+    """Rank 0 of eight, in a process group that sends nothing."""
+    dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+    yield ProcessGroup(0, 8)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("precision", "ranks", "micro_batches"), TRAINING_STEP)
+def test_a_training_step(toy_recipe, tmp_path, request, precision, ranks, micro_batches):
+    group = SINGLE_PROCESS if ranks == 1 else request.getfixturevalue("eight_ranks")
+    recipe = toy_recipe(f"training.precision={precision}", f"training.accumulation={ranks * micro_batches}",
+                        "data.cleaning.max_pieces=30", "training.batch_tokens=330")
+    with SimulatedGPU() as gpu:
+        training = Training(recipe, tmp_path / "run", group)
+        steps = training._steps()
+        training._step(next(steps))                                             # makes the optimizer's state
+        step = next(steps)
+        assert len(group.micro_batches(step)) == micro_batches
+        gpu.record.clear()
+        training._step(step)
+        group.maximum((0, 0), training.device)                                  # as the loop does after each step
+    assert_within(gpu.record, TRAINING_STEP[precision, ranks, micro_batches])
+
+
+@pytest.mark.parametrize("beam_size", SEARCH_STEP)
+def test_a_search_step(toy_recipe, tmp_path, beam_size):
+    recipe = toy_recipe("training.max_steps=1", "training.validate_every=1", "data.test={}",
+                        "decoding.safety_net=false", "decoding.max_length_ratio=0.3")
+    train(recipe, tmp_path / "run")
+    lines = (tmp_path / "valid.en").read_text().splitlines()
+    with SimulatedGPU() as gpu:
+        translator = Translator.load(tmp_path / "run", "cuda", "bf16")
+        steps, step = [], translator.engine.step
+        translator.engine.step = lambda *arguments: steps.append(arguments) or step(*arguments)
+        gpu.record.clear()
+        translator.translate(lines, beam_size=beam_size)
+    assert len(steps) == 8
+    assert_within(gpu.record, SEARCH_STEP[beam_size], len(steps))

@@ -1,0 +1,153 @@
+"""Every model and attention: the same losses, gradients and translations on the simulated GPU as on the CPU."""
+
+import numpy as np
+import pytest
+import torch
+from simulation import SimulatedGPU
+
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.inference.eager import EagerEngine
+from seq2seq.model import build_model, rnn, trains_packed
+from seq2seq.model.loss import negative_log_likelihood, training_loss
+from seq2seq.model.packing import Sentences
+from seq2seq.recipe import ModelSection
+from seq2seq.search.beam import search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
+from seq2seq.tokenizers.tokenizer import END_ID
+
+VOCAB_SIZE, LONGEST = 23, 13
+TRANSFORMER = {"num_heads": 2, "feed_forward": 24}
+RNN = {"type": "rnn", "num_heads": 2}
+LANGUAGE_MODEL = {"type": "language_model", **TRANSFORMER}
+MODELS = {
+    "transformer": TRANSFORMER,
+    "transformer-pre-norm": {**TRANSFORMER, "norm": "pre", "positions": "learned", "activation": "gelu",
+                             "output_bias": True},
+    "transformer-untied": {**TRANSFORMER, "tied_embeddings": "none"},
+    "transformer-dot": {**TRANSFORMER, "score": "dot"},
+    "transformer-additive": {**TRANSFORMER, "score": "additive"},
+    "transformer-bilinear": {**TRANSFORMER, "score": "bilinear"},
+    "transformer-relu": {**TRANSFORMER, "normalize": "relu"},
+    "transformer-window": {**TRANSFORMER, "window": 2},
+    "transformer-hard": {**TRANSFORMER, "selection": "hard"},
+    "transformer-copy": {**TRANSFORMER, "copy": True},
+    "rnn-gru": RNN,
+    "rnn-lstm": {**RNN, "cell": "lstm", "input_feeding": True, "encoder_layers": 2, "decoder_layers": 2},
+    "rnn-scaled-dot-relu": {**RNN, "score": "scaled_dot", "normalize": "relu"},
+    "rnn-dot": {**RNN, "score": "dot"},
+    "rnn-bilinear": {**RNN, "score": "bilinear"},
+    "rnn-hard": {**RNN, "selection": "hard"},
+    "rnn-copy": {**RNN, "copy": True},
+    "pointer-gru": {"type": "pointer", "num_heads": 1},
+    "pointer-lstm": {"type": "pointer", "num_heads": 1, "cell": "lstm", "decoder_layers": 2},
+    "language-model": LANGUAGE_MODEL,
+    "language-model-window": {**LANGUAGE_MODEL, "window": 2, "norm": "pre"},
+}
+# These run all attention in the variable-length kernel in half precision.
+PACKED = ("transformer", "transformer-pre-norm", "transformer-untied", "transformer-dot", "transformer-bilinear",
+          "transformer-window", "language-model", "language-model-window")
+
+
+def section_of(keys):
+    return ModelSection.model_validate({"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0,
+                                        "max_positions": LONGEST + 2, **keys})
+
+
+def built(keys):
+    """A model of heads of 8, whose weights are random: a fresh one has biases of 0 and gains of 1."""
+    section = section_of(keys)
+    torch.manual_seed(1)
+    pointer = section.type == "pointer"
+    model = build_model(section, VOCAB_SIZE, END_ID + LONGEST + 2 if pointer else VOCAB_SIZE)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
+
+
+def corpus_for(model_type):
+    """Five pairs. The targets of a pointer network are positions in their sources."""
+    random = np.random.default_rng(3)
+    lengths = [(5, 3), (2, 2), (11, 7), (7, 11), (3, 2)]
+    sources = [random.integers(END_ID + 1, VOCAB_SIZE, source).tolist() for source, _ in lengths]
+    targets = [random.integers(END_ID + 1, END_ID + 1 + source if model_type == "pointer" else VOCAB_SIZE, target
+                               ).tolist() for source, target in lengths]
+    return EncodedCorpus(EncodedSide.from_lists(sources), EncodedSide.from_lists(targets))
+
+
+def trained_step(model, batch, seed=7):
+    """Return training loss and likelihood of a batch, and its gradients, copied to the CPU."""
+    torch.manual_seed(seed)                                                     # of hard attention's samples
+    loss = training_loss(model.train()(batch), batch.target_output, batch.target_count)
+    loss.total.backward()
+    gradients = {name: weight.grad.cpu() for name, weight in model.named_parameters()}
+    return loss.total.item(), loss.negative_log_likelihood.item(), gradients
+
+
+def hypotheses(model, batch, beam_size):
+    options = SearchOptions(beam_size, power_length_penalty(1.0), n_best=min(beam_size, 2))
+    found = search(EagerEngine(model.eval(), "fp32", batch.source.device), batch.source, batch.source_offsets,
+                   batch.longest_source, [9, 5, 3, 9, 7], options)
+    return [[(each.tokens, pytest.approx(each.log_probability, abs=1e-4)) for each in line] for line in found]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_gradients_and_search_equal_the_cpus(name, monkeypatch):
+    keys = MODELS[name]
+    if name == "rnn-hard":                                                      # draws equally many random numbers
+        monkeypatch.setattr(rnn, "who_goes_on", lambda sentences: ([len(sentences)] * sentences.longest, None))
+    corpus = corpus_for(keys.get("type"))
+    pairs = np.arange(len(corpus))
+    filled = gather(corpus, pairs, Shape.rounded(corpus, pairs, LONGEST))
+    plain = gather(corpus, pairs)
+    expected = trained_step(built(keys), filled)
+    with torch.inference_mode():
+        likelihood = negative_log_likelihood(built(keys).eval()(plain), plain.target_output)
+    beam, greedy = (hypotheses(built(keys), plain, size) for size in (3, 1))
+    with SimulatedGPU() as gpu:
+        on_gpu = built(keys).to("cuda")
+        found = trained_step(on_gpu, filled.to(torch.device("cuda")))
+        assert gpu.record.operators
+        moved = plain.to(torch.device("cuda"))
+        with torch.inference_mode():
+            scored = negative_log_likelihood(on_gpu.eval()(moved), moved.target_output).cpu()
+        assert hypotheses(on_gpu, moved, 3) == beam
+        assert hypotheses(on_gpu, moved, 1) == greedy
+    assert found[:2] == pytest.approx(expected[:2], rel=1e-5)
+    for weight, gradient in expected[2].items():
+        torch.testing.assert_close(found[2][weight], gradient, atol=1e-4, rtol=1e-4, msg=weight)
+    torch.testing.assert_close(scored, likelihood, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_in_half_precision_attention_runs_packed_and_reads_no_row_that_the_offsets_leave_out(name):
+    keys = MODELS[name]
+    corpus = corpus_for(keys.get("type"))
+    pairs = np.arange(len(corpus))
+    expected, _, precise = trained_step(built(keys), gather(corpus, pairs))
+    filled = gather(corpus, pairs, Shape.for_corpus(corpus, 40, 1, LONGEST, 1))
+    with SimulatedGPU() as gpu:
+        found, _, gradients = trained_step(built(keys).to("cuda").to(torch.bfloat16), filled.to(torch.device("cuda")))
+        launched = gpu.record.operators
+        layers = 1 if keys.get("type") == "language_model" else 3               # encoder, decoder, cross-attention
+        assert launched["torch_attn._varlen_attn.default"] == layers
+        assert launched["torch_attn._varlen_attn_backward.default"] == layers
+    assert found == pytest.approx(expected, rel=0.02)
+    for weight, gradient in gradients.items():
+        assert gradient.isfinite().all(), weight
+        # bf16 has three digits, and some hidden units change sign.
+        assert (gradient.float() - precise[weight]).norm() < 0.25 * precise[weight].norm() + 0.05, weight
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_trains_packed_exactly_if_none_of_its_sentences_is_padded(name, gpu, monkeypatch):
+    padded, unpacking = [], Sentences.unpacking
+    monkeypatch.setattr(Sentences, "unpacking", lambda *arguments: padded.append(1) or unpacking(*arguments))
+    corpus = corpus_for(MODELS[name].get("type"))
+    batch = gather(corpus, np.arange(len(corpus))).to(torch.device("cuda"))
+    trained_step(built(MODELS[name]).to("cuda").to(torch.bfloat16), batch)
+    section = section_of(MODELS[name])
+    assert trains_packed(section, batch.source.device, torch.bfloat16) == (not padded) == (name in PACKED)
+    assert not trains_packed(section, batch.source.device, torch.float32)
+    assert not trains_packed(section, torch.device("cpu"), torch.bfloat16)

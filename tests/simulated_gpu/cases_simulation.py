@@ -1,0 +1,166 @@
+"""The simulated GPU itself: what it refuses, what it counts, and its reference of variable-length attention."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from simulation import DeviceMismatch
+from torch.nn.attention.varlen import varlen_attn
+
+from seq2seq.training.gradient_accumulation import read_sums
+
+
+def on_gpu(*shape, dtype=torch.float32):
+    return torch.ones(shape, device="cuda", dtype=dtype)
+
+
+def test_tensors_say_that_they_are_on_the_gpu(gpu):
+    weight = torch.arange(6.0).view(2, 3).to("cuda")
+    assert (weight.device, weight.is_cuda, weight.shape) == (torch.device("cuda:0"), True, (2, 3))
+    assert weight.T.stride() == (1, 3)
+    assert weight.sum().item() == 15 and weight.cpu().device.type == "cpu"
+    with pytest.raises(TypeError, match="can't convert cuda:0"):
+        weight.numpy()
+
+
+def test_in_place_operators_reach_every_view(gpu):
+    weight = torch.zeros(2, 3, device="cuda")
+    row = weight[1]
+    assert row.add_(1) is row
+    assert torch.add(row, 1, out=row) is row
+    assert weight.tolist() == [[0, 0, 0], [2, 2, 2]]
+
+
+@pytest.mark.parametrize("mixed", [
+    lambda host: host + on_gpu(3), lambda host: on_gpu(3) * host, lambda host: on_gpu(2, 3) @ host,
+    lambda host: host[torch.tensor([0], device="cuda")], lambda host: torch.cat([host, on_gpu(3)]),
+    lambda host: on_gpu(3).masked_fill(host > 0, 1.0), lambda host: F.embedding(host.long(), on_gpu(3, 2)),
+    lambda host: F.scaled_dot_product_attention(on_gpu(1, 3), on_gpu(1, 3), host[None]),
+], ids=["add", "multiply", "matmul", "index", "cat", "mask", "embedding", "attention"])
+def test_tensors_of_two_devices_do_not_mix(gpu, mixed):
+    with pytest.raises(DeviceMismatch, match="mixes tensors of cuda:0"):
+        mixed(torch.ones(3))
+
+
+def test_numbers_without_dimensions_mix(gpu):
+    assert (on_gpu(3) * torch.tensor(2.0)).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("waiting", "reason"), [
+    (lambda: on_gpu(3).cpu(), "copy to the host"),
+    (lambda: torch.ones(3).to("cuda"), "copy to the GPU"),
+    (lambda: torch.ones(3).to("cuda", non_blocking=True), "copy to the GPU from memory that is not pinned"),
+    (lambda: torch.ones(3).copy_(on_gpu(3)), "copy to the host"),
+    (lambda: on_gpu(3).copy_(torch.ones(3)), "copy to the GPU"),
+    (lambda: torch.tensor([1.0, 2.0], device="cuda"), "copy to the GPU"),
+    (lambda: on_gpu(1).item(), "_local_scalar_dense"), (lambda: bool(on_gpu(1)), "_local_scalar_dense"),
+    (lambda: on_gpu(3).nonzero(), "nonzero"), (lambda: on_gpu(3)[on_gpu(3) > 0], "boolean index"),
+    (lambda: on_gpu(3)[torch.tensor([1])], "index on the host"),
+    (lambda: torch.equal(on_gpu(3), on_gpu(3)), "equal"),
+    (lambda: torch.repeat_interleave(on_gpu(3), on_gpu(3).long()), "repeat_interleave without output_size"),
+])
+def test_what_makes_the_host_wait_is_counted(gpu, waiting, reason):
+    waiting()
+    assert gpu.record.waits == {(reason, "outside of seq2seq"): 1}
+
+
+@pytest.mark.parametrize("passing", [
+    lambda: torch.ones(3).pin_memory().to("cuda", non_blocking=True),
+    lambda: torch.zeros(3, device="cuda").add_(1).sum(), lambda: on_gpu(3).topk(2), lambda: on_gpu(3).new_full((2,), 7),
+    lambda: torch.repeat_interleave(on_gpu(3), on_gpu(3).long(), output_size=3), lambda: torch.ones(3).sum().item(),
+])
+def test_what_the_host_need_not_wait_for_is_not_counted(gpu, passing):
+    passing()
+    assert not gpu.record.waits
+
+
+def test_a_wait_is_found_in_the_line_that_causes_it(gpu):
+    read_sums(on_gpu(2).double(), [on_gpu(2, 3)], 7)
+    ((reason, place), count), = gpu.record.waits.items()
+    assert (reason, count) == ("copy to the host", 1) and place.startswith("training/gradient_accumulation.py:")
+
+
+@pytest.mark.parametrize(("deterministic", "waits"), [(False, []), (True, ["deterministic scatter_add_"])])
+def test_deterministic_scatters_of_tensors_wait(gpu, monkeypatch, deterministic, waits):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    rows, places = on_gpu(2, 3), torch.zeros(2, 1, dtype=torch.int64).pin_memory().to("cuda", non_blocking=True)
+    rows.scatter_(1, places, 7, reduce="add")
+    assert not gpu.record.waits
+    rows.scatter_add_(1, places, on_gpu(2, 1))
+    assert [reason for reason, _ in gpu.record.waits] == waits
+
+
+def test_views_are_no_operators(gpu):
+    on_gpu(6).view(2, 3).T[0].detach().add(1)
+    assert gpu.record.operators == {"aten.ones.default": 1, "aten.add.Tensor": 1}
+
+
+# Variable-length attention. Two sentences of 3 and 2 tokens in 7 rows, two of which no sentence has.
+
+
+def packed(rows=7, heads=2, size=8, dtype=torch.bfloat16, seed=1):
+    torch.manual_seed(seed)
+    return [torch.randn(rows, heads, size).to(dtype) for _ in range(3)]
+
+
+OFFSETS = torch.tensor([0, 3, 5], dtype=torch.int32)
+
+
+def attend(inputs, offsets=OFFSETS, longest=3, **options):
+    query, key, value = (each.to("cuda") for each in inputs)
+    return varlen_attn(query, key, value, offsets.to("cuda"), offsets.to("cuda"), longest, longest, **options)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (1, 1), (1, 0)])
+def test_variable_length_attention_equals_attention_of_each_sentence(gpu, window):
+    inputs = [each.requires_grad_() for each in packed()]
+    attended = attend(inputs, window_size=window)
+    attended[:5].float().square().sum().backward()
+    gradients = [each.grad[:5].clone() for each in inputs]
+    for each in inputs:
+        each.grad = None
+    parts = []
+    for begin, end in ((0, 3), (3, 5)):
+        query, key, value = (each[begin:end].transpose(0, 1).float() for each in inputs)
+        ahead = torch.arange(end - begin) - torch.arange(end - begin)[:, None]
+        before, after = (end if side < 0 else side for side in window)
+        parts.append(F.scaled_dot_product_attention(query, key, value, (ahead >= -before) & (ahead <= after)))
+    expected = torch.cat(parts, 1).transpose(0, 1)
+    expected.square().sum().backward()
+    assert (attended[:5].cpu().float() - expected).abs().max() < 0.02
+    for found, each in zip(gradients, inputs, strict=True):
+        assert (found.float() - each.grad[:5].float()).abs().max() < 0.05
+
+
+def test_rows_that_no_offset_covers_are_not_numbers(gpu):
+    assert attend(packed()).isnan().flatten(1).all(1).tolist() == [False] * 5 + [True] * 2
+
+
+@pytest.mark.parametrize(("inputs", "offsets", "longest", "told"), [
+    (packed(dtype=torch.float32), OFFSETS, 3, "half precision"), (packed(size=12), OFFSETS, 3, "heads of 12"),
+    (packed(size=264), OFFSETS, 3, "heads of 264"), (packed(), OFFSETS, 2, "a query of 3 where 2 is longest"),
+    (packed(), OFFSETS.long(), 3, "query offsets"), (packed(rows=4), OFFSETS, 3, r"offsets \[0, 3, 5\] of 4 rows"),
+])
+def test_what_the_kernel_would_refuse_is_refused(gpu, inputs, offsets, longest, told):
+    with pytest.raises(AssertionError, match=told):
+        attend(inputs, offsets, longest)
+
+
+@pytest.mark.parametrize("cell", [torch.nn.GRUCell, torch.nn.LSTMCell])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_cells_equal_those_of_the_cpu(gpu, cell, bias):
+    torch.manual_seed(2)
+    plain, inputs = cell(3, 5, bias=bias), torch.randn(2, 3)
+    state = torch.randn(2, 5) if cell is torch.nn.GRUCell else (torch.randn(2, 5), torch.randn(2, 5))
+
+    def run(device):
+        layer = copy.deepcopy(plain).to(device)
+        moved = tuple(each.to(device) for each in state) if isinstance(state, tuple) else state.to(device)
+        given = inputs.to(device).requires_grad_()
+        found = layer(given, moved)
+        sum(each.square().sum() for each in (found if isinstance(found, tuple) else (found,))).backward()
+        return [given.grad.cpu(), *(weight.grad.cpu() for weight in layer.parameters())]
+
+    for found, expected in zip(run("cuda"), run("cpu"), strict=True):
+        torch.testing.assert_close(found, expected)

@@ -1,0 +1,458 @@
+"""A simulated GPU: tensors that say they are on `cuda:0`, hold their numbers in CPU memory and are computed there.
+
+Trainings and searches run through their branches for CUDA, with numbers that can be compared with the CPU's. Every
+operator passes through `SimulatedGPU`, which
+
+- refuses operators that mix tensors of the CPU and of the GPU, as CUDA does,
+- lists what makes the host wait for the GPU, with the line of seq2seq that caused it,
+- counts operators, which are about as many kernel launches, and collectives between ranks,
+- runs variable-length attention by a reference that checks the kernel's constraints (varlen_reference.py).
+
+It needs the device guard (device_guard.py), and so a process of its own. It has no streams, races, memory limit, NCCL,
+CUDA graphs or real kernels: what depends on them is not tested.
+
+    with SimulatedGPU() as gpu:
+        train(recipe, run)
+    print(gpu.record)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.attention.varlen  # registers torch.ops.torch_attn
+import torch.nn.functional as F
+import varlen_reference
+from torch import Tensor, nn
+from torch.utils import _foreach_utils
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from varlen_reference import Packed
+
+import seq2seq
+
+GPU = torch.device("cuda", 0)
+PACKAGE = str(Path(seq2seq.__file__).parent)
+MEMORY = 80 * 2**30
+
+aten = torch.ops.aten
+# The sizes or Python values of these operators' results depend on numbers that the GPU has yet to compute.
+WAITING_FOR_NUMBERS = {
+    aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default,
+    aten.masked_select.default, aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default,
+    aten.bincount.default}
+INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+# These take lengths from the CPU beside data on the GPU.
+PACKING = {aten._pack_padded_sequence.default, aten._pack_padded_sequence_backward.default,
+           aten._pad_packed_sequence.default}
+# In deterministic mode their CUDA versions sort, and copy sizes and strides from the host. With a number as the source
+# instead of a tensor they do not.
+SCATTERING = {aten.scatter.src, aten.scatter_.src, aten.scatter_add.default, aten.scatter_add_.default}
+WITHOUT_KERNEL = {
+    aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten._unsafe_view.default,
+    aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default,
+    aten.new_empty_strided.default, aten.set_.source_Tensor}
+VARLEN = torch.ops.torch_attn._varlen_attn.default
+VARLEN_BACKWARD = torch.ops.torch_attn._varlen_attn_backward.default
+
+
+class DeviceMismatch(RuntimeError):
+    """Tensors of the CPU and of the GPU in one operator."""
+
+
+class GpuTensor(Tensor):
+    """Tensor that says it is on `cuda:0`. numbers: the same tensor on the CPU."""
+
+    numbers: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, numbers: Tensor) -> GpuTensor:
+        assert not isinstance(numbers, GpuTensor)
+        made: GpuTensor = Tensor._make_wrapper_subclass(
+            cls, numbers.shape, strides=numbers.stride(), storage_offset=numbers.storage_offset(),
+            dtype=numbers.dtype, layout=numbers.layout, device=GPU)
+        made.numbers = numbers
+        return made
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"GpuTensor({self.numbers})"
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor first.")
+
+    __array__ = numpy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            copied = self.detach().clone()
+            memo[id(self)] = (nn.Parameter(copied, self.requires_grad) if isinstance(self, nn.Parameter)
+                              else copied.requires_grad_(self.requires_grad))
+        return memo[id(self)]
+
+    # With these, `nn.Module.to` swaps the contents of a parameter, so that tied weights stay tied.
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["numbers"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], *_: Any) -> GpuTensor:
+        return GpuTensor(inner["numbers"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert SimulatedGPU.running is not None, "a tensor is used after the end of its simulated GPU"
+        return SimulatedGPU.running.run(func, args, kwargs or {})
+
+
+@dataclass
+class Record:
+    """Counts of waits, operators and collectives of a simulated GPU.
+
+    waits: by reason and place ("search/beam.py:192", of the innermost frame in seq2seq). operators, collectives: by
+    name; views and empty tensors are not counted.
+    """
+
+    waits: Counter[tuple[str, str]] = field(default_factory=Counter)
+    operators: Counter[str] = field(default_factory=Counter)
+    collectives: Counter[str] = field(default_factory=Counter)
+
+    def clear(self) -> None:
+        """Count from zero again."""
+        for counter in (self.waits, self.operators, self.collectives):
+            counter.clear()
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Number of waits, operators and collectives."""
+        return {"waits": self.waits.total(), "operators": self.operators.total(),
+                "collectives": self.collectives.total()}
+
+    def __str__(self) -> str:
+        waits = [f"{count:6} {reason} at {place}" for (reason, place), count in self.waits.most_common()]
+        return "\n".join([", ".join(f"{count} {name}" for name, count in self.totals.items()), *waits])
+
+
+class SimulatedGPU(TorchDispatchMode):
+    """Context in which `cuda:0` exists; see the module. Only one at a time."""
+
+    running: SimulatedGPU | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record = Record()
+        self._depth = 0
+        self._patches = ExitStack()
+
+    def __enter__(self) -> SimulatedGPU:
+        self._depth += 1
+        if self._depth == 1:
+            assert SimulatedGPU.running is None, "there is one simulated GPU at a time"
+            SimulatedGPU.running = self
+            self._enter_patches()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._depth -= 1
+        if not self._depth:
+            self._patches.close()
+            SimulatedGPU.running = None
+
+    def _enter_patches(self) -> None:
+        torch._C._ensureCUDADeviceGuardSet()                                    # else autograd knows no device cuda
+        for place, name, replacement in self._replacements():
+            self._patches.enter_context(mock.patch.object(place, name, replacement))
+        # torch.tensor(…, device="cuda") then makes a tensor on the CPU, and copies it in an operator that is seen here.
+        self._patches.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
+        torch._C._set_only_lift_cpu_tensors(True)
+        # The backward pass runs on the calling thread, where this mode is active.
+        self._patches.enter_context(torch.autograd.set_multithreading_enabled(False))
+
+    def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
+        for name, value in {"is_available": True, "device_count": 1, "current_device": 0, "_lazy_init": None,
+                            "get_device_capability": (9, 0), "get_device_name": "simulated GPU",
+                            "mem_get_info": (MEMORY, MEMORY), "max_memory_allocated": 0, "manual_seed_all": None,
+                            "empty_cache": None, "synchronize": None, "set_device": None}.items():
+            yield torch.cuda, name, lambda *_, value=value, **__: value
+        yield _foreach_utils, "_foreach_supported_types", [*_foreach_utils._foreach_supported_types, GpuTensor,
+                                                           nn.Parameter]
+        attention = F.scaled_dot_product_attention
+
+        def attention_on_any_device(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                    **options: Any) -> Tensor:
+            if not isinstance(query, GpuTensor):
+                return attention(query, key, value, attn_mask, **options)
+            assert attn_mask is None or attn_mask.dtype in (torch.bool, query.dtype), \
+                f"scaled_dot_product_attention: a mask in {attn_mask.dtype} and queries in {query.dtype}"
+            return _Attention.apply(lambda *inputs: attention(*inputs, **options), attn_mask, query, key, value)
+
+        yield F, "scaled_dot_product_attention", attention_on_any_device
+
+        # PyTorch makes no views of wrapped tensors in inference mode; here it turns off gradients only.
+        def enter(mode: Any) -> None:
+            mode.before_simulation = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(mode.before_simulation and not mode.mode)
+
+        yield torch.inference_mode, "__enter__", enter
+        yield torch.inference_mode, "__exit__", lambda mode, *_: torch._C._set_grad_enabled(mode.before_simulation)
+
+    # Operators
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator on the CPU or on the simulated GPU, wherever its arguments lie."""
+        if func._can_decompose():
+            with self:
+                return func.decompose(*args, **kwargs)
+        flat, structure = tree_flatten((args, kwargs))
+        on_gpu = [each for each in flat if isinstance(each, GpuTensor)]
+        on_cpu = [each for each in flat if isinstance(each, Tensor) and not isinstance(each, GpuTensor)]
+        device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
+        if not on_gpu and (device is None or device.type != "cuda"):
+            return _on_cpu(func, args, kwargs)
+        self._check_devices(func, args, on_gpu, on_cpu, device)
+        self._count(func)
+        if reason := _reason_to_wait(func, args, kwargs, on_gpu, on_cpu, device):
+            self.record.waits[reason, _place()] += 1
+        if func in OWN_KERNELS:
+            return _on_gpu(OWN_KERNELS[func](*map(_numbers, args), **kwargs))
+        plain = [_numbers(each) for each in flat]
+        plain_args, plain_kwargs = tree_unflatten(plain, structure)
+        if device is not None:
+            plain_kwargs["device"] = torch.device("cpu")
+            plain_kwargs.pop("pin_memory", None)
+        found = func(*plain_args, **plain_kwargs)
+        if torch.Tag.inplace_view in func.tags:
+            _repeat_on_wrapper(func, args, kwargs)
+        if device is not None and device.type == "cpu":                         # a copy to the host, never the original
+            return found.clone() if any(found is each for each in plain) else found
+        wrappers = {id(each.numbers): each for each in on_gpu}                  # of in-place operators and outputs
+        cpu_outputs = {id(each) for each in on_cpu}
+
+        def wrapped(result: Tensor) -> Tensor:
+            if id(result) in cpu_outputs:
+                return result
+            if (same := wrappers.get(id(result))) is not None:
+                assert same.shape == result.shape, f"{func} changes the shape of a tensor that hides it"
+                return same
+            return GpuTensor(result)
+
+        if func is aten._pack_padded_sequence.default:                          # batch sizes stay on the CPU
+            return GpuTensor(found[0]), found[1]
+        return tree_map_only(Tensor, wrapped, found)
+
+    def count_kernel(self, name: str) -> None:
+        """Count an operator that runs as one kernel."""
+        self.record.operators[name] += 1
+
+    def _count(self, func: Any) -> None:
+        if func.namespace == "c10d":
+            self.record.collectives[func.__name__] += 1
+        elif func not in WITHOUT_KERNEL and not func.is_view:
+            self.record.operators[str(func)] += 1
+
+    def _check_devices(self, func: Any, args: Any, on_gpu: list[GpuTensor], on_cpu: list[Tensor],
+                       device: torch.device | None) -> None:
+        if device is not None or func is aten.copy_.default or func in PACKING:
+            return
+        # Indices may lie on the CPU, if the indexed tensor does not. A tensor without dimensions counts as a number.
+        allowed = [index for index in args[1] if index is not None] if func in INDEXING and isinstance(
+            args[0], GpuTensor) else []
+        wrong = [each for each in on_cpu if each.dim() and all(each is not index for index in allowed)]
+        if on_gpu and wrong:
+            raise DeviceMismatch(f"{func} at {_place()} mixes tensors of cuda:0 {[tuple(t.shape) for t in on_gpu]} and "
+                                 f"of the CPU {[tuple(t.shape) for t in wrong]}")
+
+
+def _reason_to_wait(func: Any, args: Any, kwargs: dict[str, Any], on_gpu: list[GpuTensor], on_cpu: list[Tensor],
+                    device: torch.device | None) -> str | None:
+    """Return why CUDA would let the host wait in this operator; None if it would not."""
+    name: str = func.__name__.split(".")[0]
+    if func is aten._to_copy.default:
+        if on_cpu:
+            return _copy_waits("copy to the GPU", on_cpu[0], kwargs.get("non_blocking", False))
+        leaves = device is not None and device.type == "cpu"
+        return "copy to the host" if leaves and not kwargs.get("non_blocking") else None
+    if func is aten.copy_.default and on_cpu:
+        if not isinstance(args[0], GpuTensor) and not on_gpu:
+            return None
+        non_blocking = kwargs.get("non_blocking", len(args) > 2 and args[2])
+        kind = "copy to the GPU" if isinstance(args[0], GpuTensor) else "copy to the host"
+        return _copy_waits(kind, on_cpu[0], non_blocking)
+    if func in WAITING_FOR_NUMBERS:
+        return name
+    if func is aten.repeat_interleave.Tensor and kwargs.get("output_size") is None:
+        return "repeat_interleave without output_size"
+    if func in INDEXING:
+        indices = [index for index in args[1] if index is not None]
+        if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+            return "boolean index"
+        if not all(isinstance(index, GpuTensor) for index in indices):
+            return "index on the host"
+    if (func in SCATTERING and torch.are_deterministic_algorithms_enabled() and args[0].dim() > 1
+            and args[0].is_floating_point()):
+        return f"deterministic {name}"
+    return None
+
+
+def _repeat_on_wrapper(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Repeat an operator such as `transpose_`, which changes shape and strides only, on the wrapper of the numbers."""
+    with no_dispatch():
+        before = torch._C._meta_in_tls_dispatch_include()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            func(*args, **kwargs)
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(before)
+
+
+def _copy_waits(kind: str, on_cpu: Tensor, non_blocking: bool) -> str | None:
+    if not non_blocking:
+        return kind
+    return None if _is_pinned(on_cpu) else f"{kind} from memory that is not pinned"
+
+
+def _place() -> str:
+    """Return file and line of the innermost frame in seq2seq."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            return f"{frame.f_code.co_filename[len(PACKAGE) + 1:]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "outside of seq2seq"
+
+
+def _numbers(value: Any) -> Any:
+    return value.numbers if isinstance(value, GpuTensor) else value
+
+
+def _on_gpu(values: tuple[Tensor | None, ...]) -> tuple[GpuTensor | None, ...]:
+    return tuple(None if value is None else GpuTensor(value) for value in values)
+
+
+def _is_pinned(tensor: Tensor) -> bool:
+    return getattr(tensor, "pinned_by_simulation", False)
+
+
+def _on_cpu(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if func is aten.is_pinned.default:
+        return _is_pinned(args[0])
+    if func is aten._pin_memory.default:
+        pinned = args[0].clone()
+        pinned.pinned_by_simulation = True
+        return pinned
+    return func(*args, **kwargs)
+
+
+class _Attention(torch.autograd.Function):
+    """scaled_dot_product_attention as one kernel forward and one backward."""
+
+    @staticmethod
+    def forward(ctx: Any, attention: Callable[..., Tensor], mask: Tensor | None, *inputs: Tensor) -> Tensor:
+        assert SimulatedGPU.running is not None
+        SimulatedGPU.running._check_devices("scaled_dot_product_attention", (), *_by_device(mask, *inputs), None)
+        SimulatedGPU.running.count_kernel("scaled_dot_product_attention")
+        ctx.save_for_backward(*inputs)
+        ctx.attention, ctx.mask = attention, _numbers(mask)
+        return GpuTensor(attention(*map(_numbers, inputs), ctx.mask))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        assert SimulatedGPU.running is not None
+        SimulatedGPU.running.count_kernel("scaled_dot_product_attention_backward")
+        inputs = [_numbers(each).detach().requires_grad_() for each in ctx.saved_tensors]
+        with torch.enable_grad():
+            attended = ctx.attention(*inputs, ctx.mask)
+        return None, None, *_on_gpu(torch.autograd.grad(attended, inputs, _numbers(gradient)))
+
+
+def _by_device(*tensors: Tensor | None) -> tuple[list[GpuTensor], list[Tensor]]:
+    given = [each for each in tensors if each is not None]
+    return ([each for each in given if isinstance(each, GpuTensor)],
+            [each for each in given if not isinstance(each, GpuTensor)])
+
+
+# Operators that PyTorch has for CUDA only
+
+
+def _varlen(query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
+            longest_key: int, causal: bool = False, scale: float | None = None, window: Any = None,
+            *rest: Any) -> tuple[Tensor, ...]:
+    assert not any(rest), "varlen_attn: options that the reference does not have"
+    return varlen_reference.forward(Packed.of(query, key, value, query_offsets, key_offsets, longest_query, longest_key,
+                                              causal, scale, window))
+
+
+def _varlen_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor, log_sums: Tensor,
+                     query_offsets: Tensor, key_offsets: Tensor, longest_query: int, longest_key: int, causal: bool,
+                     random: Tensor, scale: float | None = None, window: Any = None) -> tuple[Tensor, ...]:
+    return varlen_reference.backward(gradient, Packed.of(query, key, value, query_offsets, key_offsets, longest_query,
+                                                         longest_key, causal, scale, window))
+
+
+def _gru_cell(entering: Tensor, recurrent: Tensor, state: Tensor, input_bias: Tensor | None = None,
+              hidden_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the new state, and what the backward pass needs: reset, update, new, state, recurrent part of new."""
+    reset, update, new = (entering if input_bias is None else entering + input_bias).chunk(3, 1)
+    of_reset, of_update, of_new = (recurrent if hidden_bias is None else recurrent + hidden_bias).chunk(3, 1)
+    reset, update = (reset + of_reset).sigmoid(), (update + of_update).sigmoid()
+    new = (new + reset * of_new).tanh()
+    return new + update * (state - new), torch.cat([reset, update, new, state, of_new], 1)
+
+
+def _gru_cell_backward(gradient: Tensor, workspace: Tensor, biased: bool) -> tuple[Tensor | None, ...]:
+    reset, update, new, state, of_new = workspace.chunk(5, 1)
+    to_new = gradient * (1 - update) * (1 - new.square())
+    to_reset = to_new * of_new * reset * (1 - reset)
+    to_update = gradient * (state - new) * update * (1 - update)
+    entering, recurrent = torch.cat([to_reset, to_update, to_new], 1), torch.cat([to_reset, to_update, to_new * reset],
+                                                                                 1)
+    biases = (entering.sum(0), recurrent.sum(0)) if biased else (None, None)
+    return entering, recurrent, gradient * update, *biases
+
+
+def _lstm_cell(entering: Tensor, recurrent: Tensor, cell: Tensor, input_bias: Tensor | None = None,
+               hidden_bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the new state, the new cell, and the gates that the backward pass needs."""
+    gates = entering + recurrent
+    for bias in (input_bias, hidden_bias):
+        gates = gates if bias is None else gates + bias
+    enter, forget, new, leave = gates.chunk(4, 1)
+    enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
+    after = forget * cell + enter * new
+    return leave * after.tanh(), after, torch.cat([enter, forget, new, leave], 1)
+
+
+def _lstm_cell_backward(of_state: Tensor | None, of_cell: Tensor | None, before: Tensor, after: Tensor,
+                        gates: Tensor, biased: bool) -> tuple[Tensor | None, ...]:
+    enter, forget, new, leave = gates.chunk(4, 1)
+    of_state = torch.zeros_like(after) if of_state is None else of_state
+    of_cell = torch.zeros_like(after) if of_cell is None else of_cell
+    squashed = after.tanh()
+    of_cell = of_cell + of_state * leave * (1 - squashed.square())
+    of_gates = torch.cat([of_cell * new * enter * (1 - enter), of_cell * before * forget * (1 - forget),
+                          of_cell * enter * (1 - new.square()), of_state * squashed * leave * (1 - leave)], 1)
+    return of_gates, of_cell * forget, of_gates.sum(0) if biased else None
+
+
+OWN_KERNELS: dict[Any, Callable[..., Any]] = {
+    VARLEN: _varlen, VARLEN_BACKWARD: _varlen_backward,
+    aten._thnn_fused_gru_cell.default: _gru_cell, aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+}
