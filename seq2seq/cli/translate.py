@@ -102,7 +102,7 @@ def translate(
         show_default="1", rich_help_panel=FORMAT)] = None,
     word_confidence: Annotated[bool, typer.Option(
         "--word-confidence", help="Add the model's confidence in each word to the JSONL: the geometric mean of the "
-        "probabilities of its pieces.", rich_help_panel=FORMAT)] = False,
+        "probabilities of its pieces (subwords).", rich_help_panel=FORMAT)] = False,
     beam_size: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,

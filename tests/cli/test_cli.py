@@ -359,7 +359,7 @@ def test_n_best_is_refused_where_it_cannot_be(run, model):
     assert "Add --format jsonl" in result.err
     result = run("translate", model, "--n-best", 3, "--format", "jsonl", stdin=b"ein Hund\n")
     assert (result.code, result.out) == (2, b"")
-    assert "--n-best: a beam of 2 cannot give 3 translations; raise beam_size\n" in result.err
+    assert "--n-best: a beam of 2 cannot produce 3 translations; raise beam_size\n" in result.err
 
 
 def test_search_options_reach_the_search(run, model):
@@ -572,20 +572,20 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
 
 @pytest.mark.parametrize(("options", "message"), [
     (["--sampling", "--beam-size", 3], "--beam-size has no effect: sampling has no beam"),
-    (["--top-p", 0.5], "--top-p: it changes samples only; add sampling: true, or leave it out"),
-    (["--temperature", 0.5], "--temperature: it changes samples only"),
-    (["--set", "decoding.mbr=32"], "--set decoding.mbr=32: a beam of 2 cannot give 32 candidates; raise beam_size, or"),
+    (["--top-p", 0.5], "--top-p: affects only samples; add sampling: true, or leave this key out"),
+    (["--temperature", 0.5], "--temperature: affects only samples"),
+    (["--set", "decoding.mbr=32"], "--set decoding.mbr=32: a beam of 2 cannot produce 32 candidates; raise beam_size, or"),
     (["--sampling", "--temperature", 0], "--temperature"),
-    (["--sampling", "--set", "decoding.diverse_groups=2"], "--sampling: diverse groups are of a beam"),
-    (["--set", "decoding.diverse_groups=3"], "a beam of 2 cannot be cut into 3 groups of equal size; a beam of 3 can"),
+    (["--sampling", "--set", "decoding.diverse_groups=2"], "--sampling: cannot be combined with diverse groups"),
+    (["--set", "decoding.diverse_groups=3"], "a beam of 2 cannot be divided into 3 groups of equal size; a beam of 3 can"),
     (["--set", "decoding.diverse_strength=3"], "strength=3 has no effect: the beam has one group. Add --set decoding."),
     (["--seed", 3], "--seed has no effect: a search has no samples. Add --sampling."),
     (["--set", "decoding.ignore_case=true"], "Add --require FILE or --forbid TEXT"),
-    (["--set", "decoding.mbr=2", "--n-best", 3, "--format", "jsonl"], "2 candidates cannot give 3 translations"),
-    (["--n-best", 3, "--format", "jsonl"], "--n-best: a beam of 2 cannot give 3 translations; raise beam_size"),
+    (["--set", "decoding.mbr=2", "--n-best", 3, "--format", "jsonl"], "2 candidates cannot produce 3 translations"),
+    (["--n-best", 3, "--format", "jsonl"], "--n-best: a beam of 2 cannot produce 3 translations; raise beam_size"),
     (["--set", "decoding.min_length=3", "--set", "decoding.max_length=2"],
-     "--set decoding.max_length=2: no translation has at least 3 and at most 2 pieces"),
-    (["--forbid", " "], "--forbid: a phrase is text"), (["--word-confidence"], "Add --format jsonl"),
+     "--set decoding.max_length=2: must not be smaller than min_length (3), found 2"),
+    (["--forbid", " "], "--forbid: a phrase must not be blank"), (["--word-confidence"], "Add --format jsonl"),
     (["--set", "decoding.word_confidence=true"], "word_confidence=true gives numbers, but text has none"),
     (["--n-best", 2], "--n-best gives several translations of a line"),
     (["--set", "decoding.n_best=2"], "--set decoding.n_best=2 gives several translations of a line"),
@@ -593,7 +593,7 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
     (["--fusion-weight", 0.5], "--fusion-weight has no effect: there is no language model. Add --fusion LM"),
     (["--ensemble", "nothing"], "nothing does not exist"),
     (["--sampling", "--require", "phrases"], "--require needs the whole beam of a search"),
-    (["--forbid", "caf\udce9"], "a phrase holds bytes that are not UTF-8"),
+    (["--forbid", "caf\udce9"], "a phrase contains bytes that are not UTF-8"),
     (["--length-penalty", 1000], "--length-penalty: expected a number of at most 10; found 1000"),
     (["--set", "decoding.mbr=5000"], "--set decoding.mbr=5000: expected a number of at most 1,000; found 5000"),
     (["--device", "meta"], "device 'meta' cannot be used here. Use cpu"),

@@ -492,4 +492,4 @@ def test_a_directory_without_an_export_is_refused(bundle, tmp_path, exported, ca
     with pytest.raises(CheckpointError, match="cannot load"):
         CTranslate2Translator.open(tmp_path)
     assert main(["translate", str(exported), "--engine", "ctranslate2", "--ensemble", "x"]) == 2
-    assert "Leave out --ensemble" in capsys.readouterr().err
+    assert "Remove --ensemble" in capsys.readouterr().err

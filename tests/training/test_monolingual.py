@@ -380,4 +380,4 @@ def test_what_a_language_model_cannot_do_is_refused(run, trained, arguments, mes
 def test_a_line_too_long_to_be_scored_is_named(run, folder, trained):
     (folder / "long.en").write_text("short\n" + "x" * 1024 + "\n")
     code, _, err = run("score", trained, "long.en")
-    assert code == 2 and "long.en:2: 1,0" in err and "Leave this line out" in err
+    assert code == 2 and "long.en:2: 1,0" in err and "Remove this line" in err
