@@ -87,7 +87,7 @@ def test_an_even_distribution_costs_log_of_the_vocabulary_whatever_the_smoothing
         assert perplexity(loss.negative_log_likelihood.item(), loss.tokens) == pytest.approx(VOCAB_SIZE, rel=1e-12)
 
 
-def test_likelihoods_of_single_tokens_equal_torch_and_are_zero_where_ignored():
+def test_token_losses_equal_torch_and_are_zero_at_ignored_positions():
     logits, target = random_logits(torch.float32), targets(ignored=(0, 7))
     expected = F.cross_entropy(logits.dense(), target, ignore_index=-100, reduction="none")
     likelihood = negative_log_likelihood(logits, target)
@@ -97,7 +97,7 @@ def test_likelihoods_of_single_tokens_equal_torch_and_are_zero_where_ignored():
 
 
 @pytest.mark.parametrize("cuts", [[2], [1, 3], [1, 2, 3]], ids=str)
-def test_parts_of_a_step_sum_to_the_gradients_of_one_big_batch(make_model, make_corpus, cuts):
+def test_the_gradients_of_micro_batches_sum_to_those_of_one_batch(make_model, make_corpus, cuts):
     corpus, model = make_corpus(), make_model()
 
     def gradients(parts):
@@ -118,7 +118,7 @@ def test_parts_of_a_step_sum_to_the_gradients_of_one_big_batch(make_model, make_
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)
 
 
-def test_perplexity_is_of_the_plain_likelihood_and_overflows_to_infinity():
+def test_perplexity_uses_the_loss_without_smoothing_and_overflows_to_infinity():
     assert perplexity(7 * math.log(5), 7) == pytest.approx(5, rel=1e-12)
     assert perplexity(0.0, 3) == 1
     assert perplexity(701.0, 1) == math.inf
@@ -127,7 +127,7 @@ def test_perplexity_is_of_the_plain_likelihood_and_overflows_to_infinity():
 # Hard attention
 
 
-def test_the_score_function_has_the_gradient_of_the_expected_log_probability():
+def test_the_score_function_estimator_has_the_gradient_of_the_expected_log_probability():
     # Three positions, of which one is drawn; log p of the target depends on it. Summed over all draws, each with its
     # probability, the estimator's gradient must be that of sum_z q(z) log p(z), whatever the baseline is.
     weights = torch.tensor([0.2, -0.5, 1.0], dtype=torch.float64, requires_grad=True)
@@ -144,14 +144,14 @@ def test_the_score_function_has_the_gradient_of_the_expected_log_probability():
     torch.testing.assert_close(estimated, exact, rtol=0, atol=1e-7)
 
 
-def test_the_baseline_learns_what_to_expect_and_ignored_targets_teach_nothing():
+def test_the_baseline_learns_the_expected_reward_and_ignores_padding():
     baseline = torch.tensor([0.0, 0.0], dtype=torch.float64, requires_grad=True)
     log_q = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
     score_function_loss(Choices(log_q, baseline), torch.tensor([-3.0, 0.0]), torch.tensor([5, IGNORE_INDEX])).backward()
     assert baseline.grad.tolist() == [3, 0] and log_q.grad.tolist() == [3, 0]
 
 
-def test_without_choices_a_training_loss_is_the_smoothed_cross_entropy():
+def test_without_hard_attention_the_training_loss_is_the_smoothed_cross_entropy():
     logits = random_logits()
     ours, plain = training_loss(logits, targets(), TOKENS, 0.1), smoothed_cross_entropy(logits, targets(), TOKENS, 0.1)
     assert torch.equal(ours.total, plain.total) and ours.tokens == plain.tokens

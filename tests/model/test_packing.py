@@ -10,7 +10,7 @@ FEATURES = 7
 
 
 def plain_unpack(flat, sentences):
-    """(tokens, features) -> (sentences, longest, features): one part, one head."""
+    """Unpack with a single part and head: (tokens, features) -> (sentences, longest, features)."""
     return unpack(flat[:, None, None], sentences)[0, :, 0]
 
 
@@ -24,7 +24,7 @@ def sentences_of(lengths):
 
 
 def places(lengths):
-    """Sentence and position of each token, by counting."""
+    """Return the sentence and position of each token, computed by counting."""
     return [(number, position) for number, length in enumerate(lengths) for position in range(length)]
 
 

@@ -1,4 +1,4 @@
-"""Sizes that follow from the amount of text. `model.base` is tested with the recipes."""
+"""Vocabulary sizes that depend on the amount of text. `model.base` is tested with the recipes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from seq2seq.tokenizers.vocabulary_size import RESERVED_PIECES, smaller_vocabula
     (500, 690), (5_000, 1_400), (20_000, 2_500), (160_000, 6_200), (1_000_000, 15_000), (4_500_000, 32_000),
     (50_000_000, 33_000),
 ])
-def test_the_vocabulary_grows_with_the_root_of_the_text_up_to_32000_subwords(pairs, size):
+def test_the_vocabulary_grows_with_the_square_root_of_the_text_up_to_32000_subwords(pairs, size):
     """Pairs of 210 characters in an alphabet of 103. A stored recipe depends on these numbers: do not change them."""
     assert vocabulary_size(210 * pairs, 103) == size
 
