@@ -18,7 +18,7 @@ from seq2seq.data.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.packing import Sentences
-from seq2seq.model.rnn import SourceAttention, who_goes_on
+from seq2seq.model.rnn import SourceAttention, plan_active_rows
 
 Kind = Literal["cross", "encoder", "decoder"]
 KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
@@ -68,13 +68,13 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
         model(batch)
     if recurrent_steps:
         targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)
-        _, order = who_goes_on(targets)
+        _, order = plan_active_rows(targets)
         order = torch.arange(len(targets), device=batch.source.device) if order is None else order
         padded = [weights.new_zeros(len(targets), *weights.shape[1:]).index_copy(0, order[: len(weights)], weights)
                   for weights in recurrent_steps]                               # a step omits finished sentences
         cross.append(torch.cat(padded, 2))
     source, target = (
-        Sentences.from_offsets(offsets, longest).real[:, None, :, None]         # True = a token, not padding
+        Sentences.from_offsets(offsets, longest).token_mask[:, None, :, None]   # True = a token
         for offsets, longest in ((batch.source_offsets, batch.longest_source),
                                  (batch.target_offsets, batch.longest_target)))
     return AttentionMaps([weights * source for weights in encoder], [weights * target for weights in decoder],

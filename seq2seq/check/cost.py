@@ -38,13 +38,13 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
 
     from seq2seq.devices import choose_device, choose_dtype, configure_process, describe
     from seq2seq.model import build_model
-    from seq2seq.model.load_model import Undrawn
+    from seq2seq.model.load_model import SkipInitialization
 
     sizes = report.vocabulary["source_vocab_size"], report.vocabulary["vocab_size"]
     if "auto" in sizes:                                                         # without text, the size is not known
         return
     try:
-        with torch.device("meta"), Undrawn():                                   # weights without storage
+        with torch.device("meta"), SkipInitialization():                                   # weights without storage
             model = build_model(recipe.model, *sizes)
     except RuntimeError as error:                                               # number of elements overflows
         report.errors.append(f"model: the network is too large for any machine ({str(error).splitlines()[0]}). "

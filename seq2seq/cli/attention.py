@@ -72,11 +72,11 @@ def attention(
     from seq2seq.analysis.attention_weights import KINDS
 
     translator = load_translator(model, device, precision, threads)
-    language_model = not translator.task.has_source
-    if language_model and target:
+    monolingual = not translator.task.has_source
+    if monolingual and target:
         raise UserError(f"{model} is a language model, which reads one text; leave --target out.")
     languages = (translator.languages.source or "", translator.languages.target)
-    texts = ("", source) if language_model else (source, target or translator.translate([source])[0][0].text.strip())
+    texts = ("", source) if monolingual else (source, target or translator.translate([source])[0][0].text.strip())
     try:
         ((_, pair),) = compute_pair_attention(translator, [texts])
     except ValueError as error:
@@ -91,7 +91,7 @@ def attention(
         if output.suffix == ".png":
             file.file.write(picture(pair, languages, name, selection))
         else:
-            file.write(page(pair, languages, name, not (target or language_model), selection))
+            file.write(page(pair, languages, name, not (target or monolingual), selection))
     console.print_message(f"{texts[1]}\nattention maps written to {output}")
 
 

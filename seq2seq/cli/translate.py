@@ -116,7 +116,7 @@ def translate(
         rich_help_panel=SEARCH)] = None,
     settings: DecodingSettings = None,
     prefix: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="File with the text that each translation must begin with, line by line; may be empty.",
+        metavar="FILE", help="File with a prefix for the translation of each line; an empty prefix is ignored.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     require: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with the words or phrases that each translation must contain, line by line, "
@@ -239,7 +239,8 @@ class _Warnings:
 
 @contextmanager
 def _stopping(journal: Journal) -> Iterator[StopRequest]:
-    """Yield the request to stop, which a signal makes. An output that cannot be resumed is stopped at once."""
+    """Yield the request to stop, which SIGINT and SIGTERM set. If the output cannot be resumed, they stop the command
+    at once."""
     if journal.output.part is None:
         yield StopRequest()
         return
@@ -255,8 +256,8 @@ def _how_to_resume(journal: Journal) -> str:
     return f"{journal.lines:,} lines are finished. To resume:\n  {shlex.join(command)}"
 
 
-def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path],
-              decoding: DecodingSection) -> dict[str, Any]:
+def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
+            ) -> dict[str, Any]:
     """Return everything but the text that the translations depend on, by name."""
     from seq2seq import __version__
 

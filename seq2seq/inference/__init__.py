@@ -1,6 +1,6 @@
-"""Engines: what runs a trained model fast behind the step interface.
+"""Engines: fast implementations of the step interface for trained models.
 
-engines: `load_engine`, which chooses one. eager: PyTorch operators, on every device, for every model. int8: whole
-encoder and decoder steps in C++ for Transformers on a CPU; kernels.cpp, compiled on first use and checked before it is
-used (kernel_interface, kernel_reference, kernel_check, kernel_library).
+engines: `load_engine`, which selects an engine. eager: PyTorch operators, for every model on every device. int8:
+encoder and decoder steps in C++ for Transformers on a CPU. kernels.cpp is compiled and checked on first use
+(kernel_interface, kernel_reference, kernel_check, kernel_library).
 """

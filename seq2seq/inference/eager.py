@@ -1,8 +1,8 @@
-"""Engine of PyTorch operators, for every model on every device; the reference that other engines are tested against.
+"""Engine of PyTorch operators for every model on every device. Other engines are tested against it.
 
-On a CPU in bf16, weights are packed once into the layout of oneDNN: a stock layer repacks them in each product, which
-for the few rows of a decoding step takes as long as the product itself. Packing needs undocumented operators of
-PyTorch; if one is missing, or its result differs from the stock layer's, the stock layer stays.
+On a CPU in bf16, weights are packed once into the layout of oneDNN: `nn.Linear` repacks them for each product, which
+takes as long as the product itself with the few rows of a decoding step. Packing needs undocumented operators of
+PyTorch. If one of them is missing or returns wrong results, `nn.Linear` is used.
 """
 
 from __future__ import annotations
@@ -16,24 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.inference.kernel_interface import INPUT_ZERO_POINT
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.interface import State
-from seq2seq.model.language_model import CausalLayer, LanguageModel
+from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
-from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
+from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
 from seq2seq.search.topk import topk
 
-# Zero point of quantised inputs, which are unsigned: processors with VNNI but without AMX only multiply unsigned by
-# signed bytes, and signed inputs took 400 times as long there (PyTorch 2.13).
-UNSIGNED_ZERO = 128
-
-# Up to this many rows, a product is limited by the memory bandwidth of reading its weights.
+# Maximum number of rows for which the time of a product is that of reading its weights from memory.
 FEW_ROWS = 6
 
 
 class EagerEngine:
-    """Decodes with a copy of `model` in `precision`: fp32 or bf16. See `interface.Stepwise`."""
+    """Engine that decodes with a copy of `model` in `precision`, "fp32" or "bf16"."""
 
     topk = staticmethod(topk)
     whole_search = None
@@ -42,12 +39,10 @@ class EagerEngine:
         self.model, self.precision = for_inference(model, precision, device), precision
         self.max_positions = model.max_positions
         self._step: Callable[[Tensor, Any], tuple[Tensor, Any]] = self.model.step
-        if isinstance(self.model, Transformer):
-            decoder = cast(list[DecoderLayer], self.model.decoder)
-            self._step = partial(self.model.step, steps=[layer.stepping() for layer in decoder])
-        elif isinstance(self.model, LanguageModel):
-            layers = cast(list[CausalLayer], self.model.layers)
-            self._step = partial(self.model.step, steps=[layer.stepping() for layer in layers])
+        if isinstance(self.model, Transformer | LanguageModel):
+            layers = self.model.decoder if isinstance(self.model, Transformer) else self.model.layers
+            steps = [cast(DecoderLayer | EncoderLayer, layer).make_step_function() for layer in layers]
+            self._step = partial(self.model.step, steps=steps)
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> State:
         """See `interface.Stepwise.start`."""
@@ -62,30 +57,40 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
-    """Return a frozen copy of the model for decoding in `precision`, fp32 or bf16. device: None: the model's."""
-    fast = copy.deepcopy(model).to(device)
-    fast.eval().requires_grad_(False)
-    for module in fast.modules():
-        if isinstance(module, SelfAttention):
-            module.weighing.fold_into(module.query_key_value)
-        elif isinstance(module, CrossAttention):
-            module.weighing.fold_into(module.query)
+    """Return a frozen copy of the model for decoding in `precision`, "fp32" or "bf16". device: None: the model's."""
+    frozen_copy = copy.deepcopy(model).to(device)
+    frozen_copy.eval().requires_grad_(False)
+    for module in frozen_copy.modules():
+        if isinstance(module, SelfAttention | CrossAttention):
+            fold_query_preparation(module)
     if precision == "bf16":
-        fast.bfloat16()
-        if not next(fast.parameters()).is_cuda:
-            _lay_out(fast)
-    return fast
+        frozen_copy.bfloat16()
+        if not next(frozen_copy.parameters()).is_cuda:
+            _replace_linear_layers(frozen_copy)
+    return frozen_copy
 
 
-def _lay_out(fast: nn.Module) -> None:
-    """Replace the linear layers of a bf16 model by layers with packed weights, for a CPU."""
-    packs = operators_work()
-    if isinstance(fast, Transformer | RecurrentModel | LanguageModel):
-        # Logits in bf16 would have three digits only.
-        fast.vocabulary = (Int8Linear if packs else Fp32Linear)(fast.output_weight, fast.output_bias)
-    if not packs:
+@torch.no_grad()
+def fold_query_preparation(attention: SelfAttention | CrossAttention) -> None:
+    """Fold `Weighing.prepare` into the query projection: a dot or bilinear score becomes a scaled dot product."""
+    weighing = attention.weighing
+    if weighing.score in ("dot", "bilinear"):
+        layer = attention.query if isinstance(attention, CrossAttention) else attention.query_key_value
+        weight, bias = weighing.prepared_parameters(layer)
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+        weighing.score, weighing.weight = "scaled_dot", None
+
+
+def _replace_linear_layers(model: nn.Module) -> None:
+    """Replace the linear layers of a bf16 model on a CPU by layers with packed weights."""
+    packed = packed_operators_work()
+    if isinstance(model, Transformer | RecurrentModel | LanguageModel):
+        # Logits in fp32, because bf16 has only three significant digits.
+        model.output_projection = (Int8Linear if packed else Fp32Linear)(model.output_weight, model.output_bias)
+    if not packed:
         return
-    for module in list(fast.modules()):
+    for module in list(model.modules()):
         if isinstance(module, FeedForward) and module.activation is F.relu:
             module.add_module("inner", PackedLinear(module.inner.weight, module.inner.bias, "relu"))
             module.activation = nn.Identity()
@@ -95,8 +100,8 @@ def _lay_out(fast: nn.Module) -> None:
 
 
 @cache
-def operators_work() -> bool:
-    """Return True if the undocumented operators used below exist and give the results of stock layers."""
+def packed_operators_work() -> bool:
+    """Return True if the undocumented operators used below exist and return the results of `nn.Linear`."""
     if not torch.backends.mkldnn.is_available():
         return False
     with torch.no_grad():
@@ -105,22 +110,22 @@ def operators_work() -> bool:
         expected = F.linear(rows, weight, bias)
         try:
             packed = PackedLinear(weight, bias)
-            found = [packed(rows.bfloat16()), packed(rows[:1].bfloat16()), Int8Linear(weight, bias)(rows),
-                     PackedLinear(weight, bias, "relu")(rows.bfloat16())]
-        except (AttributeError, RuntimeError, TypeError):                       # missing, refused, or other arguments
+            outputs = [packed(rows.bfloat16()), packed(rows[:1].bfloat16()), Int8Linear(weight, bias)(rows),
+                       PackedLinear(weight, bias, "relu")(rows.bfloat16())]
+        except (AttributeError, RuntimeError, TypeError):                       # missing, failing, or other arguments
             return False
-        wanted = (expected, expected[:1], expected, expected.relu())
-        return all(((ours.float() - theirs).norm() < 0.05 * theirs.norm()).item()
-                   for ours, theirs in zip(found, wanted, strict=True))
+        references = (expected, expected[:1], expected, expected.relu())
+        return all(((output.float() - reference).norm() < 0.05 * reference.norm()).item()
+                   for output, reference in zip(outputs, references, strict=True))
 
 
 class PackedLinear(nn.Module):
     """`nn.Linear` in bf16 on a CPU, with weights in oneDNN's layout.
 
     For up to `FEW_ROWS` rows it uses int8 weights with a scale for each output, which halves the bytes to read and
-    skips oneDNN's kernel lookup (one row: a third of the time; PyTorch 2.13, AMX).
+    avoids oneDNN's kernel lookup (one row takes a third of the time; PyTorch 2.13, AMX).
 
-    activation: of the output, "relu" or "none".
+    activation: activation function of the output, "relu" or "none".
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
@@ -131,12 +136,12 @@ class PackedLinear(nn.Module):
         self.activation = activation
         self.levels, scale = quantised(weight)
         self.scale = scale.bfloat16()
-        # The int8 kernel reads whole vectors, and with sizes that 64 does not divide, beyond the end.
+        # The int8 kernel reads whole vectors: beyond the end of the weights if a size is not a multiple of 64.
         self.few_rows = FEW_ROWS if all(size % 64 == 0 for size in weight.shape) else 0
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs), bf16"""
-        if rows.shape[0] > self.few_rows:                                       # takes half the time of `len`
+        if rows.shape[0] > self.few_rows:                                       # `len(rows)` takes twice as long
             product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, self.activation, [], "")
             return product
         product = torch._weight_int8pack_mm(rows, self.levels, self.scale)
@@ -154,26 +159,27 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(nn.Module):
     """`nn.Linear` with weights and inputs in int8, sums in int32 and outputs in fp32, on a CPU.
 
-    Output layer of models in bf16. In fp32 it took half as long again as a whole step with a beam of 5 (PyTorch 2.13,
-    AVX-512 with bf16). Weights have a scale per output, inputs a scale per row, so that a row's result does not depend
-    on the rest of the batch.
+    It is the output layer of bf16 models. An output layer in fp32 made a decoding step with a beam of 5 half as long
+    again (PyTorch 2.13, AVX-512 with bf16). Weights have a scale per output and inputs a scale per row, so that a row's
+    result does not depend on the rest of the batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.levels, self.scale = quantised(weight.detach().float())
         self.packed = torch.ops.onednn.qlinear_prepack(self.levels, None)
-        self.zero = torch.zeros(len(weight), dtype=torch.int64)
+        self.zero_points = torch.zeros(len(weight), dtype=torch.int64)          # of the weights
         self.bias = None if bias is None else bias.detach().float()
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
-        # Not `vector_norm`: PyTorch does not vectorise its maximum, and it took half of the product's time.
+        # `vector_norm`, whose maximum PyTorch does not vectorise, took half as long as the product.
         scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
-        # + 0.5, because the conversion to integers truncates.
-        levels = (rows / scale).add_(UNSIGNED_ZERO + 0.5).to(torch.uint8)
+        # + 0.5 rounds, because the conversion to integers truncates.
+        levels = (rows / scale).add_(INPUT_ZERO_POINT + 0.5).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            levels, 1.0, UNSIGNED_ZERO, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], "")
+            levels, 1.0, INPUT_ZERO_POINT, self.packed, self.scale, self.zero_points, None, 1.0, 0, torch.float32,
+            "none", [], "")
         product.mul_(scale)
         return product if self.bias is None else product.add_(self.bias)
 

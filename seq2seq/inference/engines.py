@@ -1,9 +1,10 @@
-"""Choice of the engine that decodes with a model, by precision and hardware."""
+"""Interface of engines, and the selection of the engine for a model by precision and hardware."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -13,35 +14,56 @@ from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.int8 import Int8Engine
 from seq2seq.inference.kernel_library import CompilationError, library
 from seq2seq.model import Model
-from seq2seq.model.interface import Engine
+from seq2seq.model.interface import Seq2Seq, Stepwise
 from seq2seq.model.transformer import Transformer
+from seq2seq.search.interface import TopK, WholeSearch
+
+
+class Engine(Stepwise, Protocol):
+    """Fast implementation of a trained model.
+
+    precision: "fp32", "bf16" or "int8".
+    """
+
+    precision: str
+
+    @property
+    def topk(self) -> TopK:
+        """Function that finds the best continuations of hypotheses from the logits of a step."""
+
+    @property
+    def whole_search(self) -> WholeSearch | None:
+        """The engine's own implementation of search without hooks; None if there is none."""
+
+    @property
+    def model(self) -> Seq2Seq:
+        """Model in PyTorch, which scores all positions of a given target in one call."""
 
 
 def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
     """Return an engine that decodes with a copy of `model`.
 
     Args:
-        precision: fp32, bf16, int8 (on a CPU), or auto: bf16 if the hardware has it, else fp32. If there is no C++
-            compiler, or the kernels do not support the model, int8 falls back to auto with a message; the engine's
-            `precision` is the one in use.
+        precision: "fp32", "bf16", "int8" (on a CPU), or "auto": bf16 if the hardware supports it, else fp32. If the
+            kernels do not support the model or cannot be compiled, int8 is replaced by auto with a message. The
+            engine's `precision` is the precision in use.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
-    chosen = choose_precision(precision, device)
-    if chosen == "int8":
-        refusal, chosen = Int8Engine.refusal(model), choose_precision("auto", device)
-        if refusal is not None:
-            _say_once(f"int8 is for Transformers with the usual attention; this model {refusal}: translating in "
-                      f"{chosen}")
+    selected = choose_precision(precision, device)
+    if selected == "int8":
+        obstacle, selected = Int8Engine.obstacle(model), choose_precision("auto", device)
+        if obstacle is not None:
+            _say_once(f"int8 is not available for this model, because it {obstacle}; translating in {selected} instead")
         elif (compiled := _kernels()) is not None:
             assert isinstance(model, Transformer)
             return Int8Engine(model, compiled)
-    return EagerEngine(model, chosen, device)
+    return EagerEngine(model, selected, device)
 
 
 @cache
 def _kernels() -> Path | None:
-    """Return the compiled kernels, compiling them on first use; None, with a message, if that fails."""
+    """Return the path of the compiled kernels, which are compiled on first use; None, with a message, on failure."""
     try:
         return library()
     except CompilationError as error:

@@ -1,8 +1,8 @@
-"""Engine for Transformers in int8 on a CPU: encoder and decoder step are each one call of the kernels (kernels.cpp).
+"""Engine for Transformers in int8 on a CPU. The encoder and a decoder step are one call each of kernels.cpp.
 
 Weights have a scale per output, inputs a scale per row, and integer sums are exact, so that a row's result does not
-depend on the rest of the batch. Each row reads only the keys that it attends to, so there are no masks and no padding,
-and reordering the beam copies no cache.
+depend on the rest of the batch. Each row reads only the keys that it attends to: there are no masks and no padding, and
+reordering the beam does not copy the KV cache.
 """
 
 from __future__ import annotations
@@ -22,49 +22,54 @@ from seq2seq.devices import choose_precision
 from seq2seq.inference.eager import EagerEngine, quantised
 from seq2seq.inference.kernel_interface import (
     ACTIVATIONS,
-    BEHIND,
     GROUP,
-    LEAST,
+    INPUT_ZERO_POINT,
+    KEY_PADDING,
+    LOG_ZERO,
     PANEL,
-    ZERO_LEVEL,
     Functions,
     Layer,
     Linear,
     Norm,
     Stack,
 )
-from seq2seq.model.interface import Continuations, Seq2Seq, State
+from seq2seq.model.interface import Seq2Seq, State
 from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
-from seq2seq.search.topk import topk as default_topk
+from seq2seq.search.interface import Continuations
+from seq2seq.search.topk import topk as reference_topk
 
-# Steps that a new KV cache has room for.
-STEPS_OF_ROOM = 16
-# Approximate tokens of a block of whole sentences in the encoder: its activations fit into a core's cache.
-TOKENS_TOGETHER = 96
+# Number of future steps for which a new KV cache has free rows.
+GROWTH_STEPS = 16
+# Approximate number of tokens in a block of sentences that the encoder computes together. The activations of a block
+# fit into a core's cache.
+ENCODER_BLOCK_TOKENS = 96
 
 
 @dataclass
 class _Cache:
-    """KV cache of all layers in bf16, (layers, room, 2 * d_model). taken: number of rows written."""
+    """KV cache of all layers.
+
+    keys_values: (layers, capacity, 2 * d_model), bf16. used: number of rows already written.
+    """
 
     keys_values: Tensor
-    taken: int = 0
+    used: int = 0
 
 
 @dataclass(frozen=True)
 class Int8State:
     """Decoding state. A row of the KV cache is written once and never moves; `past` maps hypotheses to cache rows.
 
-    position: of the next token. taken: number of cache rows that this state may refer to.
-    past: (rows, position) int32, cache row of each position of each hypothesis.
-    memory: keys and values of cross-attention for each decoder layer, layers * memory_stride elements in bf16 plus
-        padding; for each sentence first the keys, (d_model, tokens), then the values, (tokens, d_model).
+    position: position of the next token. used: number of cache rows that this state may refer to.
+    past: (rows, position) int32, cache row of each earlier position of each hypothesis.
+    memory: bf16, keys and values of cross-attention, memory_stride elements for each decoder layer, then padding. A
+        layer contains, for each sentence, the keys, (d_model, tokens), and the values, (tokens, d_model).
     first, count: (rows,) int32, first source token and number of source tokens of each row's sentence.
     """
 
     position: int
-    taken: int
+    used: int
     cache: _Cache
     past: np.ndarray
     memory: Tensor
@@ -78,36 +83,36 @@ class Int8State:
         flat = rows.numpy().ravel()
         return replace(self, past=self.past[flat], first=self.first[flat], count=self.count[flat])
 
-    def extended(self, rows: int) -> Int8State:
-        """Return the state with one more cache row for each hypothesis, which no other state will write to."""
-        cache, past, taken = self.cache, self.past, self.taken
-        layers, room, features = cache.keys_values.shape
-        if taken + rows > room or cache.taken != taken:
-            # The new cache only takes over rows that a hypothesis still refers to.
-            held, places = np.unique(past, return_inverse=True)
-            past, taken = places.reshape(past.shape), len(held)
-            fresh = cache.keys_values.new_empty(layers, taken + STEPS_OF_ROOM * rows, features)
-            fresh[:, :taken] = cache.keys_values[:, torch.from_numpy(held).long()]
-            cache = _Cache(fresh)
-        cache.taken = taken + rows
+    def with_next_position(self, rows: int) -> Int8State:
+        """Return the state with one more cache row for each hypothesis, to which no other state will write."""
+        cache, past, used = self.cache, self.past, self.used
+        layers, capacity, features = cache.keys_values.shape
+        if used + rows > capacity or cache.used != used:
+            # Only rows to which a hypothesis still refers are copied to the new cache.
+            live_rows, new_rows = np.unique(past, return_inverse=True)
+            past, used = new_rows.reshape(past.shape), len(live_rows)
+            keys_values = cache.keys_values.new_empty(layers, used + GROWTH_STEPS * rows, features)
+            keys_values[:, :used] = cache.keys_values[:, torch.from_numpy(live_rows).long()]
+            cache = _Cache(keys_values)
+        cache.used = used + rows
         longer = np.empty((rows, self.position + 1), np.int32)
         longer[:, :-1] = past
-        longer[:, -1] = np.arange(taken, cache.taken)
-        return replace(self, position=self.position + 1, taken=cache.taken, cache=cache, past=longer)
+        longer[:, -1] = np.arange(used, cache.used)
+        return replace(self, position=self.position + 1, used=cache.used, cache=cache, past=longer)
 
 
 class Int8Engine:
-    """Decodes with a `Transformer` whose weights are quantised to int8 once.
+    """Engine that decodes with a `Transformer` whose weights are quantised to int8.
 
-    With `keep_attention`, and to score whole targets (`model`), it uses PyTorch in the precision of `auto`.
+    For `keep_attention` and for scoring given targets (`model`), it uses the eager engine in precision "auto".
     """
 
     precision = "int8"
 
     def __init__(self, model: Transformer, library: Path) -> None:
-        """library: the compiled kernels."""
+        """library: path of the compiled kernels."""
         self.source_model, self.functions, self.max_positions = model, Functions(library), model.max_positions
-        self.kept: list[Tensor] = []
+        self.kept: list[Tensor] = []                                            # tensors whose addresses kernels use
         self.d_model, self.scale = model.d_model, model.scale
         self.source_embedding, self.source_positions = (
             part.detach().float() for part in (model.source_embedding, model.source_positions))
@@ -123,31 +128,31 @@ class Int8Engine:
             model.decoder_norm, [self._linear(model.output_weight, model.output_bias)])
 
     @staticmethod
-    def refusal(model: nn.Module) -> str | None:
+    def obstacle(model: nn.Module) -> str | None:
         """Return the reason why the kernels do not support this model ("is …", "has …"); None if they do."""
         if not isinstance(model, Transformer):
-            return "is none"
+            return "is not an encoder-decoder Transformer"
         if model.copying is not None:
             return "copies from the source"
         if model.window is not None:
-            return "has attention in a window"
+            return "has an attention window"
         for layer in cast(list[DecoderLayer], model.decoder):
             if layer.cross_attention.hard:
                 return "has hard attention"
-            if not layer.self_attention.weighing.fast:
-                weighing = layer.self_attention.weighing
-                return f"has {weighing.score} scores, {weighing.normalize}"
+            weighing = layer.self_attention.weighing
+            if not weighing.is_scaled_dot_product:
+                return f"has {weighing.score} scores with {weighing.normalize}"
         return None
 
     @cached_property
     def eager(self) -> EagerEngine:
-        """Eager engine of the same model, for everything that the kernels do not support."""
+        """Eager engine of the same model, for all that the kernels do not support."""
         device = torch.device("cpu")
         return EagerEngine(self.source_model, choose_precision("auto", device), device)
 
     @property
     def model(self) -> Seq2Seq:
-        """See `interface.Engine.model`."""
+        """See `engines.Engine.model`."""
         return self.eager.model
 
     @torch.no_grad()
@@ -160,13 +165,13 @@ class Int8Engine:
         first_of_token, count_of_token = first.repeat(count), count.repeat(count)
         embedded = self.source_embedding[source].mul_(self.scale)
         embedded.add_(self.source_positions[torch.from_numpy(np.arange(tokens) - first_of_token)])
-        # Ends of the blocks of whole sentences that pass through all layers together.
-        parts = offsets[1:] // TOKENS_TOGETHER
-        ends = offsets[1:][np.append(parts[1:] != parts[:-1], True)].astype(np.int64)
+        # A block of sentences passes through all layers before the next one; its index is that of its last token.
+        blocks = offsets[1:] // ENCODER_BLOCK_TOKENS
+        ends = offsets[1:][np.append(blocks[1:] != blocks[:-1], True)].astype(np.int64)
         memory_stride = tokens * 2 * self.d_model
-        memory = torch.empty(layers * memory_stride + BEHIND, dtype=torch.bfloat16)
-        self.functions.encode(self.encoder, embedded.data_ptr(), _where(first_of_token), _where(count_of_token),
-                              memory.data_ptr(), _where(ends), len(ends))
+        memory = torch.empty(layers * memory_stride + KEY_PADDING, dtype=torch.bfloat16)
+        self.functions.encode(self.encoder, embedded.data_ptr(), _address(first_of_token), _address(count_of_token),
+                              memory.data_ptr(), _address(ends), len(ends))
         cache = _Cache(torch.empty(layers, 0, 2 * self.d_model, dtype=torch.bfloat16))
         return Int8State(0, 0, cache, np.empty((len(first), 0), np.int32), memory, memory_stride, first, count)
 
@@ -179,104 +184,107 @@ class Int8Engine:
             raise ValueError(f"a sentence of {state.position + 1} tokens; this model has {self.max_positions} "
                              "positions")
         rows = last_tokens.shape[0]
-        after = state.extended(rows)
+        after = state.with_next_position(rows)
         keys_values, memory = after.cache.keys_values, state.memory
         logits = torch.empty(rows, self.decoder.last[0].outputs)
         length = np.full(rows, after.position, np.int32)
         self.functions.step(
             self.decoder, self.target_embedding.data_ptr(), self.target_positions.data_ptr(), self.scale,
-            last_tokens.data_ptr(), keys_values.data_ptr(), keys_values.stride(0), _where(after.past),
-            after.past.shape[1], _where(length), memory.data_ptr(), state.memory_stride, _where(after.first),
-            _where(after.count), logits.data_ptr(), rows)
+            last_tokens.data_ptr(), keys_values.data_ptr(), keys_values.stride(0), _address(after.past),
+            after.past.shape[1], _address(length), memory.data_ptr(), state.memory_stride, _address(after.first),
+            _address(after.count), logits.data_ptr(), rows)
         return logits, after
 
     def whole_search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
                      max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
                      ) -> list[list[tuple[list[int], float]]]:
-        """See `interface.WholeSearch`. Releases Python's global interpreter lock."""
+        """See `search.interface.WholeSearch`. Releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
-        sentences, most, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
+        # The beam may end several hypotheses in the step that reaches `enough`.
+        sentences, max_finished, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
         limits, banned = np.array(max_lengths, np.int64), np.array(forbidden, np.int64)
-        found, totals = np.empty(sentences, np.int64), np.empty((sentences, most), np.float32)
-        lengths, tokens = np.empty((sentences, most), np.int32), np.empty((sentences, most, longest), np.int32)
+        finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
+        lengths = np.empty((sentences, max_finished), np.int32)
+        tokens = np.empty((sentences, max_finished, longest), np.int32)
         first, count = (np.ascontiguousarray(part, np.int32) for part in (state.first, state.count))
         self.functions.search(
             self.decoder, self.target_embedding.data_ptr(), self.target_positions.data_ptr(), self.scale,
-            state.memory.data_ptr(), state.memory_stride, _where(first), _where(count), _where(limits), sentences,
-            beam_size, enough, _where(banned), len(banned), most, longest, _where(found), _where(totals),
-            _where(lengths), _where(tokens))
-        return [[(tokens[sentence, place, : lengths[sentence, place]].tolist(), float(totals[sentence, place]))
-                 for place in range(found[sentence])] for sentence in range(sentences)]
+            state.memory.data_ptr(), state.memory_stride, _address(first), _address(count), _address(limits), sentences,
+            beam_size, enough, _address(banned), len(banned), max_finished, longest, _address(finished),
+            _address(totals), _address(lengths), _address(tokens))
+        return [[(tokens[sentence, index, : lengths[sentence, index]].tolist(), float(totals[sentence, index]))
+                 for index in range(finished[sentence])] for sentence in range(sentences)]
 
     def topk(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
              normalised: bool) -> Continuations:
         """See `search.topk.topk`."""
         if logits.device.type != "cpu" or logits.dtype != torch.float32 or totals.dtype != np.float32:
-            return default_topk(logits, totals, forbidden, must_end, count, normalised)
+            return reference_topk(logits, totals, forbidden, must_end, count, normalised)
         (groups, beam), logits, totals = totals.shape, logits.contiguous(), np.ascontiguousarray(totals)
-        found = np.empty((groups, count), np.float32)
+        best_totals = np.empty((groups, count), np.float32)
         beams, ids = np.empty((2, groups, count), np.int64)
-        self.functions.topk(logits.data_ptr(), _where(totals), groups, beam, logits.shape[1], forbidden.data_ptr(),
-                            len(forbidden), _where(must_end), normalised, _where(found), _where(beams), _where(ids),
-                            count)
-        found[found <= np.float32(LEAST)] = -np.inf
-        return found, beams, ids
+        self.functions.topk(logits.data_ptr(), _address(totals), groups, beam, logits.shape[1], forbidden.data_ptr(),
+                            len(forbidden), _address(must_end), normalised, _address(best_totals), _address(beams),
+                            _address(ids), count)
+        best_totals[best_totals <= np.float32(LOG_ZERO)] = -np.inf
+        return best_totals, beams, ids
 
-    # The model in the structures of the kernels
+    # Conversion of the model to the structures of the kernels
 
     def _stack(self, layers: Sequence[EncoderLayer | DecoderLayer], residuals: Sequence[tuple[Residual, ...]],
                last_norm: nn.Module, last: Sequence[Linear]) -> Stack:
-        norms = [residual.norm for of_layer in residuals for residual in of_layer]
+        norms = [residual.norm for layer_residuals in residuals for residual in layer_residuals]
         pre_norm, feed_forward = residuals[0][0].pre_norm, layers[0].feed_forward
         if pre_norm:
-            # In a pre-norm model, the norm after a residual sum is the one before the next sublayer.
+            # In a pre-norm model, the norm before a sublayer follows the residual sum of the sublayer before it.
             norms = [*norms[1:], cast(nn.LayerNorm, last_norm)]
         first = self._norm(residuals[0][0].norm) if pre_norm else Norm()
-        of_layer = len(residuals[0])
-        made = [self._layer(layer, list(map(self._norm, norms[number * of_layer : (number + 1) * of_layer])))
-                for number, layer in enumerate(layers)]
-        activation = next(number for number, name in enumerate(ACTIVATIONS)
+        sublayers = len(residuals[0])
+        converted = [self._layer(layer, list(map(self._norm, norms[index * sublayers : (index + 1) * sublayers])))
+                     for index, layer in enumerate(layers)]
+        activation = next(index for index, name in enumerate(ACTIVATIONS)
                           if feed_forward.activation is FUNCTIONS[name])
-        return Stack((Layer * len(made))(*made), len(made), self.d_model, layers[0].self_attention.num_heads,
-                     feed_forward.inner.out_features, pre_norm, activation, first, (Linear * len(last))(*last),
-                     len(last))
+        return Stack((Layer * len(converted))(*converted), len(converted), self.d_model,
+                     layers[0].self_attention.num_heads, feed_forward.inner.out_features, pre_norm, activation, first,
+                     (Linear * len(last))(*last), len(last))
 
     def _layer(self, layer: EncoderLayer | DecoderLayer, norms: list[Norm]) -> Layer:
-        own, feed_forward = layer.self_attention, layer.feed_forward
-        ask, source_output, between = Linear(), Linear(), Norm()
+        self_attention, feed_forward = layer.self_attention, layer.feed_forward
+        query, source_output, cross_norm = Linear(), Linear(), Norm()
         if isinstance(layer, DecoderLayer):
             source = layer.cross_attention
-            ask = self._linear(*source.weighing.prepared(source.query))
-            source_output, between = self._linear(source.output.weight, source.output.bias), norms[1]
-        return Layer(self._linear(*own.weighing.prepared(own.query_key_value)),
-                     self._linear(own.output.weight, own.output.bias), ask, source_output,
+            query = self._linear(*source.weighing.prepared_parameters(source.query))
+            source_output, cross_norm = self._linear(source.output.weight, source.output.bias), norms[1]
+        return Layer(self._linear(*self_attention.weighing.prepared_parameters(self_attention.query_key_value)),
+                     self._linear(self_attention.output.weight, self_attention.output.bias), query, source_output,
                      self._linear(feed_forward.inner.weight, feed_forward.inner.bias),
                      self._linear(feed_forward.outer.weight, feed_forward.outer.bias),
-                     (norms[0], between, norms[-1]))
+                     (norms[0], cross_norm, norms[-1]))
 
     def _norm(self, norm: nn.LayerNorm) -> Norm:
-        return Norm(self._keep(norm.weight), self._keep(norm.bias), norm.eps)
+        return Norm(self._keep_copy(norm.weight), self._keep_copy(norm.bias), norm.eps)
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        """Quantise a weight, (outputs, inputs), and pack it in the layout of `panel_sums` in kernels.cpp."""
+        """Quantise a weight, (outputs, inputs), and pack it in panels (see PANEL in kernels.cpp)."""
         levels, scale = quantised(weight.detach().float())
         outputs, inputs = levels.shape
-        filled = F.pad(levels, (0, -inputs % GROUP, 0, -outputs % PANEL))
-        panels = filled.view(-1, PANEL, filled.shape[1] // GROUP, GROUP).transpose(1, 2)
-        return Linear(panels=self._keep(panels, torch.int8), scale=self._keep(scale),
-                      bias=None if bias is None else self._keep(bias),
-                      offset=self._keep(ZERO_LEVEL * levels.sum(1), torch.int32), inputs=inputs, outputs=outputs)
+        padded = F.pad(levels, (0, -inputs % GROUP, 0, -outputs % PANEL))
+        panels = padded.view(-1, PANEL, padded.shape[1] // GROUP, GROUP).transpose(1, 2)
+        return Linear(panels=self._keep_copy(panels, torch.int8), scale=self._keep_copy(scale),
+                      bias=None if bias is None else self._keep_copy(bias),
+                      offset=self._keep_copy(INPUT_ZERO_POINT * levels.sum(1), torch.int32), inputs=inputs,
+                      outputs=outputs)
 
-    def _keep(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
-        """Return the address of a copy of `tensor` in `dtype`, which lives as long as the engine."""
+    def _keep_copy(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
+        """Return the address of a copy of `tensor` in `dtype` that exists as long as the engine."""
         self.kept.append(tensor.detach().to(dtype, copy=True).contiguous())
         return self.kept[-1].data_ptr()
 
 
-def _where(array: np.ndarray | None) -> int | None:
-    """Return the address of an array, which the caller must keep alive; None for None."""
+def _address(array: np.ndarray | None) -> int | None:
+    """Return the address of an array, to which the caller must keep a reference; None for None."""
     if array is None:
         return None
     assert array.flags.c_contiguous
-    address: int = array.__array_interface__["data"][0]                         # five times as fast as `ctypes.data`
+    address: int = array.__array_interface__["data"][0]                         # `ctypes.data` takes five times as long
     return address

@@ -7,26 +7,28 @@ from pathlib import Path
 from typing import Any
 
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
-# In the order of `Activation` in the source.
+# Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# As in kernels.cpp: outputs of a panel of int8 weights, and inputs that one instruction multiplies and adds.
+# Number of outputs in a panel of int8 weights, and of inputs in a group, which one instruction multiplies and adds. As
+# in kernels.cpp.
 PANEL, GROUP = 64, 4
-# Log-probability of an impossible continuation, as in kernels.cpp.
-LEAST = -1e38
-# Zero point of quantised inputs, which are unsigned, because VNNI multiplies unsigned by signed bytes.
-ZERO_LEVEL = 128
-# Padding behind the keys, in elements, that the kernels may read but do not use: the longest vector.
-BEHIND = 16
+# Log-probability of an impossible continuation. As in kernels.cpp.
+LOG_ZERO = -1e38
+# Zero point of quantised inputs. Inputs are unsigned because VNNI instructions multiply unsigned by signed bytes: on a
+# processor with VNNI but without AMX, signed inputs took 400 times as long in PyTorch 2.13.
+INPUT_ZERO_POINT = 128
+# Number of elements after the keys that the kernels may read but do not use: the longest vector of a processor.
+KEY_PADDING = 16
 
 
 class Norm(ctypes.Structure):
-    """Layer norm over the last dimension."""
+    """Layer norm over the last dimension: (x - mean) / sqrt(variance + epsilon) * gain + shift."""
 
     _fields_ = (("gain", POINTER), ("shift", POINTER), ("epsilon", ctypes.c_float))
 
 
 class Linear(ctypes.Structure):
-    """Linear layer in int8, with its weights in panels."""
+    """Linear layer with int8 weights in panels."""
 
     _fields_ = (("panels", POINTER), ("scale", POINTER), ("offset", POINTER), ("bias", POINTER), ("inputs", SIZE),
                 ("outputs", SIZE))
@@ -42,8 +44,9 @@ class Layer(ctypes.Structure):
 class Stack(ctypes.Structure):
     """Encoder or decoder.
 
-    first: norm before the first sublayer of a pre-norm model. last: linear layers after the last layer: of the encoder,
-    keys and values of cross-attention for each decoder layer; of the decoder, the output layer.
+    first: norm before the first sublayer of a pre-norm model. last: linear layers that follow the last layer: in an
+    encoder, the projections to keys and values of cross-attention in each decoder layer; in a decoder, the output
+    layer.
     """
 
     _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),
@@ -52,7 +55,7 @@ class Stack(ctypes.Structure):
 
 
 class Functions:
-    """Functions of a compiled library with their argument types. They release Python's global interpreter lock."""
+    """Functions of a compiled library. They release Python's global interpreter lock."""
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))

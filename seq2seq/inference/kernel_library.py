@@ -1,4 +1,4 @@
-"""Compile `kernels.cpp` for this processor, check the library in a separate process, and cache it."""
+"""Compile `kernels.cpp` for this processor, check the library in a separate process, and cache the library."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ from seq2seq.inference import kernel_check, kernel_reference
 from seq2seq.signals import signal_name
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-# No -ffast-math, so that NaN and infinity keep their meaning; but `sqrt` need not set errno.
+# Without -ffast-math, so that NaN and infinity keep their meaning. With -fno-math-errno, `sqrt` is one instruction.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-fPIC")
-# Use 512-bit vectors if the processor has them; the compiler's default is 256.
+# Use 512-bit vectors if the processor has them; the compiler's default is 256 bits.
 WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
-# Seconds after which a self-check counts as hung; it takes two on an idle core.
+# Time limit of the self-check in seconds; it takes two seconds on an idle core.
 CHECK_SECONDS = 120
 
 
 class CompilationError(Exception):
-    """The kernels cannot be compiled or used; the message gives the reason."""
+    """The kernels cannot be compiled or used, for the reason in the message."""
 
 
 def library(directory: Path | None = None) -> Path:
     """Return the path of the compiled and checked kernels; compile them if they are not in the cache.
 
-    A library that fails its check is not kept; a `.refused` file with the reason saves the next process the attempt.
-    Of several processes that start together, one compiles and the others wait.
+    A library that fails its check is deleted; the reason is saved in a file with the suffix `.refused`, so that later
+    processes do not compile it again. If several processes start at the same time, one compiles and the others wait.
 
     Args:
-        directory: the cache; None: the user's.
+        directory: directory of the cache; None: the user's cache directory.
     Raises:
-        CompilationError: there is no compiler, it fails, or the library fails the self-check or cannot be saved.
+        CompilationError: there is no compiler, the compiler fails, or the library fails the self-check or cannot be
+            saved.
     """
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
     version = _run(compiler, "--version")
-    # Everything that the library depends on: source, self-check, flags, compiler and processor.
-    texts = (SOURCE, Path(kernel_check.__file__), Path(kernel_reference.__file__))
-    made_of = (*(path.read_text(encoding="utf-8") for path in texts), *FLAGS, *WIDE, version, platform.machine(),
-               *sorted(cpu_flags()))
-    cache = directory or _cache()
-    compiled = cache / f"kernels-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}.so"
+    # The file name is a hash of everything that the library depends on.
+    sources = (SOURCE, Path(kernel_check.__file__), Path(kernel_reference.__file__))
+    inputs = (*(path.read_text(encoding="utf-8") for path in sources), *FLAGS, *WIDE, version, platform.machine(),
+              *sorted(cpu_flags()))
+    cache = directory or _cache_directory()
+    compiled = cache / f"kernels-{hashlib.sha256(chr(0).join(inputs).encode()).hexdigest()[:16]}.so"
     if _loads(compiled):
         return compiled
     try:
@@ -67,66 +68,68 @@ def library(directory: Path | None = None) -> Path:
             if refused.exists():
                 raise CompilationError(refused.read_text(encoding="utf-8"))
             with tempfile.TemporaryDirectory(dir=cache) as temporary:
-                made = Path(temporary) / "kernels.so"
-                with console.progress("compiling and checking kernels", kernel_check.SHAPES + COMPILING) as advance:
-                    _run(compiler, str(SOURCE), "-shared", "-o", str(made), *FLAGS, *WIDE, directory=temporary)
-                    advance(COMPILING)
-                    if fault := self_check(made, advance):
-                        message = (f"{Path(compiler).name} ({version.partition(chr(10))[0]}) made kernels that fail "
-                                   f"their self-check: {fault.text}. Another compiler can be named in CXX.")
-                        if fault.lasting:
+                unchecked = Path(temporary) / "kernels.so"
+                steps = kernel_check.SHAPES + COMPILATION_STEPS
+                with console.progress("compiling and checking kernels", steps) as advance:
+                    _run(compiler, str(SOURCE), "-shared", "-o", str(unchecked), *FLAGS, *WIDE, directory=temporary)
+                    advance(COMPILATION_STEPS)
+                    if fault := self_check(unchecked, advance):
+                        message = (f"the kernels compiled by {Path(compiler).name} ({version.partition(chr(10))[0]}) "
+                                   f"fail their self-check: {fault.text}. To use another compiler, set the environment "
+                                   "variable CXX.")
+                        if fault.reproducible:
                             refused.write_text(message, encoding="utf-8")
                         raise CompilationError(message)
-                with made.open("rb") as file:
+                with unchecked.open("rb") as file:
                     os.fsync(file.fileno())                                     # loading a truncated file crashes
-                os.replace(made, compiled)
+                os.replace(unchecked, compiled)
     except OSError as error:
-        raise CompilationError(f"the kernels cannot be kept in {cache} and loaded from there: {error}") from error
+        raise CompilationError(f"the kernels cannot be saved in {cache} or loaded from there: {error}") from error
     return compiled
 
 
-# Length of compiling in the progress bar, in checked shapes.
-COMPILING = 120
+# Steps of the progress bar for the compilation; checking a shape is one step.
+COMPILATION_STEPS = 120
 
 
 class CheckFault(NamedTuple):
-    """Result of a failed self-check. lasting: certainly a fault of the library, not of a busy machine."""
+    """Result of a failed self-check. reproducible: the library is wrong; False: perhaps the machine was only busy."""
 
     text: str
-    lasting: bool = True
+    reproducible: bool = True
 
 
-def self_check(made: Path, advance: console.Advance = lambda amount, news="": None) -> CheckFault | None:
-    """Check a library in a child process, which may crash or hang. Returns None if it passes."""
+def self_check(library: Path, advance: console.Advance = lambda amount, news="": None) -> CheckFault | None:
+    """Check a library in a child process, which may crash or hang; return None if the library passes."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    # With many rows the functions use threads; two of them are checked.
+    # Two threads, so that the functions' parallel loops are checked, too.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
     with tempfile.TemporaryFile() as output:
-        child = subprocess.Popen([sys.executable, "-m", "seq2seq.inference.kernel_check", str(made)], stdout=output,
+        child = subprocess.Popen([sys.executable, "-m", "seq2seq.inference.kernel_check", str(library)], stdout=output,
                                  stderr=output, env=environment)
-        deadline, shown = time.monotonic() + CHECK_SECONDS, 0
+        deadline, checked = time.monotonic() + CHECK_SECONDS, 0
         try:
             while child.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.02)
-                lines = _lines_of(output)
-                advance(len(lines) - shown)
-                shown = len(lines)
+                lines = _read_lines(output)
+                advance(len(lines) - checked)
+                checked = len(lines)
             if child.poll() is None:
-                return CheckFault(f"it did not end within {CHECK_SECONDS} seconds", lasting=False)
+                return CheckFault(f"it did not end within {CHECK_SECONDS} seconds", reproducible=False)
         finally:
             child.kill()
             child.wait()
-        lines = _lines_of(output)
+        lines = _read_lines(output)
     if child.returncode == 0:
         return None
     if child.returncode < 0:
         return CheckFault(f"it was ended by {signal_name(-child.returncode)}",
-                          lasting=child.returncode != -signal.SIGKILL)
-    return CheckFault(lines[-1] if lines else f"exit code {child.returncode}", lasting=bool(lines))
+                          reproducible=child.returncode != -signal.SIGKILL)
+    return CheckFault(lines[-1] if lines else f"exit code {child.returncode}", reproducible=bool(lines))
 
 
-def _lines_of(output: IO[bytes]) -> list[str]:
+def _read_lines(output: IO[bytes]) -> list[str]:
     return os.pread(output.fileno(), 1 << 20, 0).decode(errors="replace").splitlines()
 
 
@@ -140,7 +143,8 @@ def _loads(library: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock against other processes; on file systems without locks, none waits and the last one wins."""
+    """Hold a lock file that other processes wait for. On a file system without locks, no process waits, and the last
+    library replaces the others."""
     import fcntl
 
     with path.open("w") as file:
@@ -150,19 +154,19 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _run(compiler: str, *arguments: str, directory: str | None = None) -> str:
-    """Run the compiler and return its standard output, in English."""
+    """Run the compiler with English messages and return its standard output."""
     try:
         return subprocess.run([compiler, *arguments], cwd=directory, capture_output=True, text=True, errors="replace",
                               env={**os.environ, "LC_ALL": "C"}, check=True).stdout
     except subprocess.CalledProcessError as error:
-        complaint = next((line for line in error.stderr.splitlines() if "error" in line), error.stderr.strip())
-        raise CompilationError(f"{compiler} cannot compile the kernels: {complaint}") from error
+        message = next((line for line in error.stderr.splitlines() if "error" in line), error.stderr.strip())
+        raise CompilationError(f"{compiler} cannot compile the kernels: {message}") from error
     except OSError as error:
         raise CompilationError(f"{compiler} cannot be run: {error.strerror}") from error
 
 
-def _cache() -> Path:
+def _cache_directory() -> Path:
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq"
     except RuntimeError as error:
-        raise CompilationError("there is no home directory to keep the kernels in; set XDG_CACHE_HOME") from error
+        raise CompilationError("there is no home directory in which to save the kernels; set XDG_CACHE_HOME") from error

@@ -1,4 +1,4 @@
-"""The sums of `kernels.cpp` in NumPy, which its self-check compares them with."""
+"""Reference implementations in NumPy, with which the self-check compares the functions of `kernels.cpp`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 Array = np.ndarray
 
 
-def attended(query: Array, seen: Sequence[Array], heads: int) -> Array:
-    """Return softmax(Q K^T / sqrt(D)) V in float64. seen: keys and values of each row, (keys, 2 * features)."""
+def attention(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> Array:
+    """Return softmax(Q K^T / sqrt(D)) V in float64, (rows, features).
+
+    query: (rows, features). keys_values_of_rows: for each row the keys and values, (keys, 2 * features).
+    """
     features = query.shape[1]
     size = features // heads
     result = np.empty(query.shape)
-    for row, keys_values in enumerate(seen):
+    for row, keys_values in enumerate(keys_values_of_rows):
         keys, values = np.split(keys_values.astype(np.float64).reshape(len(keys_values), 2, heads, size), 2, 1)
         scores = np.einsum("hd,nhd->hn", query[row].astype(np.float64).reshape(heads, size), keys[:, 0]) / size**0.5
         weights = np.exp(scores - scores.max(1, keepdims=True))
@@ -22,35 +25,41 @@ def attended(query: Array, seen: Sequence[Array], heads: int) -> Array:
     return result
 
 
-def brief(values: Array) -> Array:
-    """Round numbers to bf16, to the nearest, ties to even; returns their bits."""
+def to_bf16(values: Array) -> Array:
+    """Round numbers to the nearest bf16, ties to even, and return the bits as uint16."""
     bits = values.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def numbers(bits: Array) -> Array:
-    """Return the numbers, in fp32, that bf16 bits encode."""
+def from_bf16(bits: Array) -> Array:
+    """Return the fp32 numbers that the bits of bf16 numbers encode."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def laid_out(keys_values: Array) -> Array:
-    """Return keys and values of a sentence, (tokens, 2 * features), in the layout of `lay_out` in kernels.cpp."""
+def round_to_bf16(values: Array) -> Array:
+    """Round numbers to the nearest bf16, in fp32."""
+    return from_bf16(to_bf16(values))
+
+
+def transpose_keys(keys_values: Array) -> Array:
+    """Convert keys and values of a sentence, (tokens, 2 * features), to the layout of `transpose_keys` in kernels.cpp:
+    flat, the keys as (features, tokens), then the values as (tokens, features)."""
     keys, values = np.split(keys_values, 2, 1)
     return np.concatenate([keys.T.ravel(), values.ravel()])
 
 
-def read_back(block: Array, features: int) -> Array:
-    """Return the inverse of `laid_out`."""
+def undo_transpose_keys(block: Array, features: int) -> Array:
+    """Return the inverse of `transpose_keys`, (tokens, 2 * features)."""
     keys, values = np.split(block, 2)
     return np.concatenate([keys.reshape(features, -1).T, values.reshape(-1, features)], 1)
 
 
-def activated(numbers: Array, activation: str) -> Array:
-    """Apply ReLU, GELU or SiLU."""
+def apply_activation(values: Array, activation: str) -> Array:
+    """Apply "relu", "gelu" or "silu"."""
     if activation == "relu":
-        return np.maximum(numbers, 0)
+        return np.maximum(values, 0)
     if activation == "silu":
-        return numbers / (1 + np.exp(-numbers))
+        return values / (1 + np.exp(-values))
     from math import erf
 
-    return 0.5 * numbers * (1 + np.vectorize(erf)(numbers / 2**0.5))
+    return 0.5 * values * (1 + np.vectorize(erf)(values / 2**0.5))

@@ -18,7 +18,7 @@ from torch import Tensor
 from seq2seq.errors import FormatError
 from seq2seq.model import build_model
 from seq2seq.model.embedding import sinusoids
-from seq2seq.model.load_model import Undrawn
+from seq2seq.model.load_model import SkipInitialization
 from seq2seq.recipe import ModelSection
 from seq2seq.recipe.messages import explain
 from seq2seq.recipe.yaml_document import Document, SourceLocation
@@ -177,7 +177,7 @@ def weights_from_marian(theirs: Mapping[str, Tensor], section: ModelSection, sou
                 raise FormatError(f"its position encodings {name} are not Marian's sinusoids.")
     if remaining:
         raise FormatError(f"it has weights that Marian models do not have: {', '.join(sorted(remaining)[:5])}.")
-    with torch.device("meta"), Undrawn():                                       # for the shapes, without memory
+    with torch.device("meta"), SkipInitialization():                             # shapes without memory
         outline = dict(build_model(section, len(source_ids), len(target_ids)).named_parameters())
     for mapping, parts in mapped:
         rows, *columns = outline[mapping.ours].shape

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 def sinusoids(length: int, d_model: int) -> Tensor:
     """Return the sinusoidal positional encoding, (length, d_model).
 
-    Vaswani et al. 2017 (arXiv:1706.03762), section 3.5: sin(t / 10000^(2i/D)) at 2i, cos at 2i + 1. Always computed on
-    the CPU, because on the meta device torch would import torch._dynamo for it.
+    Vaswani et al. 2017 (arXiv:1706.03762), section 3.5: sin(t / 10000^(2i/D)) at index 2i, cos of the same angle at
+    2i + 1. The encoding is always computed on the CPU, because on the meta device torch would import torch._dynamo.
     """
     angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (
         torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
@@ -21,10 +21,12 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class Lookup(torch.autograd.Function):
-    """Embedding lookup: (vocab_size, d_model), (tokens,) -> (tokens, d_model)."""
+    """Embedding lookup: (vocab_size, d_model), (tokens,) -> (tokens, d_model).
 
-    # Gradients are summed in fp32: a frequent word gets hundreds of them, and in bf16 all but the first few would be
-    # rounded away.
+    Gradients are summed in fp32 at least: in bf16, adding one of the hundreds of gradients of a frequent token to a
+    large sum would not change the sum.
+    """
+
     @staticmethod
     def forward(ctx: Any, weight: Tensor, tokens: Tensor) -> Tensor:
         ctx.save_for_backward(tokens)
@@ -41,21 +43,21 @@ class Lookup(torch.autograd.Function):
 
 def embeddings(tied: str, source_vocab_size: int, target_vocab_size: int,
                d_model: int) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
-    """Return the matrices of target, source and output, each (vocab_size, d_model).
+    """Return the target embedding, the source embedding and the output matrix, each (vocab_size, d_model).
 
-    The standard deviation is 1/sqrt(d_model), so that scaled embeddings have unit variance and tied outputs small
-    logits.
+    The standard deviation is 1/sqrt(d_model), so that embeddings scaled by sqrt(d_model) have unit variance and logits
+    of a tied output matrix are small.
 
-    tied: "all" (one matrix), "decoder" (target and output are one), "none".
+    tied: "all" (all three are one matrix), "decoder" (target and output are one matrix), "none".
     Raises:
-        ValueError: vocabularies of different size cannot share one matrix.
+        ValueError: `tied` is "all", but the vocabularies differ in size.
     """
     if tied == "all" and source_vocab_size != target_vocab_size:
         raise ValueError(f"cannot tie embeddings of {source_vocab_size} source and {target_vocab_size} target ids")
 
-    def drawn(vocab_size: int) -> nn.Parameter:
+    def initialise(vocab_size: int) -> nn.Parameter:
         return nn.Parameter(nn.init.normal_(torch.empty(vocab_size, d_model), std=d_model**-0.5))
 
-    target = drawn(target_vocab_size)
-    return (target, target if tied == "all" else drawn(source_vocab_size),
-            drawn(target_vocab_size) if tied == "none" else target)
+    target = initialise(target_vocab_size)
+    return (target, target if tied == "all" else initialise(source_vocab_size),
+            initialise(target_vocab_size) if tied == "none" else target)

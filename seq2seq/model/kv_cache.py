@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from torch import Tensor
 
-from seq2seq.model.copy_mechanism import CopiedSource
+from seq2seq.model.copy_mechanism import CopySource
 
-# Steps that the target caches grow by at a time, and the number that their slots, and the slots read in a step, are
-# rounded up to a multiple of.
-STEPS_OF_ROOM, ROUND_SLOTS = 16, 16
+# Number of future steps for which a full cache is enlarged.
+GROWTH_STEPS = 16
+# The size of a cache and the number of slots read in a step are multiples of this number, because oneDNN generates a
+# kernel for each size.
+SLOT_MULTIPLE = 16
 
 
-@dataclass(frozen=True)
-class LayerCache:
+class LayerCache(NamedTuple):
     """KV cache of a decoder layer.
 
-    keys, values: (sentences, heads, slots, head_size), of every target position of every hypothesis so far, those that
-    left the beam included. memory_keys, memory_values: (sentences, heads, longest_source, head_size), of
-    cross-attention, shared by a sentence's rows.
+    keys, values: (sentences, heads, slots, head_size), keys and values of self-attention for every target position of
+        every hypothesis, including hypotheses that have left the beam.
+    memory_keys, memory_values: (sentences, heads, longest_source, head_size), keys and values of cross-attention, which
+        the rows of a sentence share.
     """
 
     keys: Tensor
@@ -29,98 +32,92 @@ class LayerCache:
     memory_values: Tensor
 
 
+@dataclass
 class _Written:
-    """Number of slots already written in some caches; shared by all states that share the caches."""
+    """Counter of written slots, shared by all states that share the same caches."""
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
+    slots: int = 0
 
 
 @dataclass(frozen=True)
 class TransformerState:
     """Decoding state: the KV cache of every layer, and the slots that each row may attend to.
 
-    Keys and values are written once and never move: `visible` marks the slots of each row's own past. So reordering
-    the beam copies no cache, and all rows of a sentence read the same keys in one product.
+    Keys and values are written once and never move; `visible` marks the slots of each row's own past. Reordering the
+    beam therefore copies no cache, and one product computes the scores of all rows of a sentence.
 
-    position: of the next token. slots: number of written slots. begins: first slot of each earlier position.
-    visible: (sentences, rows of a sentence, all slots), added to the attention scores: 0 for the slots that a row may
-        attend to, -inf elsewhere.
-    source_bias: (sentences, heads, 1, source slots), 0 for a source token and -inf elsewhere.
+    position: position of the next token. slots: number of written slots. begins: first slot of each earlier position.
+    visible: (sentences, beam, all slots), added to the attention scores: 0 for slots that a row may attend to, -inf for
+        others.
+    source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
+    attention: (rows, longest_source), attention weights of the last step in the last layer, averaged over the heads.
+    copy_source: encoded source of the copy mechanism, if the model has one.
     """
 
-    position: int
-    slots: int
-    begins: tuple[int, ...]
-    visible: Tensor
     caches: tuple[LayerCache, ...]
+    visible: Tensor
     source_bias: Tensor
-    written: _Written
-    keep_attention: bool
-    attention: Tensor | None = None     # (rows, longest_source), mean over the heads of the last layer
-    copied: CopiedSource | None = None  # where pieces of the source can be copied
-
-    @staticmethod
-    def begin(caches: tuple[LayerCache, ...], seen: Tensor, num_heads: int, keep_attention: bool) -> TransformerState:
-        """Return the state before the first step. seen: (sentences, 1, source slots), 0 for a source token and -inf
-        elsewhere."""
-        return TransformerState(0, 0, (), seen[:, :, :0], caches, seen[:, None].repeat(1, num_heads, 1, 1), _Written(0),
-                                keep_attention)
+    keep_attention: bool = False
+    attention: Tensor | None = None
+    copy_source: CopySource | None = None
+    position: int = 0
+    slots: int = 0
+    begins: tuple[int, ...] = ()
+    written: _Written = field(default_factory=_Written)
 
     def select(self, rows: Tensor) -> TransformerState:
         """See `interface.State.select`."""
-        old_sentences, beam, room = self.visible.shape
+        old_sentences, beam, capacity = self.visible.shape
         flat = rows.flatten()
-        visible = self.visible.flatten(0, 1).index_select(0, flat).view(*rows.shape, room)
+        visible = self.visible.flatten(0, 1).index_select(0, flat).view(*rows.shape, capacity)
         attention = None if self.attention is None else self.attention.index_select(0, flat)
         if len(rows) == old_sentences:
             return replace(self, visible=visible, attention=attention)
         sentences = rows[:, 0] // beam
-        caches = tuple(
-            LayerCache(*(part.index_select(0, sentences)
-                         for part in (cache.keys, cache.values, cache.memory_keys, cache.memory_values)))
-            for cache in self.caches
-        )
+        caches = tuple(LayerCache(*(part.index_select(0, sentences) for part in cache)) for cache in self.caches)
         return replace(self, visible=visible, attention=attention, caches=caches, written=_Written(self.slots),
                        source_bias=self.source_bias.index_select(0, sentences),
-                       copied=self.copied and self.copied.select(sentences))
+                       copy_source=self.copy_source and self.copy_source.select(sentences))
 
-    def with_room(self) -> TransformerState:
-        """Return the state with a free slot for each row, in caches that no other state will write to."""
-        sentences, beam, room = self.visible.shape
-        if self.slots + beam <= room and self.written.slots == self.slots:
+    def with_next_position(self) -> TransformerState:
+        """Return the state of the next position: each row may also attend to its slot of this position.
+
+        The slots begin at `self.slots`, one for each row. No other state will write to them.
+        """
+        state = self._with_reserved_slots()
+        beam = state.visible.shape[1]
+        visible = state.visible.clone()
+        visible[:, :, self.slots : self.slots + beam].diagonal(dim1=1, dim2=2).zero_()
+        state.written.slots = self.slots + beam
+        return replace(state, visible=visible, slots=self.slots + beam, position=self.position + 1,
+                       begins=(*self.begins, self.slots))
+
+    def _with_reserved_slots(self) -> TransformerState:
+        """Return the state with caches that have a free slot for each row and to which no other state will write."""
+        sentences, beam, capacity = self.visible.shape
+        if self.slots + beam <= capacity and self.written.slots == self.slots:
             return self
-        # Grows by several steps at once: oneDNN generates a kernel for each size of the caches.
-        size = -(-(self.slots + STEPS_OF_ROOM * beam) // ROUND_SLOTS) * ROUND_SLOTS
+        size = -(-(self.slots + GROWTH_STEPS * beam) // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
-        def grown(old: Tensor) -> Tensor:                                       # masked slots must be finite too
-            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])
+        def enlarge(old: Tensor) -> Tensor:
+            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # 0 times a masked slot must be 0
             larger[:, :, : self.slots] = old[:, :, : self.slots]
             return larger
 
         visible = self.visible.new_full((sentences, beam, size), -math.inf)
         visible[:, :, : self.slots] = self.visible[:, :, : self.slots]
-        caches = tuple(replace(cache, keys=grown(cache.keys), values=grown(cache.values)) for cache in self.caches)
+        caches = tuple(cache._replace(keys=enlarge(cache.keys), values=enlarge(cache.values)) for cache in self.caches)
         return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
 
-    def extended(self) -> TransformerState:
-        """Return the state in which each row sees one more slot: its own, for the position about to be written."""
-        beam = self.visible.shape[1]
-        visible = self.visible.clone()
-        visible[:, :, self.slots : self.slots + beam].diagonal(dim1=1, dim2=2).zero_()
-        self.written.slots = self.slots + beam
-        return replace(self, visible=visible, slots=self.slots + beam, position=self.position + 1,
-                       begins=(*self.begins, self.slots))
 
     def target_bias(self, num_heads: int, window: int | None) -> Tensor:
-        """Bias of self-attention, (sentences, heads, rows of a sentence, slots): 0 for a slot that a row's last
-        position may attend to, -inf elsewhere.
+        """Return the bias of self-attention, (sentences, heads, beam, slots to read): 0 for slots that a row's last
+        position may attend to, -inf for others.
 
-        window: number of earlier positions that it may attend to; None: all.
+        window: maximum number of earlier positions to attend to; None: no limit.
         """
-        # Rounded up, because oneDNN generates a kernel for each number of slots.
-        taken = -(-self.slots // ROUND_SLOTS) * ROUND_SLOTS
-        bias = self.visible[:, None, :, :taken].repeat(1, num_heads, 1, 1)
+        slots_to_read = -(-self.slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
+        bias = self.visible[:, None, :, :slots_to_read].repeat(1, num_heads, 1, 1)
         if window is not None:
             bias[:, :, :, : self.begins[max(0, self.position - 1 - window)]] = -math.inf
         return bias

@@ -1,4 +1,4 @@
-"""Losses as sums over tokens with their counts; the caller that reports a mean divides once."""
+"""Losses as sums over tokens with their counts; the caller divides once to report a mean."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.data.batching import IGNORE_INDEX
-from seq2seq.model.interface import Choices, Logits, LogProbabilities, Mixture, Output
+from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
 
-# Largest number of rows, and of bytes, of logits that are computed at once. All logits at once, (tokens, vocab_size),
-# would need freshly mapped memory in each step; smaller chunks cost more passes over the gradient of the weights. A GPU
-# needs larger products to be busy.
-CHUNK_ROWS, GPU_CHUNK_ROWS = 1536, 16384
-CHUNK_BYTES = 256_000_000
-# Number of elements of a softmax on a CPU: 1 MB of fp32, which stays in a core's own cache between the passes.
+# Maximum number of rows of a chunk of logits, on a CPU and on a GPU, and of bytes. The logits of all tokens would need
+# freshly mapped memory in each step; smaller chunks cost more passes over the gradient of the weights. GPUs need larger
+# products to be busy.
+MAX_CHUNK_ROWS, MAX_GPU_CHUNK_ROWS = 1536, 16384
+MAX_CHUNK_BYTES = 256_000_000
+# Number of logits that a CPU normalises at once: 1 MB in fp32, which stays in a core's cache between the passes.
 CACHED_ELEMENTS = 250_000
 
 
 @dataclass(frozen=True)
 class LossSum:
-    """Sums over target tokens, without averaging.
+    """Loss as a sum over target tokens, not averaged.
 
     total: scalar tensor, the training loss. log_probabilities: (tokens,), log p of each target in nats, without
-    smoothing, 0 for ignored positions. tokens: number of targets that count.
+    smoothing; 0 for ignored targets. tokens: number of targets that are not ignored.
     """
 
     total: Tensor
@@ -42,70 +42,73 @@ class LossSum:
 
 
 def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
-    """Return the training loss: smoothed cross-entropy, and the terms that train hard attention.
+    """Return the training loss: smoothed cross-entropy, plus the score-function loss of hard attention.
 
     Arguments: as in `smoothed_cross_entropy`.
     Raises:
-        ValueError: label smoothing of an output other than `Logits`.
+        ValueError: `output` is not of type `Logits`, but `label_smoothing` is not 0.
     """
     if isinstance(output, Logits):
         loss = smoothed_cross_entropy(output, target, tokens, label_smoothing)
     elif label_smoothing:
-        raise ValueError("only logits over a vocabulary can be smoothed")
+        raise ValueError("label smoothing needs logits over a vocabulary; set label_smoothing to 0")
     else:
-        found = log_probabilities(output, target)
-        loss = LossSum(-found.sum(), found.detach(), tokens)
-    if output.choices is None:
+        target_log_probabilities = log_probabilities(output, target)
+        loss = LossSum(-target_log_probabilities.sum(), target_log_probabilities.detach(), tokens)
+    sample = None if isinstance(output, PointerOutput) else output.attention_sample
+    if sample is None:
         return loss
-    return replace(loss, total=loss.total + score_function_loss(output.choices, loss.log_probabilities, target))
+    return replace(loss, total=loss.total + score_function_loss(sample, loss.log_probabilities, target))
 
 
-def score_function_loss(choices: Choices, log_probabilities: Tensor, target: Tensor) -> Tensor:
-    """Return the score-function (REINFORCE) loss of hard attention, whose gradient is that of the expected log p.
 
-    Williams 1992: d E[log p] = E[(log p - baseline) d log q(sample)]; plus the squared error of the learned baseline.
-    In a recurrent decoder a sample also affects later tokens; this reward ignores them.
+def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, target: Tensor) -> Tensor:
+    """Return the score-function (REINFORCE) loss of hard attention.
+
+    Its gradient with respect to the attention weights q is an unbiased estimate of that of -E[log p] (Williams 1992):
+    d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the squared error of the baseline.
+    In a recurrent decoder a sample also affects later tokens; the reward does not include them.
 
     Args:
-        log_probabilities: (tokens,), of the targets given the sampled positions. target: (tokens,), -100 is ignored.
+        log_probabilities: (tokens,), log p of the targets given the sampled positions.
+        target: (tokens,) int64; targets of IGNORE_INDEX are ignored.
     """
     counted = target != IGNORE_INDEX
-    # The baseline predicts the difference from the mean of the other tokens; Adam would need a thousand steps to learn
-    # that mean.
-    others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
-    surplus = log_probabilities - others - choices.baseline.float()
-    terms = surplus.square() / 2 - surplus.detach() * choices.log_probability.float()
+    # The learned baseline only predicts the difference from the mean of the other tokens, because Adam would need a
+    # thousand steps to learn that mean.
+    mean_of_others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
+    advantage = log_probabilities - mean_of_others - sample.baseline.float()
+    terms = advantage.square() / 2 - advantage.detach() * sample.log_probability.float()
     return (terms * counted).sum()
 
 
-def log_probabilities(output: LogProbabilities | Mixture, target: Tensor) -> Tensor:
-    """Return log p of each target, (tokens,), differentiable; 0 for targets of -100."""
+def log_probabilities(output: Output, target: Tensor) -> Tensor:
+    """Return log p of each target, (tokens,), differentiable; 0 for targets of IGNORE_INDEX."""
     counted = target != IGNORE_INDEX
-    # Ignored targets become </s>, which every row has as a choice; a choice with log p = -inf would have a NaN
-    # gradient.
+    # Ignored targets are replaced by `</s>`, which is possible in every row: log p = -inf would have a NaN gradient.
     targets = target.where(counted, END_ID)
-    if isinstance(output, LogProbabilities):
+    if isinstance(output, PointerOutput):
         return output.values.gather(1, targets[:, None]).squeeze(1).where(counted, 0.0)
-    logits = output.logits
-    bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
-    generated: Tensor = _ChunkedLogProbability.apply(logits.hidden, logits.weight, bias, targets)
-    copied = output.copied(targets).to(generated.dtype)
-    # Tokens that are not in the source have a copy probability of 0, whose logarithm has no gradient.
+    logits = output if isinstance(output, Logits) else output.logits
+    generated: Tensor = _ChunkedLogProbability.apply(logits.hidden, logits.weight, logits.bias, targets)
+    if isinstance(output, Logits):
+        return generated.where(counted, 0.0)
+    copied = output.copy_probability(targets).to(generated.dtype)
+    # Clamped, because tokens that do not occur in the source have a copy probability of 0.
     copied = copied.clamp(min=torch.finfo(copied.dtype).tiny).log()
-    gate = output.gate.to(generated.dtype)
-    return torch.logaddexp(F.logsigmoid(gate) + generated, F.logsigmoid(-gate) + copied).where(counted, 0.0)
+    gate_logit = output.gate_logit.to(generated.dtype)
+    return torch.logaddexp(F.logsigmoid(gate_logit) + generated, F.logsigmoid(-gate_logit) + copied).where(counted, 0.0)
 
 
 def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
-    """Return the summed cross-entropy against (1 - e) one-hot + e / vocab_size.
+    """Return the summed cross-entropy against the smoothed targets, (1 - e) one-hot + e / vocab_size.
 
     Label smoothing: Szegedy et al. 2016 (arXiv:1512.00567), section 7; Vaswani et al. 2017, section 5.4.
 
     Args:
-        logits: of (tokens, vocab_size).
-        target: (tokens,) int64; -100 is ignored.
-        tokens: number of targets other than -100.
-        label_smoothing: e; 0 is the plain negative log-likelihood.
+        target: (tokens,) int64; targets of IGNORE_INDEX are ignored.
+        tokens: number of targets that are not ignored.
+        label_smoothing: e; with 0, the loss is the negative log-likelihood.
     """
     bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
     total, log_probabilities = _ChunkedCrossEntropy.apply(logits.hidden, logits.weight, bias, target, label_smoothing)
@@ -114,78 +117,64 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
 
 @torch.no_grad()
 def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
-    """Return -log p of each target in nats, (tokens,) fp32, without gradient; 0 for targets of -100."""
-    if not isinstance(output, Logits):
-        return -log_probabilities(output, target).float()
-    return _product_likelihood(output, target)
-
-
-def _product_likelihood(logits: Logits, target: Tensor) -> Tensor:
-    out = torch.empty(len(target), dtype=torch.float32, device=target.device)
-    for rows in _chunks(len(target), logits.weight):
-        scores = Logits(logits.hidden[rows], logits.weight, logits.bias).dense().float()
-        counted = target[rows] != IGNORE_INDEX
-        picked = scores.gather(1, target[rows].clamp(min=0)[:, None]).squeeze(1)
-        out[rows] = (scores.logsumexp(1) - picked) * counted
-    return out
+    """Return -log p of each target in nats, (tokens,) fp32, without gradient; 0 for targets of IGNORE_INDEX."""
+    return 0.0 - log_probabilities(output, target).float()                      # never -0.0
 
 
 class _ChunkedLogProbability(torch.autograd.Function):
-    """log p of each target, (tokens,), computed in chunks.
+    """log p of each target, (tokens,), from logits computed in chunks.
 
-    The backward pass recomputes the logits, because the gradient of log p is known only then.
+    The backward pass recomputes the logits: the gradients of the logits depend on the gradient of log p, which the
+    forward pass does not know.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
         precise = torch.promote_types(weight.dtype, torch.float32)
-        found = torch.empty(len(target), dtype=precise, device=target.device)
-        normaliser = torch.empty_like(found)
+        log_probabilities = torch.empty(len(target), dtype=precise, device=target.device)
+        log_normaliser = torch.empty_like(log_probabilities)
         for rows in _chunks(len(target), weight):
-            scores = _scores(hidden[rows], weight, bias).to(precise)
-            normaliser[rows] = scores.logsumexp(1)
-            found[rows] = scores.gather(1, target[rows, None]).squeeze(1) - normaliser[rows]
-        ctx.save_for_backward(hidden, weight, bias, target, normaliser)
-        return found
+            logits = Logits(hidden[rows], weight, bias).dense().to(precise)
+            log_normaliser[rows] = logits.logsumexp(1)
+            log_probabilities[rows] = logits.gather(1, target[rows, None]).squeeze(1) - log_normaliser[rows]
+        ctx.save_for_backward(hidden, weight, bias, target, log_normaliser)
+        return log_probabilities
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        hidden, weight, bias, target, normaliser = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        hidden, weight, bias, target, log_normaliser = ctx.saved_tensors
         hidden_gradient = torch.empty_like(hidden)
-        weight_gradient = torch.zeros(weight.shape, dtype=normaliser.dtype, device=weight.device)
-        bias_gradient = torch.zeros(bias.shape, dtype=normaliser.dtype, device=weight.device)
+        weight_gradient = torch.zeros(weight.shape, dtype=log_normaliser.dtype, device=weight.device)
+        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=log_normaliser.dtype)
         for rows in _chunks(len(target), weight):
-            # d log p / d scores = one-hot - softmax
-            scores = _scores(hidden[rows], weight, bias).to(normaliser.dtype)
-            slope = scores.sub_(normaliser[rows, None]).exp_().mul_(-gradient[rows, None])
-            slope.scatter_add_(1, target[rows, None], gradient[rows, None])
-            rounded = slope.to(hidden.dtype)
+            # d log p / d logits = one-hot - softmax
+            logits = Logits(hidden[rows], weight, bias).dense().to(log_normaliser.dtype)
+            logits_gradient = logits.sub_(log_normaliser[rows, None]).exp_().mul_(-gradient[rows, None])
+            logits_gradient.scatter_add_(1, target[rows, None], gradient[rows, None])
+            rounded = logits_gradient.to(hidden.dtype)
             torch.mm(rounded, weight, out=hidden_gradient[rows])
             weight_gradient += rounded.T @ hidden[rows]
-            if bias.numel():
-                bias_gradient += slope.sum(0)
-        return hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient.to(bias.dtype), None
-
-
-def _scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    scores = hidden @ weight.T
-    return scores + bias if bias.numel() else scores
+            if bias_gradient is not None:
+                bias_gradient += logits_gradient.sum(0)
+        if bias_gradient is not None:
+            bias_gradient = bias_gradient.to(bias.dtype)
+        return hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient, None
 
 
 def _chunks(tokens: int, weight: Tensor) -> list[slice]:
-    rows = GPU_CHUNK_ROWS if weight.is_cuda else CHUNK_ROWS
-    most = max(1, min(rows, CHUNK_BYTES // (weight.shape[0] * weight.element_size())))
-    count = -(-tokens // most)                                                  # the fewest, of equal size
-    size = -(-tokens // max(1, count))
+    """Return slices of about equal size that divide `tokens` rows into the smallest number of chunks."""
+    max_rows = MAX_GPU_CHUNK_ROWS if weight.is_cuda else MAX_CHUNK_ROWS
+    max_rows = max(1, min(max_rows, MAX_CHUNK_BYTES // (weight.shape[0] * weight.element_size())))
+    size = -(-tokens // max(1, -(-tokens // max_rows)))
     return [slice(begin, min(begin + size, tokens)) for begin in range(0, tokens, size)]
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Cross-entropy and its gradient, computed in chunks in one forward pass, which reuses the softmax.
+    """Smoothed cross-entropy and its gradient, computed in chunks. The forward pass computes both from one softmax.
 
-    With smoothing e, d loss / d scores = softmax - (1 - e) one-hot - e / V. The last term is the same for all scores
-    of a row. Its contribution to the gradients is therefore computed from the mean of the weights and the sum of the
-    hidden states, and so is the mean of the scores in the loss, without a pass over the scores.
+    With smoothing e, d loss / d logits = softmax - (1 - e) one-hot - e / V. The last term is the same for all logits.
+    Its share of the gradients is computed from the mean of the weights and the sum of the hidden states, without a pass
+    over the logits. So is the mean of the logits in the loss.
     """
 
     @staticmethod
@@ -200,48 +189,49 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         bias_gradient = torch.zeros(bias.shape, dtype=precise, device=weight.device)
         counted = target != IGNORE_INDEX                                             # (tokens,)
         targets = target.clamp(min=0)[:, None]
-        picked = torch.empty(len(target), 1, dtype=precise, device=weight.device)
-        normalised = torch.empty_like(picked)                                   # log p of the targets
-        cached = len(target) if weight.is_cuda else max(1, CACHED_ELEMENTS // vocab_size)
+        target_logits = torch.empty(len(target), 1, dtype=precise, device=weight.device)
+        target_log_p = torch.empty_like(target_logits)
+        cached_rows = len(target) if weight.is_cuda else max(1, CACHED_ELEMENTS // vocab_size)
         chunks = _chunks(len(target), weight)
-        room = hidden.new_empty(chunks[0].stop, vocab_size)                     # allocated once for all chunks
+        buffer = hidden.new_empty(chunks[0].stop, vocab_size)                   # allocated once for all chunks
         for rows in chunks:
-            scores = torch.mm(hidden[rows], weight.T, out=room[: rows.stop - rows.start])
+            # The logits of the chunk; the gradient of the loss overwrites them, a few cached rows at a time.
+            logits = torch.mm(hidden[rows], weight.T, out=buffer[: rows.stop - rows.start])
             if bias.numel():
-                scores += bias
-            parts = zip(*(tensor.split(cached) for tensor in (
-                scores, targets[rows], counted[rows], picked[rows], normalised[rows])), strict=True)
-            for part, part_targets, part_counted, part_picked, part_normalised in parts:
+                logits += bias
+            parts = zip(*(tensor.split(cached_rows) for tensor in (
+                logits, targets[rows], counted[rows], target_logits[rows], target_log_p[rows])), strict=True)
+            for part, part_targets, part_counted, part_target_logits, part_target_log_p in parts:
                 exact = part.to(precise)
-                part_picked.copy_(exact.gather(1, part_targets))
+                part_target_logits.copy_(exact.gather(1, part_targets))
                 probabilities = exact.softmax(1)
-                # Probabilities that underflow count as the smallest number, 87 nats in fp32; their gradient is exact.
+                # A probability of 0 counts as the smallest positive number (87 nats in fp32); its gradient is exact.
                 probability = probabilities.gather(1, part_targets)
-                part_normalised.copy_(probability.clamp(min=torch.finfo(precise).tiny).log_())
+                part_target_log_p.copy_(probability.clamp(min=torch.finfo(precise).tiny).log_())
                 if not differentiate:
                     continue
-                # With a number as the source: with a tensor, CUDA's deterministic mode sorts and waits for the host.
+                # The source is a number, because with a tensor CUDA's deterministic mode would sort and synchronise.
                 probabilities.scatter_(1, part_targets, smoothing - 1, reduce="add")
                 if weight.is_cuda or not bool(part_counted.all()):
                     probabilities.mul_(part_counted[:, None])
                 part.copy_(probabilities)
             if differentiate:
-                torch.mm(scores, weight, out=hidden_gradient[rows])
-                product = scores.T @ hidden[rows]
+                torch.mm(logits, weight, out=hidden_gradient[rows])
+                product = logits.T @ hidden[rows]
                 weight_gradient = product.to(precise) if weight_gradient is None else weight_gradient.add_(product)
                 if bias.numel():
-                    bias_gradient += scores.sum(0, dtype=precise)
-        log_probabilities = normalised.squeeze(1).mul_(counted)
+                    bias_gradient += logits.sum(0, dtype=precise)
+        log_probabilities = target_log_p.squeeze(1).mul_(counted)
         total = (smoothing - 1) * log_probabilities.sum()
         if smoothing:
-            kept = (hidden * counted[:, None]).to(precise)
+            counted_hidden = (hidden * counted[:, None]).to(precise)
             mean_weight, number = weight.mean(0, dtype=precise), counted.sum().to(precise)
-            mean_scores = kept.sum(0) @ mean_weight + number * bias.sum(dtype=precise) / vocab_size
-            # -mean of log p over the vocabulary = log of the sum of exponentials - mean of the scores.
-            total = total + smoothing * ((picked.squeeze(1) * counted - log_probabilities).sum() - mean_scores)
+            mean_logits = counted_hidden.sum(0) @ mean_weight + number * bias.sum(dtype=precise) / vocab_size
+            # -(mean log p over the vocabulary) = log sum exp of the logits - mean of the logits.
+            total = total + smoothing * ((target_logits.squeeze(1) * counted - log_probabilities).sum() - mean_logits)
         if smoothing and weight_gradient is not None:
             hidden_gradient -= (smoothing * mean_weight).to(hidden.dtype) * counted[:, None]
-            weight_gradient -= smoothing / vocab_size * kept.sum(0)
+            weight_gradient -= smoothing / vocab_size * counted_hidden.sum(0)
             bias_gradient -= smoothing / vocab_size * number
         if weight_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient.to(bias.dtype))
@@ -251,7 +241,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         hidden_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
-        if not gradient.is_cuda and gradient.item() == 1:                       # the usual case needs no scaling
+        if not gradient.is_cuda and gradient.item() == 1:                       # usually no scaling is needed
             return hidden_gradient, weight_gradient, bias_gradient, None, None
         scale = gradient.to(hidden_gradient.dtype)
         return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None

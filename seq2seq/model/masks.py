@@ -1,4 +1,4 @@
-"""Masks of attention. True: the query may attend to the key."""
+"""Attention masks; True = the query may attend to the key."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from torch import Tensor
 from seq2seq.model.packing import Sentences
 
 
-def may_see(query_sentences: Sentences, key_sentences: Sentences, causal: bool, window: int | None = None) -> Tensor:
+def attention_mask(query_sentences: Sentences, key_sentences: Sentences, causal: bool,
+                   window: int | None = None) -> Tensor:
     """Return the attention mask, (sentences, 1, queries or 1, keys) bool, True = may be attended to.
 
-    Arguments: as in `attention`.
+    Arguments: as in `attention.attention`.
     """
-    seen = key_sentences.real[:, None, None, :]
+    is_token = key_sentences.token_mask[:, None, None, :]
     if not causal and window is None:
-        return seen
-    device = seen.device
+        return is_token
+    device = is_token.device
     distance = (torch.arange(query_sentences.longest, device=device)[:, None]
                 - torch.arange(key_sentences.longest, device=device))           # (queries, keys)
-    near = distance >= 0 if causal else distance >= -cast(int, window)
-    # A padded query may attend to its own position: fully masked, it would have NaN weights, and with them NaN
+    allowed = is_token & (distance >= (0 if causal else -cast(int, window)))
+    # A padded query may attend to its own position. Without any key its weights would be NaN, and so would the
     # gradients of its sentence's keys.
-    return (seen & near) if window is None else (seen & near & (distance <= window)) | (distance == 0)
+    return allowed if window is None else (allowed & (distance <= window)) | (distance == 0)
 
 
-def bias_of(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the additive mask: 0 where `seen`, a large negative number elsewhere.
+def mask_to_bias(mask: Tensor, dtype: torch.dtype, masked: float | None = None) -> Tensor:
+    """Return the mask as a bias that is added to attention scores: 0 where `mask` is True, `masked` elsewhere.
 
-    Finite, because a dummy sentence that fills a batch may have no key at all.
+    masked: None: a large negative number, which unlike -inf allows dummy sentences without any key.
     """
-    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min / 2)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(
+        ~mask, torch.finfo(dtype).min / 2 if masked is None else masked)

@@ -1,36 +1,39 @@
-"""Flat (packed) and padded layouts of a batch.
+"""Packed and padded layout of a batch.
 
-Everywhere except in attention and in recurrent models a batch is flat: sentences are concatenated, and no padding is
-computed. `Sentences` holds their offsets.
+Except in attention and in recurrent layers, a batch is packed: its sentences are concatenated without padding, and
+`Sentences` describes where each begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from seq2seq.data.batching import Batch
+
 
 @dataclass(frozen=True)
 class Sentences:
-    """Offsets and positions of the sentences in a flat array.
+    """Offsets and positions of the sentences of a packed batch.
 
-    offsets: (sentences + 1,) int32, first token of each sentence; the last entry is the number of tokens.
+    offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
     positions: (tokens,) int64, position of each token in its sentence, from 0.
-    longest: tokens of the longest sentence, known on the host.
+    longest: number of tokens of the longest sentence, known without waiting for the GPU; it may be rounded up.
     """
 
     offsets: Tensor
     positions: Tensor
     longest: int
+    _cache: dict[tuple[Any, ...], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
     def from_offsets(offsets: Tensor, longest: int) -> Sentences:
-        """Return the sentences with these offsets, (sentences + 1,) int32. longest: tokens of the longest one."""
+        """Return the sentences with these offsets. Arguments: as in the class."""
         begins, lengths = offsets[:-1].long(), offsets.diff().long()
         begin_of_token = torch.repeat_interleave(begins, lengths)               # (tokens,)
         return Sentences(offsets, torch.arange(len(begin_of_token), device=offsets.device) - begin_of_token, longest)
@@ -38,110 +41,132 @@ class Sentences:
     def __len__(self) -> int:
         return self.offsets.shape[0] - 1
 
-    # The indices of the padded layout are computed on first use: the variable-length kernel never needs them, padded
-    # attention computes them once per batch and shares them between all layers.
+    # All layers share the indices of the padded layout. They are computed on first use, because the variable-length
+    # kernel never needs them.
 
     @cached_property
-    def real(self) -> Tensor:
-        """(sentences, longest) bool, True = a real token."""
-        within = torch.arange(self.longest, device=self.offsets.device)
-        return within < self.offsets.diff()[:, None]
+    def token_mask(self) -> Tensor:
+        """(sentences, longest) bool, True = a token, False = padding."""
+        return self._arange(self.longest) < self.offsets.diff()[:, None]
 
     @cached_property
-    def rows(self) -> Tensor:
-        """(tokens,) int64, index of each token in the padded layout, (sentences * longest,)."""
-        return self.sentence * self.longest + self.positions
-
-    @cached_property
-    def slots(self) -> Tensor:
-        """(sentences, longest) int64, index of the token at each padded position; padding repeats token 0."""
-        within = torch.arange(self.longest, device=self.offsets.device)
-        return ((self.offsets[:-1, None] + within) * self.real).long()
+    def padded_tokens(self) -> Tensor:
+        """(sentences, longest) int64, index of the token at each position of the padded layout; 0 in padding."""
+        return ((self.offsets[:-1, None] + self._arange(self.longest)) * self.token_mask).long()
 
     @cached_property
     def sentence(self) -> Tensor:
         """(tokens,) int64, index of each token's sentence."""
         return (self.positions == 0).cumsum(0) - 1
 
-    def unpacking(self, parts: int, heads: int) -> Tensor:
-        """Gather indices from flat to padded, (parts * sentences * heads * longest,) int64.
+    def unpack_indices(self, parts: int, heads: int) -> Tensor:
+        """Return the gather indices of `unpack`, (parts * sentences * heads * longest,) int64.
 
-        Entry i is the row of (tokens, parts, heads), flattened, that goes to place i of (parts, sentences, heads,
-        longest).
+        Entry i of the padded layout, (parts, sentences, heads, longest), comes from this entry of (tokens, parts,
+        heads).
         """
-        return self._remembered("unpacking", parts, heads, lambda: (
-            self.slots[None, :, None] * (parts * heads) + self._numbers(parts * heads).view(parts, 1, heads, 1)
+        return self._cached(("unpack", parts, heads), lambda: (
+            self.padded_tokens[None, :, None] * (parts * heads) + self._arange(parts * heads).view(parts, 1, heads, 1)
         ).flatten())
 
-    def packing(self, parts: int, heads: int) -> Tensor:
-        """Gather indices from padded to flat, (tokens * parts * heads,) int64: the inverse of `unpacking`."""
-        def places() -> Tensor:
-            sentences, positions = self.rows[:, None] // self.longest, self.rows[:, None] % self.longest
-            part, head = self._numbers(parts * heads) // heads, self._numbers(parts * heads) % heads
-            return (((part * len(self) + sentences) * heads + head) * self.longest + positions).flatten()
+    def pack_indices(self, parts: int, heads: int) -> Tensor:
+        """Return the gather indices of `pack`, (tokens * parts * heads,) int64: the inverse of `unpack_indices`."""
+        def indices() -> Tensor:
+            part, head = self._arange(parts * heads) // heads, self._arange(parts * heads) % heads
+            rows = (part * len(self) + self.sentence[:, None]) * heads + head   # (tokens, parts * heads)
+            return (rows * self.longest + self.positions[:, None]).flatten()
 
-        return self._remembered("packing", parts, heads, places)
+        return self._cached(("pack", parts, heads), indices)
 
-    def real_as(self, dtype: torch.dtype) -> Tensor:
-        """`real` as numbers, (sentences, 1, longest, 1)."""
-        return self._remembered("real", dtype, None, lambda: self.real[:, None, :, None].to(dtype))
+    def token_mask_as(self, dtype: torch.dtype) -> Tensor:
+        """Return `token_mask` as numbers, (sentences, 1, longest, 1)."""
+        return self._cached(("token_mask", dtype), lambda: self.token_mask[:, None, :, None].to(dtype))
 
-    def _numbers(self, count: int) -> Tensor:
+    def _arange(self, count: int) -> Tensor:
         return torch.arange(count, device=self.offsets.device)
 
-    def _remembered(self, name: str, first: Any, second: Any, make: Callable[[], Tensor]) -> Tensor:
-        if (name, first, second) not in self._memory:
-            self._memory[name, first, second] = make()
-        return self._memory[name, first, second]
+    def _cached(self, key: tuple[Any, ...], compute: Callable[[], Tensor]) -> Tensor:
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
 
-    @cached_property
-    def _memory(self) -> dict[tuple[str, Any, Any], Tensor]:
-        return {}
+
+def source_and_target(batch: Batch, max_positions: int) -> tuple[Sentences, Sentences]:
+    """Return the source and the target sentences of a batch.
+
+    Raises:
+        ValueError: a sentence is longer than `max_positions`.
+    """
+    check_length(max(batch.longest_source, batch.longest_target), max_positions)
+    return (Sentences(batch.source_offsets, batch.source_positions, batch.longest_source),
+            Sentences(batch.target_offsets, batch.target_positions, batch.longest_target))
+
+
+def check_length(length: int, max_positions: int) -> None:
+    """Raise ValueError if a sentence of `length` tokens is longer than `max_positions`."""
+    if length > max_positions:
+        raise ValueError(f"a sentence of {length} tokens; this model has {max_positions} positions")
+
+
+# Packing and unpacking, and their backward passes, are gathers. PyTorch's backward pass of indexing is a scatter, which
+# is slow on CPUs and adds in an order that may differ between runs.
+
+
+def _gather_padded(flat: Tensor, sentences: Sentences) -> Tensor:
+    _, parts, heads, size = flat.shape
+    padded = flat.reshape(-1, size).index_select(0, sentences.unpack_indices(parts, heads))
+    return padded.view(parts, len(sentences), heads, sentences.longest, size)
+
+
+def _gather_tokens(padded: Tensor, sentences: Sentences) -> Tensor:
+    parts, _, heads, _, size = padded.shape
+    return padded.reshape(-1, size).index_select(0, sentences.pack_indices(parts, heads)).view(-1, parts, heads, size)
 
 
 class _Unpack(torch.autograd.Function):
-    # Forward and backward are both gathers. PyTorch's backward of indexing is a scatter, which is slow on CPUs and
-    # adds in an order that may differ between runs.
     @staticmethod
     def forward(ctx: Any, flat: Tensor, sentences: Sentences) -> Tensor:
-        tokens, parts, heads, size = flat.shape
-        ctx.sentences, ctx.shape = sentences, flat.shape
-        padded = flat.reshape(-1, size).index_select(0, sentences.unpacking(parts, heads))
-        return padded.view(parts, len(sentences), heads, sentences.longest, size)
+        ctx.sentences = sentences
+        return _gather_padded(flat, sentences)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        tokens, parts, heads, size = ctx.shape
-        flat = gradient.reshape(-1, size).index_select(0, ctx.sentences.packing(parts, heads))
-        return flat.view(ctx.shape), None
+        return _gather_tokens(gradient, ctx.sentences), None
 
 
 class _Pack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, padded: Tensor, sentences: Sentences) -> Tensor:
-        _, heads, _, size = padded.shape
-        ctx.sentences, ctx.shape = sentences, padded.shape
-        return padded.reshape(-1, size).index_select(0, sentences.packing(1, heads)).view(-1, heads, size)
+        ctx.sentences = sentences
+        return _gather_tokens(padded[None], sentences)[:, 0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        heads, size = ctx.shape[1], ctx.shape[3]
-        padded = gradient.reshape(-1, size).index_select(0, ctx.sentences.unpacking(1, heads)).view(ctx.shape)
-        # The gradient of padded queries must be 0, not a copy of token 0's: it would flow into the keys and values.
-        return padded.mul_(ctx.sentences.real_as(padded.dtype)), None
+        padded = _gather_padded(gradient[:, None], ctx.sentences)[0]
+        # In padding, the gather copies the gradient of token 0. It must be 0 instead, because the gradient of padded
+        # queries flows into keys and values.
+        return padded.mul_(ctx.sentences.token_mask_as(padded.dtype)), None
 
 
 def unpack(flat: Tensor, sentences: Sentences) -> Tensor:
-    """(tokens, parts, heads, features) -> (parts, sentences, heads, longest, features), in one copy.
+    """Pad packed sentences: (tokens, parts, heads, features) -> (parts, sentences, heads, longest, features).
 
-    parts: such as query, key and value. Padding holds copies of the first token, so that it is finite; it must be
-    masked. Gradients of padding are dropped.
+    Parts are, for example, query, key and value. Padding contains copies of the batch's first token, so that it is
+    finite; the caller must mask it. Gradients of padding are ignored.
     """
-    padded: Tensor = _Unpack.apply(flat, sentences)
-    return padded
+    return cast(Tensor, _Unpack.apply(flat, sentences))
 
 
 def pack(padded: Tensor, sentences: Sentences) -> Tensor:
-    """(sentences, heads, longest, features) -> (tokens, heads, features); padding is dropped."""
-    flat: Tensor = _Pack.apply(padded, sentences)
-    return flat
+    """Remove the padding: (sentences, heads, longest, features) -> (tokens, heads, features)"""
+    return cast(Tensor, _Pack.apply(padded, sentences))
+
+
+def unpack_rows(flat: Tensor, sentences: Sentences) -> Tensor:
+    """Pad packed sentences: (tokens, features) -> (sentences, longest, features)"""
+    return unpack(flat[:, None, None], sentences).squeeze(2).squeeze(0)
+
+
+def pack_rows(padded: Tensor, sentences: Sentences) -> Tensor:
+    """Remove the padding: (sentences, longest, features) -> (tokens, features)"""
+    return pack(padded[:, None], sentences).squeeze(1)

@@ -1,6 +1,6 @@
 """Pointer networks (Vinyals et al. 2015, arXiv:1506.03134): the output is a sequence of positions of the input.
 
-p(c_m) = softmax(v^T tanh(W x_n + U h_m)) over the encoder states x_n, that of `</s>` included. h_m is the state of the
+p(c_m) = softmax(v^T tanh(W x_n + U h_m)) over the encoder states x_n, including that of `</s>`. h_m is the state of the
 decoder, whose input is the encoder state at the previous output position.
 """
 
@@ -18,76 +18,56 @@ from seq2seq.data.batching import Batch
 from seq2seq.model.attention import additive, linear
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup
-from seq2seq.model.interface import LogProbabilities
-from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.interface import PointerOutput
+from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and_target, unpack_rows
 from seq2seq.model.rnn import Encoder
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
-# Position p of a sentence, from 0, has the id FIRST_PLACE + p; its `</s>`, also a token of the source, has END_ID.
-FIRST_PLACE = END_ID + 1
-
-States = tuple[Tensor, ...]
-"""State of a recurrent layer: (h,) of a GRU, (h, c) of an LSTM, each (layers, sentences, features)."""
-
-
-def recurrent(layer: nn.RNNBase, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-    """Run a recurrent layer: (sentences, length, features) -> (sentences, length, hidden), and the last states.
-
-    The last states of sentences shorter than `length` include padding.
-    """
-    given = None if states is None else states if isinstance(layer, nn.LSTM) else states[0]
-    outputs, after = layer(inputs, given)
-    return outputs, after if isinstance(layer, nn.LSTM) else (after,)
-
-
-def padded(flat: Tensor, sentences: Sentences) -> Tensor:
-    """(tokens, features) -> (sentences, longest, features)"""
-    return unpack(flat[:, None, None], sentences)[0, :, 0]
-
-
-def packed(rows: Tensor, sentences: Sentences) -> Tensor:
-    """(sentences, longest, features) -> (tokens, features)"""
-    return pack(rows[:, None], sentences).squeeze(1)
+# Target id of the first source position; position p, counted from 0, has the id FIRST_POSITION_ID + p. The source's
+# `</s>` has the id END_ID.
+FIRST_POSITION_ID = END_ID + 1
 
 
 @dataclass(frozen=True)
 class PointerState:
     """Decoding state.
 
-    memory, keys: (sentences, longest_source, features), encoder states and W x_n, shared by a sentence's rows.
-    lengths: (sentences,), tokens of each source. states: of the decoder, (layers, rows, d_model). position: of the next
-    token.
+    memory, keys: (sentences, longest_source, features), encoder states x_n and W x_n, shared by a sentence's rows.
+    lengths: (sentences,), number of tokens of each source.
+    states: states of the decoder as in torch.nn, h of a GRU or (h, c) of an LSTM, each (layers, rows, d_model).
+    position: position of the next token.
+    attention: (rows, longest_source), attention weights of the last step.
     """
 
     memory: Tensor
     keys: Tensor
     lengths: Tensor
-    states: States
+    states: Tensor | tuple[Tensor, ...]
     position: int
     keep_attention: bool
-    attention: Tensor | None = None     # (rows, longest_source)
+    attention: Tensor | None = None
 
     def select(self, rows: Tensor) -> PointerState:
         """See `interface.State.select`."""
         flat = rows.flatten()
-        sentences = rows[:, 0] // (self.states[0].shape[1] // len(self.lengths))
+        states = self.states if isinstance(self.states, tuple) else (self.states,)
+        sentences = rows[:, 0] // (states[0].shape[1] // len(self.lengths))
         memory, keys, lengths = ((part if len(rows) == len(part) else part.index_select(0, sentences))
                                  for part in (self.memory, self.keys, self.lengths))
-        return replace(self, memory=memory, keys=keys, lengths=lengths,
-                       states=tuple(state.index_select(1, flat) for state in self.states),
+        first, *others = (state.index_select(1, flat) for state in states)
+        return replace(self, memory=memory, keys=keys, lengths=lengths, states=(first, *others) if others else first,
                        attention=None if self.attention is None else self.attention.index_select(0, flat))
 
 
 class PointerNetwork(nn.Module):
     """Pointer network: a bidirectional recurrent encoder, and a recurrent decoder that points at encoder states.
 
-    Its target vocabulary consists of the positions of the longest sentence: END_ID + max_positions ids.
+    The target vocabulary has END_ID + max_positions ids: one for each source position, and the special symbols.
 
     Args:
-        d_model: width of embeddings, of both directions of the encoder together, and of the decoder; even.
+        d_model: width of the embeddings, of the encoder states (both directions together) and of the decoder; even.
         cell: "gru" or "lstm".
-        max_positions: tokens of the longest sentence, `</s>` included.
-        scale_embedding: as in `Transformer`.
+        max_positions, scale_embedding: as in `Transformer`.
     """
 
     def __init__(self, *, source_vocab_size: int, d_model: int, encoder_layers: int = 1, decoder_layers: int = 1,
@@ -107,97 +87,86 @@ class PointerNetwork(nn.Module):
         self.score = nn.Parameter(torch.empty(1, d_model).normal_(std=d_model**-0.5))  # v
         self.dropout = Dropout(dropout)
 
-    def forward(self, batch: Batch) -> LogProbabilities:
-        """Return log p of every source position for every target position: (target_tokens, END_ID + longest_source).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
-        self._check_length(max(batch.longest_source, batch.longest_target))
-        source = Sentences(batch.source_offsets, batch.source_positions, batch.longest_source)
-        target = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
+    def forward(self, batch: Batch) -> PointerOutput:
+        """Return log p of all source positions, (target_tokens, END_ID + longest_source). See `interface.Seq2Seq`."""
+        source, target = source_and_target(batch, self.max_positions)
         memory = self.encode(batch.source, source)
-        # The encoder state at which each target token points; row 0 is `start_state`, the input of the first step.
+        # The decoder's input is the encoder state that the previous target token points at; row 0, `start_state`, is
+        # the input of the first step.
         begins = source.offsets.long().index_select(0, target.sentence)
-        places = (begins + batch.target_input - FIRST_PLACE).clamp(0, len(memory) - 1) + 1
-        read = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
-                                         places.where(batch.target_input != START_ID, 0)))
-        hidden, _ = recurrent(self.decoder, padded(self.dropout(read), target), self._first_states(memory, source))
-        queries = padded(self.query(packed(hidden, target)), target)
-        scores = self.scores(queries, padded(self.key(memory), source))
-        return LogProbabilities(packed(over_places(scores, source.offsets.diff()), target))
+        rows = (begins + batch.target_input - FIRST_POSITION_ID).clamp(0, len(memory) - 1) + 1
+        inputs = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
+                                           rows.where(batch.target_input != START_ID, 0)))
+        inputs = unpack_rows(self.dropout(inputs), target)
+        hidden, _ = self.decoder(inputs, self._first_states(memory, source))
+        queries = unpack_rows(self.query(pack_rows(hidden, target)), target)
+        keys = unpack_rows(self.key(memory), source)
+        scores = additive(queries[:, None], keys[:, None], self.score).squeeze(1)  # (sentences, queries, keys)
+        return PointerOutput(pack_rows(target_log_probabilities(scores, source.offsets.diff()), target))
 
     def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
-        """(source_tokens,) -> (source_tokens, d_model)"""
+        """Compute the encoder states: (source_tokens,) -> (source_tokens, d_model)"""
         embedded = cast(Tensor, Lookup.apply(self.source_embedding, source)) * self.scale
         return self.dropout(self.encoder(self.dropout(embedded), sentences))
 
-    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """v^T tanh(W x_n + U h_m): (sentences, queries, d_model), (sentences, longest_source, d_model) ->
-        (sentences, queries, longest_source)"""
-        return additive(queries[:, None], keys[:, None], self.score).squeeze(1)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> PointerState:
-        """See `interface.Seq2Seq.start`."""
-        self._check_length(longest_source)
+        """See `interface.Stepwise.start`."""
+        check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory = self.encode(source, sentences)
-        return PointerState(padded(memory, sentences), padded(self.key(memory), sentences), source_offsets.diff(),
-                            self._first_states(memory, sentences), 0, keep_attention)
+        return PointerState(unpack_rows(memory, sentences), unpack_rows(self.key(memory), sentences),
+                            source_offsets.diff(), self._first_states(memory, sentences), 0, keep_attention)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
-        """See `interface.Seq2Seq.step`."""
-        self._check_length(state.position + 1)
+        """See `interface.Stepwise.step`."""
+        check_length(state.position + 1, self.max_positions)
         sentences = len(state.lengths)
         rows = torch.arange(len(last_tokens), device=last_tokens.device) // (len(last_tokens) // sentences)
-        places = (last_tokens - FIRST_PLACE).clamp(0, state.memory.shape[1] - 1)
-        read = state.memory[rows, places]                                       # (rows, d_model)
-        read = torch.where((last_tokens == START_ID)[:, None], self.start_state, read)
-        hidden, states = recurrent(self.decoder, read[:, None], state.states)
+        positions = (last_tokens - FIRST_POSITION_ID).clamp(0, state.memory.shape[1] - 1)
+        inputs = state.memory[rows, positions]                                  # (rows, d_model)
+        inputs = torch.where((last_tokens == START_ID)[:, None], self.start_state, inputs)
+        hidden, states = self.decoder(inputs[:, None], state.states)
         queries = self.query(hidden[:, 0]).view(sentences, -1, hidden.shape[2])
-        scores = self.scores(queries, state.keys)
+        scores = additive(queries[:, None], state.keys[:, None], self.score).squeeze(1)
         attention = None
         if state.keep_attention:
-            attention = over_tokens(scores, state.lengths).softmax(-1).flatten(0, 1)
+            attention = mask_padding(scores, state.lengths).softmax(-1).flatten(0, 1)
         after = replace(state, states=states, position=state.position + 1, attention=attention)
-        found = over_places(scores, state.lengths).flatten(0, 1)
-        return F.pad(found, (0, self.max_positions - scores.shape[2]), value=-math.inf), after
+        log_probabilities = target_log_probabilities(scores, state.lengths).flatten(0, 1)
+        return F.pad(log_probabilities, (0, self.max_positions - scores.shape[2]), value=-math.inf), after
 
-    def _first_states(self, memory: Tensor, sentences: Sentences) -> States:
-        """Return the decoder's first states, each (layers, sentences, d_model), from the encoder's backward
-        direction."""
-        begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)       # dummy sentences may be empty
-        ends = memory[:, memory.shape[1] // 2 :].index_select(0, begins)
-        first = self.first(ends).tanh().view(len(sentences), self.decoder.num_layers, -1).transpose(0, 1).contiguous()
-        return (first, torch.zeros_like(first)) if isinstance(self.decoder, nn.LSTM) else (first,)
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_positions:
-            raise ValueError(f"a sentence of {length} tokens; this model has {self.max_positions} positions")
+    def _first_states(self, memory: Tensor, sentences: Sentences) -> Tensor | tuple[Tensor, ...]:
+        """Return the decoder's first states, each (layers, sentences, d_model), computed from the last state of the
+        encoder's backward direction."""
+        first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
+        first = first.view(len(sentences), self.decoder.num_layers, -1).transpose(0, 1).contiguous()
+        return (first, torch.zeros_like(first)) if isinstance(self.decoder, nn.LSTM) else first
 
 
-def over_tokens(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the scores with -inf in padding. Arguments: as in `over_places`."""
-    real = torch.arange(scores.shape[2], device=lengths.device) < lengths[:, None]
-    return scores.masked_fill(~real[:, None], -math.inf)
+def mask_padding(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return the scores with -inf in padding. Arguments: as in `target_log_probabilities`."""
+    is_token = torch.arange(scores.shape[2], device=lengths.device) < lengths[:, None]
+    return scores.masked_fill(~is_token[:, None], -math.inf)
 
 
-def over_places(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Turn scores of source tokens into log p over target ids.
+def target_log_probabilities(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Turn scores of source tokens into log p of target ids.
 
-    The unknown and the start symbol get -inf; END_ID gets the score of the source's last token, `</s>`; then follow the
-    positions in order.
+    The unknown and the start symbol get -inf, END_ID the score of `</s>`, and the following ids the scores of the
+    source positions in order.
 
     Args:
-        scores: (sentences, queries, longest_source), of each source token, `</s>` last. lengths: (sentences,).
+        scores: (sentences, queries, longest_source); the last token of each source is `</s>`.
+        lengths: (sentences,), number of tokens of each source.
     Returns:
-        (sentences, queries, END_ID + longest_source); -inf beyond the positions of a source.
+        (sentences, queries, END_ID + longest_source); -inf for positions that a source lacks.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     last = (lengths.long() - 1).clamp(min=0)[:, None, None].expand(-1, scores.shape[1], 1)
     symbols = scores.new_full((*scores.shape[:2], END_ID), -math.inf)
-    places = over_tokens(scores, lengths - 1)[:, :, :-1]
-    return torch.cat([symbols, scores.gather(2, last), places], 2).log_softmax(-1)
+    positions = mask_padding(scores, lengths - 1)[:, :, :-1]
+    return torch.cat([symbols, scores.gather(2, last), positions], 2).log_softmax(-1)

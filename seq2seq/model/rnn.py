@@ -1,11 +1,11 @@
 """The recurrent encoder-decoder with attention of Bahdanau et al. 2015 (arXiv:1409.0473).
 
-    h = bidirectional RNN over the source
+    h = outputs of a bidirectional RNN over the source ("annotations")
     e_ti = a(s_{t-1}, h_i),  alpha_t = softmax(e_t),  c_t = sum_i alpha_ti h_i       (equations 5 and 6)
     s_t = f(s_{t-1}, [E y_{t-1}; c_t]),  p(y_t) = softmax(E' tanh(W [s_t; c_t; E y_{t-1}]))
 
-Before the output layer it has a tanh, as in Luong et al. 2015 (arXiv:1508.04025, equation 5), instead of the paper's
-maxout layer.
+In place of the paper's maxout layer, a tanh layer precedes the output layer, as in Luong et al. 2015 (arXiv:1508.04025,
+equation 5).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seq2seq.data.batching import Batch
-from seq2seq.model.attention import Weighing, by_row, linear, select_position
-from seq2seq.model.copy_mechanism import CopiedSource, CopyHead
+from seq2seq.model.attention import Weighing, linear, merge_beam_and_heads, select_position
+from seq2seq.model.copy_mechanism import CopyHead, CopySource
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings
-from seq2seq.model.interface import Choices, Logits, Mixture
-from seq2seq.model.masks import bias_of
-from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
+from seq2seq.model.masks import mask_to_bias
+from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and_target, unpack, unpack_rows
 
 
 class Encoder(nn.Module):
-    """Bidirectional GRU or LSTM. Each annotation is the concatenation of both directions.
+    """Bidirectional GRU or LSTM; its outputs, the annotations, are the concatenated outputs of both directions.
 
-    outputs: width of the annotations, half of it per direction. cell: "gru" or "lstm". dropout: between layers.
+    outputs: width of the annotations; even. cell: "gru" or "lstm". dropout: probability, applied between layers.
     """
 
     def __init__(self, inputs: int, outputs: int, layers: int, cell: str, dropout: float) -> None:
@@ -43,45 +43,50 @@ class Encoder(nn.Module):
     def forward(self, embedded: Tensor, sentences: Sentences) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs)"""
         lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # dummy sentences may be empty
-        padded = unpack(embedded[:, None, None], sentences)[0, :, 0]            # (sentences, longest, inputs)
-        packed = pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
-        annotated, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True, total_length=sentences.longest)
-        return pack(annotated[:, None], sentences).squeeze(1)
+        packed = pack_padded_sequence(unpack_rows(embedded, sentences), lengths, batch_first=True, enforce_sorted=False)
+        outputs, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True, total_length=sentences.longest)
+        return pack_rows(outputs, sentences)
+
+    @staticmethod
+    def last_backward_outputs(outputs: Tensor, sentences: Sentences) -> Tensor:
+        """Return the last outputs of the backward direction: (tokens, outputs) -> (sentences, outputs / 2)"""
+        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # dummy sentences may be empty
+        return outputs[:, outputs.shape[1] // 2 :].index_select(0, begins)
 
 
 class Cell(nn.Module):
-    """GRU (Cho et al. 2014, in cuDNN's form) or LSTM (Hochreiter and Schmidhuber 1997) cell with projected input.
+    """GRU (Cho et al. 2014, in cuDNN's form) or LSTM (Hochreiter and Schmidhuber 1997) cell.
 
-    The caller projects the input, so that it can project the embeddings of all positions at once.
+    The caller applies the input projection, so that it can project the embeddings of all positions in one product.
 
-    gates: projected inputs per unit, 3 or 4. parts: vectors of the state, 1 or 2.
+    gates: number of gates, 3 or 4, including the candidate state. vectors: number of vectors of the state, 1 or 2.
     """
 
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
-        self.gates, self.parts = (3, 1) if cell == "gru" else (4, 2)
-        # All gates are initialised as one matrix. With one initialisation per gate, whose range is larger by sqrt(2),
-        # the model learned more slowly than torch.nn.GRU (tests/test_learning.py).
+        self.gates, self.vectors = (3, 1) if cell == "gru" else (4, 2)
+        # All gates are initialised as one matrix. With an initialisation for each gate, whose bounds are larger by
+        # sqrt(2) in a GRU, the model learned more slowly than torch.nn.GRU (tests/training/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
-        """(rows, gates * units), (parts, rows, units) -> (parts, rows, units); the first part is the output."""
+        """Projected input (rows, gates * units), state (vectors, rows, units) -> new state; state[0] is the output."""
         recurrent = self.recurrent(state[0])
-        if self.parts == 1:
-            reset, update, new = projected.chunk(3, 1)
-            reset_before, update_before, new_before = recurrent.chunk(3, 1)
-            new = (new + (reset + reset_before).sigmoid() * new_before).tanh()
-            return torch.lerp(new, state[0], (update + update_before).sigmoid())[None]
-        enter, forget, new, leave = (projected + recurrent).chunk(4, 1)
-        content = forget.sigmoid() * state[1] + enter.sigmoid() * new.tanh()
-        return torch.stack([leave.sigmoid() * content.tanh(), content])
+        if self.vectors == 1:
+            reset_input, update_input, new_input = projected.chunk(3, 1)
+            reset_state, update_state, new_state = recurrent.chunk(3, 1)
+            new = (new_input + (reset_input + reset_state).sigmoid() * new_state).tanh()
+            return torch.lerp(new, state[0], (update_input + update_state).sigmoid())[None]
+        input_gate, forget_gate, new, output_gate = (projected + recurrent).chunk(4, 1)
+        memory = forget_gate.sigmoid() * state[1] + input_gate.sigmoid() * new.tanh()
+        return torch.stack([output_gate.sigmoid() * memory.tanh(), memory])
 
 
 class SourceAttention(nn.Module):
-    """Attention of the decoder over the annotations, with `num_heads` heads (the paper has one).
+    """Attention of the decoder over the annotations, with `num_heads` heads (the paper has one head).
 
-    The additive score has the paper's W_a, U_a and v_a. The dot products do not project query and key; only the
-    bilinear one has a parameter.
+    The additive score has the paper's parameters W_a, U_a and v_a. Dot products have no projections of query and key;
+    of their scores, only the bilinear one has a parameter.
     """
 
     def __init__(self, units: int, num_heads: int, score: str, normalize: str, hard: bool) -> None:
@@ -94,36 +99,32 @@ class SourceAttention(nn.Module):
         if hard:
             self.baseline = nn.Linear(units, 1)
 
-    def start(self, memory: Tensor, sentences: Sentences) -> Source:
-        """Prepare the annotations, (source_tokens, units), for `forward`."""
+    def start(self, memory: Tensor, sentences: Sentences) -> SourceMemory:
+        """Compute keys and values from the annotations, (source_tokens, units)."""
         heads = (memory.shape[0], 1, self.num_heads, -1)
         keys, values = unpack(torch.cat([self.key(memory).view(heads), memory.view(heads)], 1), sentences)
-        return Source(keys, values, bias_of(sentences.real[:, None, None], memory.dtype))
+        return SourceMemory(keys, values, mask_to_bias(sentences.token_mask[:, None, None], memory.dtype))
 
-    def weights(self, query: Tensor, source: Source) -> Tensor:
-        """Attention weights: (rows, units) -> (sentences, heads, rows of a sentence, longest_source)"""
+    def forward(self, query: Tensor, source: SourceMemory) -> tuple[Tensor, Tensor, HardAttentionSample | None]:
+        """(rows, units) -> context (rows, units), attention weights (sentences, heads, beam, longest_source), and the
+        attention sample, which is None except in training with hard attention."""
         sentences, heads, _, head_size = source.keys.shape
         queries = self.weighing.prepare(self.query(query).view(sentences, -1, heads, head_size)).transpose(1, 2)
-        weights: Tensor = self.weighing(queries, source.keys, source.bias)
-        return weights
-
-    def forward(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor, Choices | None]:
-        """(rows, units) -> context (rows, units), weights, and the sampled positions in training with hard
-        attention."""
-        weights, choices = self.weights(query, source), None
-        chosen = weights
+        weights = self.weighing(queries, source.keys, source.bias)
+        used_weights, sample = weights, None
         if self.hard:
-            chosen, log_probability = select_position(weights, self.training)
+            used_weights, log_probability = select_position(weights, self.training)
             if log_probability is not None:
-                choices = Choices(by_row(log_probability[..., None]).sum(1), self.baseline(query.detach()).squeeze(1))
-        return by_row(chosen @ source.values), weights, choices
+                sample = HardAttentionSample(merge_beam_and_heads(log_probability[..., None]).sum(1),
+                                             self.baseline(query.detach()).squeeze(1))
+        return merge_beam_and_heads(used_weights @ source.values), weights, sample
 
 
-class Source(NamedTuple):
+class SourceMemory(NamedTuple):
     """Annotations as keys and values of attention.
 
     keys, values: (sentences, heads, longest_source, head_size). bias: (sentences, 1, 1, longest_source), added to the
-    scores: 0 for a token, a large negative number for padding.
+    scores: 0 for tokens, a large negative number for padding.
     """
 
     keys: Tensor
@@ -131,62 +132,56 @@ class Source(NamedTuple):
     bias: Tensor
 
 
-def who_goes_on(sentences: Sentences) -> tuple[list[int], Tensor | None]:
-    """Plan a recurrent pass over targets of different length.
+def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
+    """Plan the number of sentences that a recurrent pass computes at each position of targets of different length.
 
-    Finished sentences are removed when at least a quarter of the remaining ones have ended, because removal costs time,
-    too. On a GPU, where the host does not know the lengths, no sentence is removed.
+    Finished sentences are removed when they are at least a quarter of the computed sentences, because removal takes
+    time, too. On a GPU no sentence is removed, because reading the lengths would wait for the GPU.
 
     Returns:
-        The number of sentences computed at each position, and the order of the sentences, (sentences,), longest first;
-        None: unchanged.
+        The number of sentences computed at each position; and the order in which they are computed, longest first,
+        (sentences,), or None if the order is unchanged.
     """
     if sentences.offsets.is_cuda:
         return [len(sentences)] * sentences.longest, None
     lengths = sentences.offsets.diff()
     order = lengths.argsort(descending=True, stable=True)
-    left = (lengths > torch.arange(sentences.longest)[:, None]).sum(1).tolist()
-    going_on = [len(sentences)] * bool(left)
-    for rows in left[1:]:
-        # `longest` may be rounded up, to positions that no sentence has.
-        going_on.append(max(1, rows) if rows <= 0.75 * going_on[-1] else going_on[-1])
-    return going_on, order
+    unfinished = (lengths > torch.arange(sentences.longest)[:, None]).sum(1).tolist()
+    active_rows = [len(sentences)] * bool(unfinished)
+    for rows in unfinished[1:]:
+        # At least 1: `longest` may be rounded up to positions that no sentence has.
+        active_rows.append(max(1, rows) if rows <= 0.75 * active_rows[-1] else active_rows[-1])
+    return active_rows, order
 
-
-def _places(sentences: Sentences, going_on: list[int], order: Tensor | None) -> Tensor:
-    """Return the row of each token, (tokens,) int64, in the concatenation of the computed positions."""
-    device = sentences.offsets.device
-    begins = torch.tensor([0, *going_on[:-1]], device=device).cumsum(0)
-    rank = torch.arange(len(sentences), device=device) if order is None else order.argsort()
-    return begins[sentences.positions] + rank[sentences.sentence]
 
 
 @dataclass(frozen=True)
 class RecurrentState:
     """Decoding state.
 
-    hidden: (layers, parts, rows, units). output: (rows, units), input of the output layer in the last step, for input
-        feeding.
+    hidden: (layers, vectors, rows, units), states of the cells. output: (rows, units), input of the output layer in the
+        last step, for input feeding.
+    attention: (rows, longest_source), attention weights of the last step, averaged over the heads.
+    copy_source: encoded source of the copy mechanism, if the model has one.
     """
 
     hidden: Tensor
     output: Tensor
-    source: Source
-    longest_source: int
+    source: SourceMemory
     keep_attention: bool
-    attention: Tensor | None = None     # (rows, longest_source), mean over the heads
-    copied: CopiedSource | None = None  # where pieces of the source can be copied
+    attention: Tensor | None = None
+    copy_source: CopySource | None = None
 
     def select(self, rows: Tensor) -> RecurrentState:
         """See `interface.State.select`."""
         sentences = len(self.source.bias)
-        beam, flat, source, copied = self.output.shape[0] // sentences, rows.flatten(), self.source, self.copied
+        beam, flat, source, copy_source = len(self.output) // sentences, rows.flatten(), self.source, self.copy_source
         if len(rows) != sentences:
-            source = Source(*(part.index_select(0, rows[:, 0] // beam) for part in source))
-            copied = copied and copied.select(rows[:, 0] // beam)
+            source = SourceMemory(*(part.index_select(0, rows[:, 0] // beam) for part in source))
+            copy_source = copy_source and copy_source.select(rows[:, 0] // beam)
         attention = None if self.attention is None else self.attention.index_select(0, flat)
         return replace(self, hidden=self.hidden.index_select(2, flat), output=self.output.index_select(0, flat),
-                       source=source, attention=attention, copied=copied)
+                       source=source, attention=attention, copy_source=copy_source)
 
 
 class RecurrentModel(nn.Module):
@@ -194,15 +189,14 @@ class RecurrentModel(nn.Module):
 
     Args:
         d_model: size of embeddings, annotations and decoder states; even.
-        cell: "gru" or "lstm". encoder_layers, decoder_layers: numbers of layers. The query of attention is the state of
-            the last decoder layer; the context is an input of the first.
-        score, normalize: see `attention.Weighing`. hard: attend to a single position, sampled in training.
-        input_feeding: feed the attentional hidden state of a step to the next one (Luong et al. 2015, section 3.3).
-        dropout: on embeddings, between layers and before the output layer.
-        max_positions: tokens of the longest sentence.
-        tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
-    Raises:
-        ValueError: all embeddings are tied, but the vocabularies differ in size.
+        cell: "gru" or "lstm".
+        decoder_layers: number of decoder layers. The query of attention is the state of the last layer; the context is
+            an input of the first.
+        score, normalize: see `attention.Weighing`.
+        hard: attend to a single position, which is sampled in training.
+        input_feeding: feed the input of the output layer to the next step (Luong et al. 2015, section 3.3).
+        dropout: probability, applied to embeddings, between layers and before the output layer.
+        max_positions, tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
     """
 
     def __init__(
@@ -213,20 +207,21 @@ class RecurrentModel(nn.Module):
         output_bias: bool = False, copy: bool = False,
     ) -> None:
         super().__init__()
-        self.d_model, self.max_positions, self.input_feeding = d_model, max_positions, input_feeding
+        self.d_model, self.max_positions = d_model, max_positions
         self.scale = math.sqrt(d_model) if scale_embedding else 1.0
         self.target_embedding, self.source_embedding, self.output_weight = embeddings(
             tied_embeddings, source_vocab_size, target_vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
-        self.vocabulary: nn.Module | None = None                                # set by inference/eager.py
+        self.output_projection: nn.Module | None = None                         # set by inference/eager.py
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
         self.attention = SourceAttention(d_model, num_heads, score, normalize, hard)
-        self.cells = nn.ModuleList(Cell(cell, d_model) for _ in range(decoder_layers))
-        gates, parts = (3, 1) if cell == "gru" else (4, 2)
-        self.first = linear(d_model // 2, decoder_layers * parts * d_model, fused=decoder_layers * parts)
-        # Inputs of the first cell and of the output layer: the embedding, the context and the fed-back state have a
-        # projection each.
+        cells = [Cell(cell, d_model) for _ in range(decoder_layers)]
+        self.cells = nn.ModuleList(cells)
+        gates, states = cells[0].gates, decoder_layers * cells[0].vectors
+        self.first = linear(d_model // 2, states * d_model, fused=states)
+        # The first cell and the output layer have three inputs: the embedding, the context and, with input feeding, the
+        # last output. Each has its own projection.
         self.embedded_in = linear(d_model, (gates + 1) * d_model)
         self.context_in = linear(d_model, (gates + 1) * d_model)
         self.fed_in = linear(d_model, gates * d_model) if input_feeding else None
@@ -235,91 +230,84 @@ class RecurrentModel(nn.Module):
         self.copying = CopyHead(d_model) if copy else None
 
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """(source_tokens,) -> annotations (source_tokens, d_model), first decoder states (layers, parts, sentences,
-        d_model).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
-        self._check_length(sentences.longest)
+        """(source_tokens,) -> annotations (source_tokens, d_model), and the decoder's first states, (layers, vectors,
+        sentences, d_model)."""
         memory = self.encoder(self._embed(self.source_embedding, source), sentences)
-        # tanh(W_s h_1), with h_1 the last state of the backward direction (section A.2.2).
-        begins = sentences.offsets[:-1].long().clamp(max=len(memory) - 1)
-        ends = memory[:, self.d_model // 2 :].index_select(0, begins)
-        first = self.first(ends).tanh().view(len(sentences), len(self.cells), -1, self.d_model)
+        # tanh(W_s h_1), where h_1 is the last state of the backward direction (section A.2.2).
+        first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
+        first = first.view(len(sentences), len(self.cells), -1, self.d_model)
         return memory, first.permute(1, 2, 0, 3).contiguous()
 
-    def forward(self, batch: Batch) -> Logits | Mixture:
-        """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
-        self._check_length(batch.longest_target)
-        sentences = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
-        memory, hidden = self.encode(batch.source, sentences_of_source := Sentences(
-            batch.source_offsets, batch.source_positions, batch.longest_source))
-        source = self.attention.start(memory, sentences_of_source)
+    def forward(self, batch: Batch) -> Logits | CopyMixture:
+        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
+        source, target = source_and_target(batch, self.max_positions)
+        memory, hidden = self.encode(batch.source, source)
+        source_memory = self.attention.start(memory, source)
         embedded = self.embedded_in(self._embed(self.target_embedding, batch.target_input))
-        by_position = unpack(embedded[:, None, None], sentences)[0, :, 0]       # (sentences, longest_target, features)
-        going_on, order = who_goes_on(sentences)
+        padded = unpack_rows(embedded, target)                                  # (sentences, longest_target, features)
+        active_rows, order = plan_active_rows(target)
         if order is not None:
-            by_position, hidden = by_position.index_select(0, order), hidden.index_select(2, order)
-            source = Source(*(part.index_select(0, order) for part in source))
-        output = memory.new_zeros(len(sentences), self.d_model)
-        outputs, drawn = [], []
-        for position, rows in zip(by_position.unbind(1), going_on, strict=True):
+            padded, hidden = padded.index_select(0, order), hidden.index_select(2, order)
+            source_memory = SourceMemory(*(part.index_select(0, order) for part in source_memory))
+        output = memory.new_zeros(len(target), self.d_model)
+        outputs, samples = [], []
+        for position, rows in zip(padded.unbind(1), active_rows, strict=True):
             if rows < len(output):
                 hidden, output = hidden[:, :, :rows], output[:rows]
-                source = Source(*(part[:rows] for part in source))
-            hidden, output, _, choices = self._advance(position[:rows], hidden, output, source)
+                source_memory = SourceMemory(*(part[:rows] for part in source_memory))
+            hidden, output, _, sample = self._advance(position[:rows], hidden, output, source_memory)
             outputs.append(output)
-            drawn.append(choices)
-        places = _places(sentences, going_on, order)
-        choices = None
-        if drawn[0] is not None:
-            each = torch.cat([torch.stack([some.log_probability, some.baseline], 1) for some in drawn if some])
-            choices = Choices(*each.index_select(0, places).unbind(1))
-        logits = replace(self._logits(torch.cat(outputs).index_select(0, places)), choices=choices)
-        if self.copying is None:
-            return logits
-        return self.copying(logits, memory, batch.source, sentences, sentences_of_source)
+            if sample is not None:
+                samples.append(torch.stack([sample.log_probability, sample.baseline], 1))
+        # Row of each token, (target_tokens,), in the concatenation of the rows computed at all positions.
+        begins = torch.tensor([0, *active_rows[:-1]], device=memory.device).cumsum(0)
+        token_rows = begins[target.positions] + (target.sentence if order is None else order.argsort()[target.sentence])
+        hidden = self.dropout(torch.cat(outputs).index_select(0, token_rows))
+        logits = Logits(hidden, self.output_weight, self.output_bias)
+        if samples:
+            columns = torch.cat(samples).index_select(0, token_rows).unbind(1)
+            logits = replace(logits, attention_sample=HardAttentionSample(*columns))
+        return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> RecurrentState:
-        """See `interface.Seq2Seq.start`."""
+        """See `interface.Stepwise.start`."""
+        check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory, hidden = self.encode(source, sentences)
         return RecurrentState(hidden, memory.new_zeros(len(sentences), self.d_model),
-                              self.attention.start(memory, sentences), longest_source, keep_attention,
-                              copied=self.copying.start(memory, source, sentences) if self.copying else None)
+                              self.attention.start(memory, sentences), keep_attention,
+                              copy_source=self.copying.start(memory, source, sentences) if self.copying else None)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """See `interface.Seq2Seq.step`."""
+        """See `interface.Stepwise.step`."""
         embedded = self.embedded_in(self._embed(self.target_embedding, last_tokens))
         hidden, output, weights, _ = self._advance(embedded, state.hidden, state.output, state.source)
-        attention = by_row(weights).unflatten(1, (weights.shape[1], -1)).mean(1) if state.keep_attention else None
-        logits = self.vocabulary(self.dropout(output)) if self.vocabulary else self._logits(output).dense()
-        if self.copying is not None and state.copied is not None:
-            logits = self.copying.step(output, logits, state.copied)
+        attention = None
+        if state.keep_attention:
+            attention = merge_beam_and_heads(weights).unflatten(1, (weights.shape[1], -1)).mean(1)
+        logits = Logits(self.dropout(output), self.output_weight, self.output_bias).dense(self.output_projection)
+        if self.copying is not None and state.copy_source is not None:
+            logits = self.copying.step(output, logits, state.copy_source)
         return logits, replace(state, hidden=hidden, output=output, attention=attention)
 
     def _advance(self, embedded: Tensor, hidden: Tensor, output: Tensor,
-                 source: Source) -> tuple[Tensor, Tensor, Tensor, Choices | None]:
+                 source: SourceMemory) -> tuple[Tensor, Tensor, Tensor, HardAttentionSample | None]:
         """Compute one position of every row.
 
         Args:
             embedded: (rows, (gates + 1) * d_model), projections of the last token's embedding for the first cell and
                 for the output.
-            hidden: (layers, parts, rows, d_model). output: (rows, d_model). Both of the previous position.
+            hidden: (layers, vectors, rows, d_model), of the previous position.
+            output: (rows, d_model), of the previous position.
         Returns:
-            hidden and output of this position, the attention weights, and the positions sampled by hard attention.
+            hidden and output of this position, the attention weights, and the attention sample.
         """
-        context, weights, choices = self.attention(hidden[-1, 0], source)
-        entering = embedded + self.context_in(context)
-        projected, leaving = entering[:, : -self.d_model], entering[:, -self.d_model :]
+        context, weights, sample = self.attention(hidden[-1, 0], source)
+        inputs = embedded + self.context_in(context)
+        projected, output_input = inputs[:, : -self.d_model], inputs[:, -self.d_model :]
         if self.fed_in is not None:
             projected = projected + self.fed_in(output)
         states: list[Tensor] = []
@@ -327,16 +315,9 @@ class RecurrentModel(nn.Module):
             if number:
                 projected = self.between[number - 1](self.dropout(states[-1][0]))
             states.append(cell(projected, hidden[number]))
-        output = (leaving + self.output(states[-1][0])).tanh()
-        return torch.stack(states), output, weights, choices
+        output = (output_input + self.output(states[-1][0])).tanh()
+        return torch.stack(states), output, weights, sample
 
     def _embed(self, embedding: Tensor, tokens: Tensor) -> Tensor:
         embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale
         return self.dropout(embedded)
-
-    def _logits(self, output: Tensor) -> Logits:
-        return Logits(self.dropout(output), self.output_weight, self.output_bias)
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_positions:
-            raise ValueError(f"a sentence of {length} tokens; this model has {self.max_positions} positions")

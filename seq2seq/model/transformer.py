@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +17,10 @@ from seq2seq.model.attention import LAYER_GAIN, CrossAttention, SelfAttention, l
 from seq2seq.model.copy_mechanism import CopyHead
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
-from seq2seq.model.interface import Choices, Logits, Mixture
+from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.packing import Sentences
+from seq2seq.model.masks import mask_to_bias
+from seq2seq.model.packing import Sentences, check_length, source_and_target
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
@@ -35,11 +36,10 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(rows, d_model) -> (rows, d_model)"""
-        projected: Tensor = self.outer(self.activation(self.inner(hidden)))
-        return projected
+        return cast(Tensor, self.outer(self.activation(self.inner(hidden))))
 
-    def stepping(self) -> Callable[[Tensor], Tensor]:
-        """Return `forward` as a plain function, whose modules and parameters are looked up only once."""
+    def make_step_function(self) -> Callable[[Tensor], Tensor]:
+        """Return `forward` as a function that looks up the modules only once."""
         inner, activation, outer = self.inner.forward, self.activation, self.outer.forward
         return lambda hidden: outer(activation(inner(hidden)))
 
@@ -47,8 +47,7 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """Residual connection, dropout and layer norm around a sublayer f.
 
-    post-norm: norm(x + dropout(f(x))), the paper's (section 3.1); pre-norm: x + dropout(f(norm(x))).
-    Used as `residual.leave(x, f(residual.enter(x)))`.
+    post-norm: norm(x + dropout(f(x))), as in the paper (section 3.1); pre-norm: x + dropout(f(norm(x))).
     """
 
     def __init__(self, d_model: int, dropout: float, pre_norm: bool) -> None:
@@ -57,46 +56,75 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
         self.pre_norm = pre_norm
 
-    def enter(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """(rows, d_model) -> (rows, d_model)"""
+        return self.add(hidden, sublayer(self.sublayer_input(hidden)))
+
+    def sublayer_input(self, hidden: Tensor) -> Tensor:
         """Return the input of the sublayer, (rows, d_model)."""
         return self.norm(hidden) if self.pre_norm else hidden
 
-    def leave(self, hidden: Tensor, output: Tensor) -> Tensor:
-        """Add the sublayer's output to the residual stream, (rows, d_model)."""
+    def add(self, hidden: Tensor, output: Tensor) -> Tensor:
+        """Add the output of the sublayer to the residual stream, (rows, d_model)."""
         summed = hidden + self.dropout(output)
         return summed if self.pre_norm else self.norm(summed)
 
-    def stepping(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-        """Return `enter` and `leave` for decoding: without dropout; `leave` overwrites the sublayer's output."""
+    def make_step_function(self, sublayer: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return `forward` without dropout, around a step function, whose output is overwritten.
+
+        step(hidden, ...): further arguments are those of the sublayer.
+        """
         norm = partial(torch.layer_norm, normalized_shape=self.norm.normalized_shape, weight=self.norm.weight,
                        bias=self.norm.bias, eps=self.norm.eps)
         if self.pre_norm:
-            return norm, lambda hidden, output: output.add_(hidden)
-        return lambda hidden: hidden, lambda hidden, output: norm(output.add_(hidden))
+            return lambda hidden, *arguments: sublayer(norm(hidden), *arguments).add_(hidden)
+        return lambda hidden, *arguments: norm(sublayer(hidden, *arguments).add_(hidden))
 
 
-DecoderStep = Callable[[Tensor, LayerCache, int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""See `DecoderLayer.stepping`."""
+StepFunction = Callable[..., Any]
+"""See `EncoderLayer.make_step_function` and `DecoderLayer.make_step_function`."""
 
 
 class EncoderLayer(nn.Module):
-    """Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z))."""
+    """Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z)).
+
+    causal: mask the keys after each position, as in the layers of a language model.
+    """
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
-                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax",
-                 window: int | None = None) -> None:
+                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
+                 causal: bool = False) -> None:
         super().__init__()
+        self.causal = causal
         self.self_attention = SelfAttention(d_model, num_heads, score, normalize, window)
         self.feed_forward = FeedForward(d_model, feed_forward, activation)
         self.self_residual = Residual(d_model, dropout, pre_norm)
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
 
     def forward(self, hidden: Tensor, sentences: Sentences) -> Tensor:
-        """(source_tokens, d_model) -> (source_tokens, d_model)"""
-        attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=False)
-        hidden = self.self_residual.leave(hidden, attended)
-        transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
-        return self.feed_forward_residual.leave(hidden, transformed)
+        """(tokens, d_model) -> (tokens, d_model)"""
+        hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=self.causal))
+        return cast(Tensor, self.feed_forward_residual(hidden, self.feed_forward))
+
+    def make_step_function(self) -> StepFunction:
+        """Return the function that computes one position of every row of a causal layer.
+
+        Modules are looked up once, in this call: with one sentence, looking them up in every step would take a fifth of
+        the time.
+
+        step(hidden, cache, slot, bias):
+            hidden: (rows, d_model)
+            slot: first of the slots for this position, one for each row of a sentence.
+            bias: (sentences, heads, beam, slots to read), see `TransformerState.target_bias`.
+        """
+        attend = self.self_residual.make_step_function(self.self_attention.make_step_function())
+        transform = self.feed_forward_residual.make_step_function(self.feed_forward.make_step_function())
+
+        def step(hidden: Tensor, cache: LayerCache, slot: int, bias: Tensor) -> Tensor:
+            slots = bias.shape[3]
+            return transform(attend(hidden, cache.keys[:, :, :slots], cache.values[:, :, :slots], slot, bias))
+
+        return step
 
 
 class DecoderLayer(nn.Module):
@@ -114,56 +142,34 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
-                memory_sentences: Sentences) -> tuple[Tensor, Choices | None]:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the positions sampled by
+                memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample of
         hard attention."""
-        attended = self.self_attention(self.self_residual.enter(hidden), sentences, causal=True)
-        hidden = self.self_residual.leave(hidden, attended)
-        attended, choices = self.cross_attention(self.cross_residual.enter(hidden), memory, sentences,
-                                                 memory_sentences)
-        return self._feed_forward(self.cross_residual.leave(hidden, attended)), choices
+        hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=True))
+        attended, sample = self.cross_attention(self.cross_residual.sublayer_input(hidden), memory, sentences,
+                                                memory_sentences)
+        return self.feed_forward_residual(self.cross_residual.add(hidden, attended), self.feed_forward), sample
 
-    def start(self, memory: Tensor, memory_sentences: Sentences) -> LayerCache:
-        """Return the cache before the first step, with the projected memory and no target slot.
-
-        memory: (source_tokens, d_model).
-        """
-        keys, values = self.cross_attention.start(memory, memory_sentences)
-        empty = keys[:, :, :0]
-        return LayerCache(empty, empty, keys, values)
-
-    def stepping(self) -> DecoderStep:
+    def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row.
 
-        Modules are looked up here, once: in every step, the lookup would take a fifth of the time of one sentence.
-
-        step(hidden, cache, slot, target_bias, source_bias):
-            hidden: (rows, d_model)
-            slot: first slot of the cache for this position, one slot for each row of a sentence.
-            target_bias: (sentences, heads, rows of a sentence, slots), of the slots up to the last written one.
-            source_bias: (sentences, heads, 1, longest_source). Both: 0 where a row may attend, -inf elsewhere.
+        step(hidden, cache, slot, target_bias, source_bias): see `EncoderLayer.make_step_function`.
+            source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
         Returns:
-            The layer's output, (rows, d_model), and the input of its cross-attention, of the same shape.
+            The layer's output, (rows, d_model), and its residual stream before cross-attention, (rows, d_model).
         """
-        attend_to_target, attend_to_source = self.self_attention.stepping(), self.cross_attention.stepping()
-        transform = self.feed_forward.stepping()
-        (enter, close), (enter_source, close_source), (enter_feed_forward, close_feed_forward) = (
-            residual.stepping() for residual in (self.self_residual, self.cross_residual, self.feed_forward_residual))
+        attend_to_target = self.self_residual.make_step_function(self.self_attention.make_step_function())
+        attend_to_source = self.cross_residual.make_step_function(self.cross_attention.make_step_function())
+        transform = self.feed_forward_residual.make_step_function(self.feed_forward.make_step_function())
 
         def step(hidden: Tensor, cache: LayerCache, slot: int, target_bias: Tensor,
                  source_bias: Tensor) -> tuple[Tensor, Tensor]:
-            taken = target_bias.shape[3]
-            hidden = close(hidden, attend_to_target(enter(hidden), cache.keys[:, :, :taken],
-                                                    cache.values[:, :, :taken], slot, target_bias))
-            asking = enter_source(hidden)
-            hidden = close_source(hidden, attend_to_source(asking, cache.memory_keys, cache.memory_values, source_bias))
-            return close_feed_forward(hidden, transform(enter_feed_forward(hidden))), asking
+            slots = target_bias.shape[3]
+            attended = attend_to_target(hidden, cache.keys[:, :, :slots], cache.values[:, :, :slots], slot, target_bias)
+            hidden = attend_to_source(attended, cache.memory_keys, cache.memory_values, source_bias)
+            return transform(hidden), attended
 
         return step
-
-    def _feed_forward(self, hidden: Tensor) -> Tensor:
-        transformed = self.feed_forward(self.feed_forward_residual.enter(hidden))
-        return self.feed_forward_residual.leave(hidden, transformed)
 
 
 class Transformer(nn.Module):
@@ -171,16 +177,15 @@ class Transformer(nn.Module):
 
     Args:
         source_vocab_size, target_vocab_size: must be equal if all embeddings are tied.
-        tied_embeddings: "all" (source, target and output share one matrix), "decoder" (target and output), "none".
-        scale_embedding: e = sqrt(d_model) E[index] (section 3.4).
-        positions: "sinusoidal" or "learned", counted from 0.
-        max_positions: tokens of the longest sentence.
-        score, normalize: of every attention, see `attention.Weighing`.
-        window: largest distance between positions in self-attention; None: no limit.
-        hard: hard cross-attention in the last layer, see `attention.CrossAttention`.
-        copy: copy mechanism, see `copying.CopyHead`.
-    Raises:
-        ValueError: all embeddings are tied, but the vocabularies differ in size.
+        tied_embeddings: "all" (source embedding, target embedding and output layer share one matrix), "decoder" (target
+            embedding and output layer share one matrix), "none".
+        scale_embedding: multiply embeddings by sqrt(d_model) (section 3.4).
+        positions: positional encoding, "sinusoidal" or "learned".
+        max_positions: maximum length of a sentence in tokens, `</s>` included.
+        score, normalize: attention weights of every layer, see `attention.Weighing`.
+        window: maximum distance between query and key in self-attention; None: no limit.
+        hard: use hard cross-attention in the last layer, see `attention.CrossAttention`.
+        copy: use the copy mechanism, see `copy_mechanism.CopyHead`.
     """
 
     def __init__(
@@ -197,7 +202,7 @@ class Transformer(nn.Module):
         self.target_embedding, self.source_embedding, self.output_weight = embeddings(
             tied_embeddings, source_vocab_size, target_vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
-        self.vocabulary: nn.Module | None = None                                # set by inference/eager.py
+        self.output_projection: nn.Module | None = None                         # set by inference/eager.py
         if positions == "learned":
             self.source_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
             self.target_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
@@ -214,81 +219,62 @@ class Transformer(nn.Module):
         self.decoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.copying = CopyHead(d_model) if copy else None
 
-    def _embed(self, embedding: Tensor, positions: Tensor, tokens: Tensor, at: Tensor) -> Tensor:
-        embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(positions, at)
+    def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
+        embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(encodings, positions)
         return self.dropout(embedded)
 
     def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
-        """(source_tokens,) -> (source_tokens, d_model)
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
-        self._check_length(sentences.longest)
+        """Encode the source: (source_tokens,) -> (source_tokens, d_model)"""
         hidden = self._embed(self.source_embedding, self.source_positions, source, sentences.positions)
         for layer in self.encoder:
             hidden = layer(hidden, sentences)
-        output: Tensor = self.encoder_norm(hidden)
-        return output
+        return cast(Tensor, self.encoder_norm(hidden))
 
-    def forward(self, batch: Batch) -> Logits | Mixture:
-        """Score every target position: (target_tokens, vocab_size), as an unevaluated product (see `Logits`).
-
-        Raises:
-            ValueError: a sentence is longer than `max_positions`.
-        """
-        self._check_length(batch.longest_target)
-        source_sentences = Sentences(batch.source_offsets, batch.source_positions, batch.longest_source)
-        target_sentences = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
-        memory = self.encode(batch.source, source_sentences)
-        hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input,
-                             target_sentences.positions)
-        choices = None                                                          # of the last layer, with hard attention
-        for layer in self.decoder:
-            hidden, choices = layer(hidden, memory, target_sentences, source_sentences)
-        logits = replace(self._logits(hidden), choices=choices)
-        if self.copying is None:
-            return logits
-        return self.copying(logits, memory, batch.source, target_sentences, source_sentences)
+    def forward(self, batch: Batch) -> Logits | CopyMixture:
+        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
+        source, target = source_and_target(batch, self.max_positions)
+        memory = self.encode(batch.source, source)
+        hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input, target.positions)
+        sample = None
+        for layer in self.decoder:                                              # only the last one may return a sample
+            hidden, sample = layer(hidden, memory, target, source)
+        logits = Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias, sample)
+        return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
-        """See `interface.Seq2Seq.start`."""
-        self._check_length(longest_source)
+        """See `interface.Stepwise.start`."""
+        check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source)
         memory = self.encode(source, sentences)
-        caches = tuple(cast(DecoderLayer, layer).start(memory, sentences) for layer in self.decoder)
-        seen = torch.zeros_like(sentences.real, dtype=memory.dtype).masked_fill_(~sentences.real, -math.inf)[:, None]
-        state = TransformerState.begin(caches, seen, self.num_heads, keep_attention)
-        return replace(state, copied=self.copying.start(memory, source, sentences)) if self.copying else state
+        projected = [cast(DecoderLayer, layer).cross_attention.start(memory, sentences) for layer in self.decoder]
+        caches = tuple(LayerCache(keys[:, :, :0], values[:, :, :0], keys, values) for keys, values in projected)
+        bias = mask_to_bias(sentences.token_mask[:, None], memory.dtype, -math.inf)
+        copy_source = None if self.copying is None else self.copying.start(memory, source, sentences)
+        return TransformerState(caches, bias[:, :, :0], bias[:, None].repeat(1, self.num_heads, 1, 1), keep_attention,
+                                copy_source=copy_source)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
-             steps: Sequence[DecoderStep] | None = None) -> tuple[Tensor, TransformerState]:
-        """See `interface.Seq2Seq.step`. steps: results of each layer's `stepping`, to avoid calling it again."""
-        self._check_length(state.position + 1)
-        before = state.with_room()
-        after = before.extended()
+             steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
+        """See `interface.Stepwise.step`. steps: the step function of each layer; None: they are made in this call."""
+        check_length(state.position + 1, self.max_positions)
+        after = state.with_next_position()
         embedded = self.target_embedding.index_select(0, last_tokens)
-        hidden = embedded.mul_(self.scale).add_(self.target_positions[before.position])
+        hidden = embedded.mul_(self.scale).add_(self.target_positions[state.position])
         target_bias = after.target_bias(self.num_heads, self.window)
-        steps = steps or [cast(DecoderLayer, layer).stepping() for layer in self.decoder]
+        steps = steps or [cast(DecoderLayer, layer).make_step_function() for layer in self.decoder]
         for step, cache in zip(steps, after.caches, strict=True):
-            hidden, asking = step(hidden, cache, before.slots, target_bias, after.source_bias)
+            hidden, before_source = step(hidden, cache, state.slots, target_bias, after.source_bias)
         attention = None
         if state.keep_attention:
-            last = cast(DecoderLayer, self.decoder[-1]).cross_attention
-            attention = last.weights(asking, after.caches[-1].memory_keys, after.source_bias).mean(1)
-        logits = self.vocabulary(self.decoder_norm(hidden)) if self.vocabulary else self._logits(hidden).dense()
-        if self.copying is not None and state.copied is not None:
-            logits = self.copying.step(self.decoder_norm(hidden), logits, state.copied)
+            last = cast(DecoderLayer, self.decoder[-1])
+            attention = last.cross_attention.weights(last.cross_residual.sublayer_input(before_source),
+                                                     after.caches[-1].memory_keys, after.source_bias).mean(1)
+        hidden = self.decoder_norm(hidden)
+        logits = Logits(hidden, self.output_weight, self.output_bias).dense(self.output_projection)
+        if self.copying is not None and state.copy_source is not None:
+            logits = self.copying.step(hidden, logits, state.copy_source)
         return logits, replace(after, attention=attention)
-
-    def _logits(self, hidden: Tensor) -> Logits:
-        return Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias)
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_positions:
-            raise ValueError(f"a sentence of {length} tokens; this model has {self.max_positions} positions")
 

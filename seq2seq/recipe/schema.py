@@ -74,8 +74,8 @@ class TokenizerSection(Section):
     vocab_size: VocabularySize = "auto"
     """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
     frequent words are kept. `auto` derives the size from the training text: the number of different characters, plus
-    the square root of the number of all characters (at most 32,000, and no more than the text allows); 30,000 for
-    `words`."""
+    32 times the cube root of the number of all characters (at most 32,000, and no more than the text allows); 30,000
+    for `words`."""
     joint: bool = True
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
     pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.model.interface import Stepwise, TopK, WholeSearch
+from seq2seq.model.interface import Stepwise
+from seq2seq.search.interface import TopK, WholeSearch
 from seq2seq.search.options import Hypotheses, SearchOptions
 from seq2seq.search.topk import ban, log_sum_exp, to_numpy
 from seq2seq.search.topk import topk as default_topk

@@ -73,7 +73,7 @@ class SearchOptions:
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"a beam of {self.beam_size} cannot give {self.n_best} hypotheses")
         if self.beam_size % self.groups:
-            raise ValueError(f"a beam of {self.beam_size} cannot be cut into {self.groups} groups of equal size")
+            raise ValueError(f"a beam of {self.beam_size} cannot be divided into {self.groups} groups of equal size")
 
     @property
     def group_size(self) -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.model.interface import Continuations
+from seq2seq.search.interface import Continuations
 from seq2seq.tokenizers.tokenizer import END_ID
 
 BLOCK = 64

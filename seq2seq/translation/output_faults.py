@@ -67,7 +67,7 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
         return ("empty",)
     deviations = _deviations(_length(source), _length(translation))
     same_language = source_language and main_language(source_language) == main_language(target_language)
-    found = {
+    checks = {
         "loop": _loops(source, translation),
         "too_short": deviations < -MAX_DEVIATIONS,
         "too_long": deviations > MAX_DEVIATIONS,
@@ -75,13 +75,13 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
         "lost_url": bool(lost_urls(source, translation)),
         "lost_number": bool(lost_numbers(source, translation)),
     }
-    return tuple(name for name in FAULTS if found.get(name))
+    return tuple(name for name in FAULTS if checks.get(name))
 
 
 def lost_urls(source: str, translation: str) -> list[str]:
     """Return the URLs and e-mail addresses of the source that are missing in the translation, as written."""
-    found = (match.rstrip(".,;:!?)]}>'\"") for match in URL.findall(source))
-    return [url for url in dict.fromkeys(found) if url not in translation]
+    urls = (match.rstrip(".,;:!?)]}>'\"") for match in URL.findall(source))
+    return [url for url in dict.fromkeys(urls) if url not in translation]
 
 
 def lost_numbers(source: str, translation: str) -> list[str]:

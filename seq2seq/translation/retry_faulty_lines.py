@@ -72,9 +72,9 @@ def _with_faults(part: Part, n_best: list[PartTranslation], languages: Languages
             for translation in n_best]
 
 
-def _changed_keys(decoding: DecodingSection, found: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+def _changed_keys(decoding: DecodingSection, fault_names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     """Return the `decoding` keys and values that the retry sets for these faults, except keys that are already set."""
-    changes = {key: value for fault in found for key, value in RETRIES.get(fault, {}).items()}
+    changes = {key: value for fault in fault_names for key, value in RETRIES.get(fault, {}).items()}
     return tuple((key, value) for key, value in changes.items() if not getattr(decoding, key))
 
 

@@ -14,9 +14,9 @@ import torch
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
 from seq2seq.devices import choose_device, configure_process
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError, require_iterable
-from seq2seq.inference.engines import load_engine
+from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.model import Model
-from seq2seq.model.interface import Engine, Seq2Seq
+from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.load_model import read_model
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe

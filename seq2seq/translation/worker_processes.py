@@ -34,8 +34,8 @@ class TranslatorPool:
     model.
 
     >>> with TranslatorPool("runs/multi30k_de_en", workers=4) as pool:
-    ...     for found in pool.translate_stream(lines):
-    ...         print(found[0].text)
+    ...     for best, *_ in pool.translate_stream(lines):
+    ...         print(best.text)
     """
 
     decoding: DecodingSection
@@ -212,11 +212,12 @@ def _serve(pipe: Connection, path: str, device: str, precision: str, threads: in
         while True:
             lines, decoding = pipe.recv()
             try:
-                found = translator.translate(lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)
+                translations = translator.translate(
+                    lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)
             except (UserError, ValueError) as error:                            # these lines fail; others may not
                 pipe.send(("refused", error))
                 continue
-            pipe.send(("done", found))
+            pipe.send(("done", translations))
     except (EOFError, BrokenPipeError):
         return                                                                  # the parent process has closed the pipe
     except Exception as error:

@@ -28,7 +28,7 @@ def test_maps_of_every_layer_have_the_shape_sentences_heads_queries_keys(maps):
 
 def test_rows_sum_to_one_over_the_keys_and_are_zero_in_padding(maps, make_batch):
     batch = make_batch()
-    source, target = (Sentences.from_offsets(offsets, longest).real for offsets, longest in
+    source, target = (Sentences.from_offsets(offsets, longest).token_mask for offsets, longest in
                       ((batch.source_offsets, 7), (batch.target_offsets, 11)))
     for layers, queries, keys in ((maps.encoder, source, source), (maps.decoder, target, target),
                                   (maps.cross, target, source)):

@@ -22,7 +22,7 @@ from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 
 CPU = torch.device("cpu")
-needs_onednn = pytest.mark.skipif(not eager.operators_work(), reason="this PyTorch lacks the operators for bf16")
+needs_onednn = pytest.mark.skipif(not eager.packed_operators_work(), reason="this PyTorch lacks the operators for bf16")
 
 
 @pytest.fixture
@@ -132,13 +132,13 @@ def test_every_model_decodes_in_every_precision(make_batch, name, precision):
 
 @pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
 def test_logits_in_bf16_come_in_fp32(make_model, kind):
-    vocabulary = for_inference(make_model(torch.float32, kind=kind), "bf16").vocabulary
-    assert isinstance(vocabulary, Int8Linear if eager.operators_work() else Fp32Linear)
-    assert vocabulary(torch.randn(3, 14).bfloat16()).dtype == torch.float32
+    projection = for_inference(make_model(torch.float32, kind=kind), "bf16").output_projection
+    assert isinstance(projection, Int8Linear if eager.packed_operators_work() else Fp32Linear)
+    assert projection(torch.randn(3, 14).bfloat16()).dtype == torch.float32
 
 
 def test_without_the_operators_of_onednn_stock_layers_compute_the_same(make_model, make_batch, monkeypatch):
-    monkeypatch.setattr(eager, "operators_work", lambda: False)
+    monkeypatch.setattr(eager, "packed_operators_work", lambda: False)
     model, batch = make_model(torch.float32, d_model=64), make_batch()
     engine = EagerEngine(model, "bf16", CPU)
     assert not any(isinstance(layer, PackedLinear | Int8Linear) for layer in engine.model.modules())
@@ -158,13 +158,13 @@ def test_changed_operators_are_detected(monkeypatch, broken):
         if broken == "other arguments":
             raise RuntimeError("mkldnn::_reorder_linear_weight() is missing value for argument")
 
-    eager.operators_work.cache_clear()
+    eager.packed_operators_work.cache_clear()
     monkeypatch.setattr(PackedLinear, "__init__", packed)
     monkeypatch.setattr(PackedLinear, "forward", lambda self, rows: torch.zeros(len(rows), 64))
     try:
-        assert not eager.operators_work()
+        assert not eager.packed_operators_work()
     finally:
-        eager.operators_work.cache_clear()
+        eager.packed_operators_work.cache_clear()
 
 
 @pytest.mark.parametrize("score", ["dot", "bilinear"])

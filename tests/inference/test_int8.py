@@ -13,15 +13,15 @@ from torch import nn
 
 from seq2seq.errors import RequestError
 from seq2seq.inference import engines, int8
-from seq2seq.inference.eager import Int8Linear, operators_work
+from seq2seq.inference.eager import Int8Linear, fold_query_preparation, packed_operators_work
 from seq2seq.inference.engines import load_engine
-from seq2seq.inference.int8 import STEPS_OF_ROOM, TOKENS_TOGETHER, Int8Engine, Int8State
+from seq2seq.inference.int8 import ENCODER_BLOCK_TOKENS, GROWTH_STEPS, Int8Engine, Int8State
 from seq2seq.inference.kernel_library import CompilationError, library
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.search.beam import search
 from seq2seq.search.length_penalty import power_length_penalty
 from seq2seq.search.options import SearchOptions
-from seq2seq.search.topk import topk as default_topk
+from seq2seq.search.topk import topk as reference_topk
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -73,7 +73,7 @@ def rounded(model):
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, SelfAttention | CrossAttention):
-            module.weighing.fold_into(module.query_key_value if isinstance(module, SelfAttention) else module.query)
+            fold_query_preparation(module)
     for module in list(copied.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
@@ -83,13 +83,13 @@ def rounded(model):
             module.query_key_value = BriefKeysAndValues(module.query_key_value, copied.d_model)
         if isinstance(module, CrossAttention):
             module.key_value = BriefKeysAndValues(module.key_value, 0)
-    copied.vocabulary = Int8Linear(copied.output_weight, copied.output_bias)
+    copied.output_projection = Int8Linear(copied.output_weight, copied.output_bias)
     return copied
 
 
 @pytest.fixture
 def needs_onednn():
-    if not operators_work():
+    if not packed_operators_work():
         pytest.skip("this PyTorch lacks the operators for int8")
 
 
@@ -137,7 +137,7 @@ def test_int8_steps_equal_those_of_the_model_with_int8_products(make_model, make
 def test_sizes_beyond_those_computed_together_give_the_same(make_model, make_batch, load, needs_onednn):
     model = make_model(torch.float32, **WIDE, max_positions=31)
     lengths = tuple(range(1, 29)) * 4
-    assert sum(lengths) > 10 * TOKENS_TOGETHER and 3 * len(lengths) > 300
+    assert sum(lengths) > 10 * ENCODER_BLOCK_TOKENS and 3 * len(lengths) > 300
     batch = make_batch(lengths, lengths)
     found, expected = (torch.cat(logits_of_steps(each, batch, 3)) for each in (load(model), rounded(model)))
     assert relative_error(found, expected) < 0.02
@@ -185,7 +185,7 @@ def test_cache_rows_without_hypotheses_are_removed(make_model, make_batch, load,
         states = [state.select(3 * sentences) for state in states]              # all go on from the first of them
         assert relative_error(*logits) < 0.02
     # A row for each sentence and step, and room for the steps to come; not one for each hypothesis and step.
-    assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (STEPS_OF_ROOM + 1)
+    assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (GROWTH_STEPS + 1)
 
 
 def test_requested_attention_is_computed_by_the_pytorch_model(make_model, make_batch, load):
@@ -208,7 +208,7 @@ def test_a_sentence_beyond_the_last_position_is_refused(make_model, make_batch, 
 
 
 @pytest.mark.parametrize(("unusual", "told"), [
-    ({"window": 3}, "has attention in a window"), ({"copy": True}, "copies from the source"),
+    ({"window": 3}, "has an attention window"), ({"copy": True}, "copies from the source"),
     ({"score": "additive"}, "has additive scores"), ({"normalize": "relu"}, "relu"), ({"hard": True}, "hard attention"),
 ], ids=str)
 def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys, unusual, told):
@@ -281,7 +281,7 @@ def test_top_k_of_the_kernels_equals_that_of_search(topk, vocab_size, beam, norm
     totals[5, beam - 1] = -math.inf
     must_end = np.arange(17) % 3 == 1
     rules = torch.tensor([0, 1, 7, 33]), must_end, 2 * beam, normalised
-    found, expected = topk(logits.clone(), totals, *rules), default_topk(logits.clone(), totals, *rules)
+    found, expected = topk(logits.clone(), totals, *rules), reference_topk(logits.clone(), totals, *rules)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
     possible = expected[0] > -math.inf
     assert (possible[must_end].sum(1) == beam).all() and possible[~must_end].all() == (beam > 1)
@@ -299,7 +299,7 @@ def test_missing_top_k_entries_have_score_minus_infinity(topk):
 @pytest.mark.parametrize("logits", [torch.empty(3, 7, device="meta"), torch.zeros(3, 7, dtype=torch.float64)])
 def test_tensors_that_are_not_fp32_on_the_cpu_use_the_python_top_k(topk, monkeypatch, logits):
     asked = (logits, np.zeros((1, 3), np.float32), torch.tensor([0]), None, 2, True)
-    monkeypatch.setattr(int8, "default_topk", lambda *given: given)
+    monkeypatch.setattr(int8, "reference_topk", lambda *given: given)
     assert topk(*asked) == asked
 
 

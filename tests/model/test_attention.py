@@ -12,7 +12,7 @@ from seq2seq.model.attention import (
     _padded_attention,
     _PlainAttention,
     attention,
-    may_see,
+    attention_mask,
     runs_packed,
     scaled_dot_product,
     select_position,
@@ -22,6 +22,7 @@ from seq2seq.model.transformer import FeedForward
 
 HEADS, HEAD_SIZE = 3, 5
 D_MODEL = HEADS * HEAD_SIZE
+SCALED_DOT = Weighing(HEADS, HEAD_SIZE)
 QUERY_LENGTHS, KEY_LENGTHS = (2, 7, 1, 3), (5, 3, 2, 11)
 
 
@@ -35,7 +36,7 @@ def random_heads(lengths, seed, **options):
 
 
 def attend_to(query, key, value, *sentences, causal):
-    return attention((query[:, None], torch.stack([key, value], 1)), *sentences, causal)
+    return attention((query[:, None], torch.stack([key, value], 1)), *sentences, SCALED_DOT, causal)
 
 
 def stacked(query, key, value):
@@ -78,7 +79,7 @@ def test_every_sentence_attends_to_its_own_keys_only(causal, training):
 def test_self_attention_with_one_stacked_projection_equals_separate_projections():
     projected = torch.randn(13, 3, HEADS, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
     sentences, arriving = sentences_of(QUERY_LENGTHS), torch.randn(13, HEADS, HEAD_SIZE, dtype=torch.float64)
-    ours = attention((projected,), sentences, sentences, causal=True)
+    ours = attention((projected,), sentences, sentences, SCALED_DOT, causal=True)
     theirs = attend_to(*projected.unbind(1), sentences, sentences, causal=True)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     for gradient, expected in zip(torch.autograd.grad(ours, projected, arriving),
@@ -181,7 +182,7 @@ def test_packed_and_padded_bodies_agree(causal):
         inputs.append(heads.cuda().bfloat16().requires_grad_())
     assert runs_packed(inputs[0])
     packed = attend_to(*inputs, *sides, causal=causal)
-    padded = _padded_attention((inputs[0][:, None], torch.stack(inputs[1:], 1)), *sides, causal)
+    padded = _padded_attention((inputs[0][:, None], torch.stack(inputs[1:], 1)), *sides, SCALED_DOT, causal, None)
     arriving = torch.randn_like(packed)
     torch.testing.assert_close(packed, padded, rtol=0, atol=0.03)
     for ours, theirs in zip(torch.autograd.grad(packed, inputs, arriving),
@@ -222,14 +223,15 @@ def test_cross_attention_weights_are_a_distribution_and_produce_the_output():
     sentences = sentences_of((5, 2))
     keys, values = layer.start(torch.randn(7, D_MODEL, dtype=torch.float64), sentences)
     hidden = torch.randn(6, D_MODEL, dtype=torch.float64)                       # (sentences * 3, d_model)
-    bias = torch.zeros(2, 1, 5, dtype=torch.float64).masked_fill(~sentences.real[:, None], -math.inf)
+    bias = torch.zeros(2, 1, 5, dtype=torch.float64).masked_fill(~sentences.token_mask[:, None], -math.inf)
     bias = bias[:, None].repeat(1, HEADS, 1, 1)
     weights = layer.weights(hidden, keys, bias)                                 # (rows, heads, longest_source)
     assert weights.shape == (6, HEADS, 5)
     torch.testing.assert_close(weights.sum(-1), torch.ones(6, HEADS, dtype=torch.float64))
     assert weights[3:, :, 2:].eq(0).all() and weights[:3].min() > 0
     attended = torch.einsum("shl,shld->shd", weights, values.repeat_interleave(3, 0))
-    torch.testing.assert_close(layer.output(attended.flatten(1)), layer.stepping()(hidden, keys, values, bias))
+    step = layer.make_step_function()
+    torch.testing.assert_close(layer.output(attended.flatten(1)), step(hidden, keys, values, bias))
 
 
 @torch.no_grad()
@@ -242,7 +244,7 @@ def test_self_attention_step_by_step_equals_full_self_attention():
     bias = torch.full((1, HEADS, 1, 9), -math.inf, dtype=torch.float64)
     for position in range(7):
         bias[..., position] = 0
-        output = layer.stepping()(hidden[position : position + 1].detach(), keys, values, position, bias)
+        output = layer.make_step_function()(hidden[position : position + 1].detach(), keys, values, position, bias)
         torch.testing.assert_close(output[0], at_once[position], rtol=0, atol=1e-12)
 
 
@@ -279,7 +281,7 @@ def test_every_attention_function_follows_its_equation(score, normalize, window)
     query, key, value = (random_heads(QUERY_LENGTHS, seed) for seed in range(3))
     sentences = sentences_of(QUERY_LENGTHS)
     attended = attention((weighing.prepare(query)[:, None], torch.stack([key, value], 1)), sentences, sentences,
-                         causal=True, window=window, weighing=weighing)
+                         weighing, causal=True, window=window)
     begin = 0
     for length in QUERY_LENGTHS:
         rows = slice(begin, begin := begin + length)
@@ -302,7 +304,7 @@ def test_the_gradient_of_every_attention_function_is_its_derivative(score, norma
     sides = sentences_of((2, 3)), sentences_of((3, 4))
 
     def attended(query, memory, *_):
-        return attention((weighing.prepare(query), memory), *sides, causal=False, weighing=weighing)
+        return attention((weighing.prepare(query), memory), *sides, weighing)
 
     assert torch.autograd.gradcheck(attended, (query, memory, *weighing.parameters()))
 
@@ -316,7 +318,7 @@ def test_additive_scores_computed_in_blocks_equal_those_computed_at_once(monkeyp
     inputs = [query, keys, *weighing.parameters()]
     at_once = weighing(query, keys, bias)
     expected = torch.autograd.grad(at_once, inputs, arriving)
-    monkeypatch.setattr("seq2seq.model.attention.ADDITIVE_ELEMENTS", 2 * HEADS * 3 * 3 * HEAD_SIZE)
+    monkeypatch.setattr("seq2seq.model.attention.MAX_ADDITIVE_ELEMENTS", 2 * HEADS * 3 * 3 * HEAD_SIZE)
     in_parts = weighing(query, keys, bias)
     torch.testing.assert_close(in_parts, at_once, rtol=0, atol=1e-12)
     for gradient, other in zip(torch.autograd.grad(in_parts, inputs, arriving), expected, strict=True):
@@ -324,7 +326,7 @@ def test_additive_scores_computed_in_blocks_equal_those_computed_at_once(monkeyp
 
 
 def test_a_window_includes_the_same_number_of_neighbours_on_each_side():
-    seen = may_see(sentences_of((5,)), sentences_of((5,)), causal=False, window=2)[0, 0]
+    seen = attention_mask(sentences_of((5,)), sentences_of((5,)), causal=False, window=2)[0, 0]
     assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
 
 
@@ -338,7 +340,7 @@ def test_masked_positions_have_weight_zero(score, normalize, hard):
     cross = CrossAttention(D_MODEL, HEADS, score, normalize, hard).double()
     weights = cross.weights_of(hidden, memory, sentences, memory_sentences)
     assert weights.shape == (4, HEADS, 7, 11)
-    beyond = ~memory_sentences.real[:, None, None].expand_as(weights)
+    beyond = ~memory_sentences.token_mask[:, None, None].expand_as(weights)
     assert weights[beyond].eq(0).all() and weights.sum() > 0
     own = SelfAttention(D_MODEL, HEADS, score, normalize, window=2).double()
     weights = own.weights_of(hidden, sentences, causal=True)
@@ -353,7 +355,7 @@ def test_masked_positions_have_weight_zero(score, normalize, hard):
 def test_hard_attention_samples_positions_with_the_probabilities_of_the_weights():
     torch.manual_seed(1)
     weights = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).expand(20_011, 4)
-    chosen, log_probability = select_position(weights, draw=True)
+    chosen, log_probability = select_position(weights, sample=True)
     left = (chosen == weights).all(1)
     # Within four standard deviations of a fair coin.
     assert abs(left.sum() - 20_011 / 2) < 4 * math.sqrt(20_011) / 2
@@ -366,7 +368,7 @@ def test_hard_attention_samples_positions_with_the_probabilities_of_the_weights(
 
 
 def test_without_sampling_hard_attention_takes_the_most_probable_position():
-    chosen, log_probability = select_position(torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]), draw=False)
+    chosen, log_probability = select_position(torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]), sample=False)
     assert chosen.tolist() == [[0, 1, 0], [1, 0, 0]] and log_probability is None
 
 
@@ -375,10 +377,10 @@ def test_hard_attention_attends_to_one_position_per_head():
     layer = CrossAttention(D_MODEL, HEADS, hard=True).double().eval()
     layer.output = torch.nn.Identity()
     hidden, memory = torch.randn(2, D_MODEL, dtype=torch.float64), torch.randn(5, D_MODEL, dtype=torch.float64)
-    output, choices = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)))
+    output, sample = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)))
     values = layer.key_value(memory)[:, D_MODEL:].view(5, HEADS, HEAD_SIZE)
     best = layer.weights_of(hidden, memory, sentences_of((2,)), sentences_of((5,)))[0].argmax(-1)   # (heads, queries)
     for query in range(2):
         for head in range(HEADS):
             torch.testing.assert_close(output.view(2, HEADS, HEAD_SIZE)[query, head], values[best[head, query], head])
-    assert choices is None and layer.train()(hidden, memory, sentences_of((2,)), sentences_of((5,)))[1] is not None
+    assert sample is None and layer.train()(hidden, memory, sentences_of((2,)), sentences_of((5,)))[1] is not None

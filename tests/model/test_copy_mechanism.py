@@ -15,7 +15,7 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.inference.eager import for_inference
 from seq2seq.model import loss as losses
 from seq2seq.model.copy_mechanism import CopyHead
-from seq2seq.model.interface import Logits, Mixture
+from seq2seq.model.interface import CopyMixture, Logits
 from seq2seq.model.loss import log_probabilities, negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
@@ -64,7 +64,7 @@ def random_mixture(dtype=torch.float64, rows=5, bias=True):
 def test_the_copy_mixture_follows_the_equation_of_see_et_al_and_sums_to_one():
     logits, gate, scores, pieces = random_mixture()
     weights = scores.softmax(1)
-    found = Mixture(logits, gate, weights, pieces).dense().exp()
+    found = CopyMixture(logits, gate, weights, pieces).dense().exp()
     for row in range(5):
         exponentials = np.exp((logits.weight @ logits.hidden[row] + logits.bias).detach().numpy())
         generating = 1 / (1 + np.exp(-gate[row].item()))
@@ -77,13 +77,13 @@ def test_the_copy_mixture_follows_the_equation_of_see_et_al_and_sums_to_one():
 
 @pytest.fixture(params=[2, 1536], ids=["many chunks", "one chunk"])
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(losses, "CHUNK_ROWS", request.param)
+    monkeypatch.setattr(losses, "MAX_CHUNK_ROWS", request.param)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_loss_of_a_mixture_is_its_log_probability(chunks, bias):
     logits, gate, scores, pieces = random_mixture(bias=bias)
-    output = Mixture(logits, gate, scores.softmax(1), pieces)
+    output = CopyMixture(logits, gate, scores.softmax(1), pieces)
     # 7 stands in the source, 9 does not; one counts nowhere.
     target = torch.tensor([7, 9, 12, -100, 2])
     expected = output.dense().gather(1, target.clamp(min=0)[:, None]).squeeze(1) * (target >= 0)
@@ -101,7 +101,7 @@ def test_the_gradient_of_the_copy_mixture_loss_equals_finite_differences(chunks,
     target = torch.tensor([7, 9, 12, -100, 2])
 
     def loss(hidden, weight, gate, scores, *bias):
-        output = Mixture(Logits(hidden, weight, *(bias or [None])), gate, scores.softmax(1), pieces)
+        output = CopyMixture(Logits(hidden, weight, *(bias or [None])), gate, scores.softmax(1), pieces)
         return training_loss(output, target, 4).total
 
     parts = [logits.hidden, logits.weight, gate, scores, *([logits.bias] if bias else [])]
@@ -111,16 +111,16 @@ def test_the_gradient_of_the_copy_mixture_loss_equals_finite_differences(chunks,
 def test_tokens_that_can_only_be_generated_or_only_copied_have_finite_loss_and_gradient():
     logits, gate, scores, pieces = random_mixture(torch.float32)
     for value in (-200.0, 200.0):
-        output = Mixture(logits, torch.full_like(gate, value, requires_grad=True), scores.softmax(1), pieces)
+        output = CopyMixture(logits, torch.full_like(gate, value, requires_grad=True), scores.softmax(1), pieces)
         total = training_loss(output, torch.tensor([9, 7, 12, 11, 2]), 5).total
-        gradients = torch.autograd.grad(total, [logits.hidden, logits.weight, output.gate, scores])
+        gradients = torch.autograd.grad(total, [logits.hidden, logits.weight, output.gate_logit, scores])
         assert total.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
 
 
 def test_label_smoothing_does_not_apply_to_the_copy_mixture():
     logits, gate, scores, pieces = random_mixture()
-    with pytest.raises(ValueError, match="only logits over a vocabulary can be smoothed"):
-        training_loss(Mixture(logits, gate, scores.softmax(1), pieces), torch.tensor([7, 9, 12, 3, 2]), 5, 0.1)
+    with pytest.raises(ValueError, match="label smoothing needs logits over a vocabulary"):
+        training_loss(CopyMixture(logits, gate, scores.softmax(1), pieces), torch.tensor([7, 9, 12, 3, 2]), 5, 0.1)
 
 
 # The head
@@ -146,7 +146,7 @@ def test_weights_and_gate_are_their_equations_computed_by_hand(make_model):
             assert (found[len(weights) :] == 0).all(), "end and padding have weight zero"
             gate = head["of_state.weight"] @ hidden[row] + head["of_state.bias"] + head["of_source.weight"] @ (
                 weights @ memory[places])
-            np.testing.assert_allclose(output.gate[row].item(), gate[0], rtol=1e-10)
+            np.testing.assert_allclose(output.gate_logit[row].item(), gate[0], rtol=1e-10)
             assert output.pieces[row, : len(weights)].tolist() == source
 
 

@@ -194,7 +194,7 @@ def test_a_language_model_can_be_fused_with_a_translation_model(make_model, make
 
 
 def test_a_language_model_reports_no_cross_attention():
-    with pytest.raises(ValueError, match="attends to no source"):
+    with pytest.raises(ValueError, match="has no attention over a source"):
         make_language_model().start(torch.tensor([END_ID]), torch.tensor([0, 1]), 1, keep_attention=True)
 
 

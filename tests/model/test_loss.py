@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from seq2seq.data.batching import IGNORE_INDEX, gather
 from seq2seq.model import loss as loss_module
-from seq2seq.model.interface import Choices, Logits
+from seq2seq.model.interface import HardAttentionSample, Logits
 from seq2seq.model.loss import (
     negative_log_likelihood,
     perplexity,
@@ -22,7 +22,7 @@ TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 @pytest.fixture(params=[(1_000_000, 1_000_000), (5, 2 * VOCAB_SIZE)],
                 ids=["in one chunk", "a few rows at a time"], autouse=True)
 def chunks(request, monkeypatch):
-    for name, size in zip(("CHUNK_ROWS", "CACHED_ELEMENTS"), request.param, strict=True):
+    for name, size in zip(("MAX_CHUNK_ROWS", "CACHED_ELEMENTS"), request.param, strict=True):
         monkeypatch.setattr(loss_module, name, size)
 
 
@@ -128,8 +128,8 @@ def test_perplexity_uses_the_loss_without_smoothing_and_overflows_to_infinity():
 
 
 def test_the_score_function_estimator_has_the_gradient_of_the_expected_log_probability():
-    # Three positions, of which one is drawn; log p of the target depends on it. Summed over all draws, each with its
-    # probability, the estimator's gradient must be that of sum_z q(z) log p(z), whatever the baseline is.
+    # One of three positions is sampled; log p of the target depends on it. The estimator's gradient, summed over all
+    # samples with their probabilities, must be that of sum_z q(z) log p(z), whatever the baseline is.
     weights = torch.tensor([0.2, -0.5, 1.0], dtype=torch.float64, requires_grad=True)
     log_p = torch.tensor([-0.3, -2.0, -5.0], dtype=torch.float64)
     distribution = weights.softmax(0)
@@ -137,8 +137,8 @@ def test_the_score_function_estimator_has_the_gradient_of_the_expected_log_proba
     target, baseline = torch.tensor([7]), torch.tensor([-1.3], dtype=torch.float64)
     estimated = torch.zeros(3, dtype=torch.float64)
     for drawn in range(3):
-        choices = Choices(distribution[drawn : drawn + 1].log(), baseline)
-        loss = score_function_loss(choices, log_p[drawn : drawn + 1], target)
+        sample = HardAttentionSample(distribution[drawn : drawn + 1].log(), baseline)
+        loss = score_function_loss(sample, log_p[drawn : drawn + 1], target)
         (gradient,) = torch.autograd.grad(loss, weights, retain_graph=True)
         estimated += distribution[drawn].detach() * gradient
     torch.testing.assert_close(estimated, exact, rtol=0, atol=1e-7)
@@ -147,11 +147,12 @@ def test_the_score_function_estimator_has_the_gradient_of_the_expected_log_proba
 def test_the_baseline_learns_the_expected_reward_and_ignores_padding():
     baseline = torch.tensor([0.0, 0.0], dtype=torch.float64, requires_grad=True)
     log_q = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
-    score_function_loss(Choices(log_q, baseline), torch.tensor([-3.0, 0.0]), torch.tensor([5, IGNORE_INDEX])).backward()
+    sample, log_p = HardAttentionSample(log_q, baseline), torch.tensor([-3.0, 0.0])
+    score_function_loss(sample, log_p, torch.tensor([5, IGNORE_INDEX])).backward()
     assert baseline.grad.tolist() == [3, 0] and log_q.grad.tolist() == [3, 0]
 
 
-def test_without_hard_attention_the_training_loss_is_the_smoothed_cross_entropy():
+def test_without_an_attention_sample_a_training_loss_is_the_smoothed_cross_entropy():
     logits = random_logits()
     ours, plain = training_loss(logits, targets(), TOKENS, 0.1), smoothed_cross_entropy(logits, targets(), TOKENS, 0.1)
     assert torch.equal(ours.total, plain.total) and ours.tokens == plain.tokens

@@ -3,19 +3,11 @@ import pytest
 import torch
 from hypothesis import strategies
 
-from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.packing import Sentences, pack, pack_rows, unpack, unpack_rows
 
 LENGTHS = (3, 1, 5, 2)
 FEATURES = 7
 
-
-def plain_unpack(flat, sentences):
-    """Unpack with a single part and head: (tokens, features) -> (sentences, longest, features)."""
-    return unpack(flat[:, None, None], sentences)[0, :, 0]
-
-
-def plain_pack(padded, sentences):
-    return pack(padded[:, None], sentences)[:, 0]
 
 
 def sentences_of(lengths):
@@ -34,12 +26,12 @@ def test_every_token_knows_its_position_in_its_sentence():
 
 
 def test_true_in_the_mask_means_a_real_token():
-    assert sentences_of((2, 3)).real.tolist() == [[True, True, False], [True, True, True]]
+    assert sentences_of((2, 3)).token_mask.tolist() == [[True, True, False], [True, True, True]]
 
 
 def test_unpacking_puts_every_token_at_its_sentence_and_position():
     flat = torch.randn(sum(LENGTHS), FEATURES)
-    padded = plain_unpack(flat, sentences_of(LENGTHS))
+    padded = unpack_rows(flat, sentences_of(LENGTHS))
     assert padded.shape == (len(LENGTHS), max(LENGTHS), FEATURES)
     for token, (sentence, position) in enumerate(places(LENGTHS)):
         assert torch.equal(padded[sentence, position], flat[token])
@@ -47,14 +39,14 @@ def test_unpacking_puts_every_token_at_its_sentence_and_position():
 
 def test_padding_is_finite():
     flat = torch.ones(sum(LENGTHS), FEATURES)
-    assert torch.equal(plain_unpack(flat, sentences_of(LENGTHS)), torch.ones(len(LENGTHS), max(LENGTHS), FEATURES))
+    assert torch.equal(unpack_rows(flat, sentences_of(LENGTHS)), torch.ones(len(LENGTHS), max(LENGTHS), FEATURES))
 
 
 @hypothesis.given(strategies.lists(strategies.integers(1, 6), min_size=1, max_size=7), strategies.integers(0, 3))
 def test_pack_undoes_unpack_whatever_the_lengths(lengths, empty):
     sentences = sentences_of([*lengths, *[0] * empty])
     flat = torch.arange(sum(lengths) * 2.0).view(-1, 2)
-    assert torch.equal(plain_pack(plain_unpack(flat, sentences), sentences), flat)
+    assert torch.equal(pack_rows(unpack_rows(flat, sentences), sentences), flat)
 
 
 def plainly_unpacked(flat, lengths):
@@ -67,7 +59,7 @@ def plainly_unpacked(flat, lengths):
 def test_gradients_of_unpack_equal_those_of_plain_indexing(lengths):
     flat = torch.randn(sum(lengths), FEATURES, requires_grad=True)
     arriving = torch.randn(len(lengths), max(lengths), FEATURES)                # some of it arrives at padding
-    (gradient,) = torch.autograd.grad(plain_unpack(flat, sentences_of(lengths)), flat, arriving)
+    (gradient,) = torch.autograd.grad(unpack_rows(flat, sentences_of(lengths)), flat, arriving)
     (expected,) = torch.autograd.grad(plainly_unpacked(flat, lengths), flat, arriving)
     assert torch.equal(gradient, expected)
 
@@ -77,8 +69,8 @@ def test_gradients_of_pack_equal_those_of_plain_indexing(lengths):
     padded = torch.randn(len(lengths), max(lengths), FEATURES, requires_grad=True)
     sentences = sentences_of(lengths)
     arriving = torch.randn(sum(lengths), FEATURES)
-    (gradient,) = torch.autograd.grad(plain_pack(padded, sentences), padded, arriving)
-    (expected,) = torch.autograd.grad(padded[sentences.real], padded, arriving)
+    (gradient,) = torch.autograd.grad(pack_rows(padded, sentences), padded, arriving)
+    (expected,) = torch.autograd.grad(padded[sentences.token_mask], padded, arriving)
     assert torch.equal(gradient, expected)
 
 

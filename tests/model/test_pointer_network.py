@@ -10,7 +10,7 @@ import torch
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
 from seq2seq.model.loss import negative_log_likelihood, training_loss
-from seq2seq.model.pointer_network import FIRST_PLACE, PointerNetwork
+from seq2seq.model.pointer_network import FIRST_POSITION_ID, PointerNetwork
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
 from seq2seq.search.length_penalty import power_length_penalty
@@ -86,7 +86,7 @@ def test_scores_are_the_equation_of_the_paper_computed_by_hand():
                 weights["key.weight"] @ word + weights["key.bias"] + weights["query.weight"] @ state
                 + weights["query.bias"]) for word in states])
             expected = np.exp(scores) / np.exp(scores).sum()
-            np.testing.assert_allclose(np.exp(row[FIRST_PLACE:][: len(words)]), expected[:-1], rtol=1e-10)
+            np.testing.assert_allclose(np.exp(row[FIRST_POSITION_ID:][: len(words)]), expected[:-1], rtol=1e-10)
             np.testing.assert_allclose(np.exp(row[END_ID]), expected[-1], rtol=1e-10)
 
 
@@ -97,8 +97,8 @@ def test_positions_beyond_the_source_and_special_symbols_have_weight_zero(choice
     assert values.shape == (batch.target_count, END_ID + batch.longest_source)
     for (words, _), span in zip(LISTS, spans(batch.target_offsets), strict=True):
         assert (values[span][:, [UNKNOWN_ID, START_ID]] == -math.inf).all()
-        assert (values[span][:, FIRST_PLACE + len(words) :] == -math.inf).all()
-        assert values[span][:, END_ID : FIRST_PLACE + len(words)].isfinite().all()
+        assert (values[span][:, FIRST_POSITION_ID + len(words) :] == -math.inf).all()
+        assert values[span][:, END_ID : FIRST_POSITION_ID + len(words)].isfinite().all()
     torch.testing.assert_close(values.exp().sum(1), torch.ones(len(values), dtype=torch.float64), **ROUNDING)
 
 
@@ -160,7 +160,7 @@ def test_step_by_step_equals_teacher_forcing(choice):
                 torch.testing.assert_close(values[number, : expected.shape[1]], expected[span][position], **ROUNDING)
                 assert values.shape[1] == END_ID + 19 and (values[:, expected.shape[1] :] == -math.inf).all()
                 words = len(LISTS[number][0])
-                weights = torch.cat([values[number, FIRST_PLACE : FIRST_PLACE + words], values[number, END_ID :][:1]])
+                weights = torch.cat([values[number, FIRST_POSITION_ID:][:words], values[number, END_ID:][:1]])
                 torch.testing.assert_close(state.attention[number, : words + 1], weights.exp(), **ROUNDING)
                 assert (state.attention[number, words + 1 :] == 0).all()
 

@@ -88,7 +88,7 @@ def test_a_cell_equals_that_of_torch(kind, theirs):
     ours, other = Cell(kind, 5).double(), theirs(7, 5).double()
     ours.recurrent.weight.copy_(other.weight_hh)
     ours.recurrent.bias.copy_(other.bias_hh)
-    entering, state = torch.randn(3, 7, dtype=torch.float64), torch.randn(ours.parts, 3, 5, dtype=torch.float64)
+    entering, state = torch.randn(3, 7, dtype=torch.float64), torch.randn(ours.vectors, 3, 5, dtype=torch.float64)
     expected = other(entering, state[0] if kind == "gru" else tuple(state))
     found = ours(entering @ other.weight_ih.T + other.bias_ih, state)
     torch.testing.assert_close(found, expected[None] if kind == "gru" else torch.stack(expected), rtol=0, atol=1e-12)
@@ -131,8 +131,8 @@ def test_removing_finished_sentences_does_not_change_the_results(make_model, mak
     found = model(batch).dense()
     gradient, = torch.autograd.grad(found.square().sum(), model.output_weight)
     targets = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
-    assert rnn.who_goes_on(targets)[0] != everybody
-    monkeypatch.setattr(rnn, "who_goes_on", lambda sentences: (everybody, None))
+    assert rnn.plan_active_rows(targets)[0] != everybody
+    monkeypatch.setattr(rnn, "plan_active_rows", lambda sentences: (everybody, None))
     expected = model(batch).dense()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), model.output_weight)[0])
@@ -140,5 +140,6 @@ def test_removing_finished_sentences_does_not_change_the_results(make_model, mak
 
 def test_few_sentences_are_computed_beyond_their_end():
     offsets = torch.tensor([0, 2, 9, 12, 14], dtype=torch.int32)
-    going_on, order = rnn.who_goes_on(Sentences.from_offsets(offsets, 8))         # one place more than anybody has
-    assert going_on == [4, 4, 2, 1, 1, 1, 1, 1] and order.tolist() == [1, 2, 0, 3]
+    # The longest target has 7 tokens, rounded up to 8.
+    active_rows, order = rnn.plan_active_rows(Sentences.from_offsets(offsets, 8))
+    assert active_rows == [4, 4, 2, 1, 1, 1, 1, 1] and order.tolist() == [1, 2, 0, 3]

@@ -69,7 +69,8 @@ def test_an_encoder_layer_follows_its_equations():
 
 
 class OneWord:
-    """Model that generates one of five tokens with the given probabilities, changed by a function of the logits, then `</s>`."""
+    """Model that generates one of five tokens with the given probabilities, changed by a function of the logits, and
+    then `</s>`."""
 
     attention = None
 

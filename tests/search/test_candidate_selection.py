@@ -206,7 +206,7 @@ def test_diverse_translations_differ_more_and_do_not_depend_on_the_batch():
 
 
 def test_a_beam_is_cut_into_equal_groups():
-    with pytest.raises(ValueError, match="a beam of 5 cannot be cut into 2 groups"):
+    with pytest.raises(ValueError, match="a beam of 5 cannot be divided into 2 groups"):
         translate(Table(), [1], beam_size=5, groups=2)
 
 

@@ -5,7 +5,7 @@ import pytest
 from random_models import GERMAN, PAIRS, recipe_text, save_random_model, trained_tokenizers
 from simulation import SimulatedGPU
 
-from seq2seq.analysis.attention_maps import see
+from seq2seq.analysis.attention_maps import compute_pair_attention
 from seq2seq.translation.generation import generate
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
@@ -102,7 +102,8 @@ def test_texts_of_a_language_model(models, options):
 
 
 def test_attention_maps(models):
-    found, expected = on_both(lambda device: list(see(Translator.load(models / "first", device, "fp32"), PAIRS)))
+    found, expected = on_both(lambda device: list(compute_pair_attention(
+        Translator.load(models / "first", device, "fp32"), PAIRS)))
     for (number, pair), (same_number, same) in zip(found, expected, strict=True):
         assert number == same_number
         assert pair.maps.keys() == same.maps.keys()

@@ -96,7 +96,7 @@ def hypotheses(model, batch, beam_size):
 def test_losses_gradients_and_search_equal_the_cpus(name, monkeypatch):
     keys = MODELS[name]
     if name == "rnn-hard":                                                      # draws equally many random numbers
-        monkeypatch.setattr(rnn, "who_goes_on", lambda sentences: ([len(sentences)] * sentences.longest, None))
+        monkeypatch.setattr(rnn, "plan_active_rows", lambda sentences: ([len(sentences)] * sentences.longest, None))
     corpus = corpus_for(keys.get("type"))
     pairs = np.arange(len(corpus))
     filled = gather(corpus, pairs, Shape.rounded(corpus, pairs, LONGEST))
@@ -142,8 +142,9 @@ def test_in_half_precision_attention_runs_packed_and_reads_no_row_that_the_offse
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_trains_packed_exactly_if_none_of_its_sentences_is_padded(name, gpu, monkeypatch):
-    padded, unpacking = [], Sentences.unpacking
-    monkeypatch.setattr(Sentences, "unpacking", lambda *arguments: padded.append(1) or unpacking(*arguments))
+    padded, unpack_indices = [], Sentences.unpack_indices
+    monkeypatch.setattr(Sentences, "unpack_indices",
+                        lambda *arguments: padded.append(arguments) or unpack_indices(*arguments))
     corpus = corpus_for(MODELS[name].get("type"))
     batch = gather(corpus, np.arange(len(corpus))).to(torch.device("cuda"))
     trained_step(built(MODELS[name]).to("cuda").to(torch.bfloat16), batch)

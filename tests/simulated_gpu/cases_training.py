@@ -89,7 +89,7 @@ def assert_same_training(found, expected, tolerance=1e-4):
                                   for name in SETTINGS])
 def test_a_training_equals_the_cpus(toy_recipe, tmp_path, monkeypatch, name):
     if name == "rnn-hard":                                                      # draws equally many random numbers
-        monkeypatch.setattr(rnn, "who_goes_on", lambda sentences: ([len(sentences)] * sentences.longest, None))
+        monkeypatch.setattr(rnn, "plan_active_rows", lambda sentences: ([len(sentences)] * sentences.longest, None))
     recipe = toy_recipe(*FOUR_STEPS, *SETTINGS[name])
     lines = (tmp_path / "valid.en").read_text().splitlines()
     expected = scores(train(recipe, tmp_path / "cpu"))

@@ -309,13 +309,13 @@ LETTERS = "abcdefghijklm"
 def drawn_pairs(count: int) -> list[tuple[str, str]]:
     """Return pairs of ten words with a few letters each."""
     rng = random.Random(1)
-    words = ["".join(rng.choices(LETTERS, k=rng.randint(1, 7))) for _ in range(997)]
+    words = ["".join(rng.choices(LETTERS, k=rng.randint(1, 7))) for _ in range(9_973)]
     return [tuple(" ".join(rng.choices(words, k=10)) for _ in range(2)) for _ in range(count)]
 
 
 @pytest.mark.parametrize(("kind", "joint"), KINDS)
 def test_a_vocabulary_of_the_size_auto_suits_the_text(kind, joint):
-    for count in (100, 1000):
+    for count in (300, 1000):
         pairs = drawn_pairs(count)
         both = train(kind, joint, pairs, vocab_size="auto")
         characters = [sum(len(pair[side]) for pair in pairs) for side in (0, 1)]

@@ -69,8 +69,8 @@ def test_fine_tuning_starts_from_the_model_and_can_be_resumed(folder, tuned, tmp
 def test_the_recipe_overrides_the_settings_of_the_start_model(folder, tuned, tmp_path):
     recipe = tuned("first", "model.dropout=0.0", "training.start_from=" + str(folder / "first" / "best"))
     assert recipe.model.dropout == 0.0 and recipe.model.d_model == 16
-    with pytest.raises(RecipeError, match=r"is not the model of this recipe: decoder.0.feed_forward.inner.bias is 32 "
-                                          r"there, 64 here; .*Leave the keys of `model`"):
+    with pytest.raises(RecipeError, match=r"differs from the model of this recipe: decoder.0.feed_forward.inner.bias "
+                                          r"is \(32,\) there, but \(64,\) in .*Remove the keys of `model`"):
         Training(tuned("first", "model.feed_forward=64"), tmp_path)
 
 
