@@ -1,4 +1,4 @@
-"""Tensors that are the same, not only equal."""
+"""Bitwise comparison of tensors, which also distinguishes 0.0 from -0.0 and compares NaNs."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Small models and batches. Sizes are different primes wherever they may be, so that swapped axes fail."""
+"""Small models and batches. Most sizes are different primes, so that tests fail if axes are swapped."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ MakeBatch = Callable[..., Batch]
 
 @pytest.fixture
 def quick_tensorboard(monkeypatch) -> None:
-    """For trainings that are not about TensorBoard."""
+    """Replace TensorBoard's writer in tests of other parts of the training."""
     monkeypatch.setattr(WRITER, NoTensorBoard)
 
 
 @pytest.fixture
 def make_model() -> MakeModel:
-    """A model of 2 heads of 7, all of whose weights are random: a fresh one has biases of 0 and gains of 1."""
+    """Function that makes a model with 2 heads of 7. All weights are random, also biases, which are initialised with 0,
+    and gains, which are initialised with 1."""
 
     def make(dtype: torch.dtype = torch.float64, seed: int = 1, kind: type[Model] = Transformer,
              **options: Any) -> Model:
@@ -55,7 +56,7 @@ def make_model() -> MakeModel:
 
 @pytest.fixture
 def make_corpus() -> MakeCorpus:
-    """Pairs of random words with the given numbers of tokens, `</s>` included."""
+    """Function that makes a corpus of random tokens; the lengths of sentences include `</s>`."""
 
     def make(source_lengths: Sequence[int] = SOURCE_LENGTHS, target_lengths: Sequence[int] = TARGET_LENGTHS,
              vocab_size: int = VOCAB_SIZE, seed: int = 1) -> EncodedCorpus:
@@ -71,7 +72,7 @@ def make_corpus() -> MakeCorpus:
 
 @pytest.fixture
 def make_batch(make_corpus: MakeCorpus) -> MakeBatch:
-    """All pairs of `make_corpus` in one packed batch."""
+    """Function that makes a packed batch of all pairs of `make_corpus`."""
 
     def make(*lengths: Sequence[int], fill: Shape | None = None, **options: Any) -> Batch:
         corpus = make_corpus(*lengths, **options)

@@ -1,4 +1,4 @@
-"""Processes that die in the middle of what they write."""
+"""Run code in child processes that are killed at a chosen file system operation."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from seq2seq.storage import directories
 
 
 def in_child(action):
-    """Run action in a forked process; its exit status as os.waitstatus_to_exitcode gives it, 99 after an exception."""
+    """Run action in a forked process; returns its exit code, 99 after an exception, or minus the signal."""
     child = os.fork()
     if child == 0:
         try:
@@ -23,16 +23,16 @@ def in_child(action):
 
 
 def die_at_operation(number, patch, death):
-    """Call death instead of the number-th operation that changes something on disk; before it or half-way through."""
-    left = number
+    """Call death instead of the number-th operation that changes the file system, before it or half-way through it."""
+    remaining = number
 
-    def watched(operation, half_way):
+    def watched(operation, do_half):
         def run(*arguments, **keywords):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                if half_way:
-                    half_way(*arguments)
+            nonlocal remaining
+            remaining -= 1
+            if remaining == 0:
+                if do_half:
+                    do_half(*arguments)
                 death()
             return operation(*arguments, **keywords)
 
@@ -57,7 +57,7 @@ def die_at_operation(number, patch, death):
 
 
 def killed_at_operation(number, action):
-    """True if action, in a child killed at this operation, died of it; False if it ended before."""
+    """Run action in a child process that is killed at this operation; returns False if it ended before."""
 
     def run():
         with pytest.MonkeyPatch.context() as patch:

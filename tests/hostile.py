@@ -1,10 +1,10 @@
-"""Runs commands on hostile input: drawn, so many of a kind, each in a fresh copy of sound files.
+"""Run commands on COUNT random hostile inputs of one kind, each in a new copy of valid files.
 
-    python tests/hostile.py SOUND PLACE KIND SEED COUNT
+    python tests/hostile.py VALID DIRECTORY KIND SEED COUNT
 
-SOUND has what `make_sound` writes. Each input is a change to the copy and a command. The process limits its own memory,
-and an alarm ends it if an input takes too long; PLACE/input.json then names the input. Prints a JSON object: `inputs`,
-`codes`, `failures`, `peak_bytes` and `slowest_seconds`.
+VALID contains the files that `make_valid_files` writes. Each input is a change to the copy, and a command. The process
+limits its own memory, and an alarm ends it if an input takes too long; DIRECTORY/input.json then contains the input.
+Prints a JSON object: `inputs`, `codes`, `failures`, `peak_bytes` and `slowest_seconds`.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ from pathlib import Path
 from toy import RECIPE, write_corpus
 from trainings import NoTensorBoard
 
-SECONDS = 20
-BYTES = 2 * 2**30
-"""More than this no input may take, beyond what the process held before the first."""
+MAX_SECONDS = 20
+MAX_BYTES = 2 * 2**30
+"""Maximum memory of an input in bytes, in addition to the memory of the process before the first input."""
 ESCAPES = ("\x1b]0;pwned\x07", "\x1b[2J", "\x9b31m", "\r", "\x08" * 9, "\x1bc", "\u202e", "\x00", "\x7f")
 CPU = ("--device", "cpu", "--precision", "fp32", "--threads", "1")
 Command = list[str]
 
 
-def make_sound(place: Path) -> None:
-    """Text, its recipe and a finished run; and a corpus of each other form. Trained where the copies will be, because a
-    run's recipe has absolute paths."""
+def make_valid_files(directory: Path) -> None:
+    """Write text, a recipe, a finished run, and a corpus in each other format. The run is trained at the path of the
+    copies, because its recipe has absolute paths."""
     from torch.utils.tensorboard import writer
 
     from seq2seq.recipe import load_recipe
     from seq2seq.training.trainer import train
 
     real, writer.SummaryWriter = writer.SummaryWriter, NoTensorBoard
-    sound, place = place, copy_of(place)
-    place.mkdir(parents=True)
-    write_corpus(place)
-    (place / "recipe.yaml").write_text(RECIPE)
-    lines = [(place / f"train.{side}").read_text().splitlines() for side in ("en", "de")]
+    valid, directory = directory, copy_of(directory)
+    directory.mkdir(parents=True)
+    write_corpus(directory)
+    (directory / "recipe.yaml").write_text(RECIPE)
+    lines = [(directory / f"train.{side}").read_text().splitlines() for side in ("en", "de")]
     pairs = list(zip(*lines, strict=True))
-    (place / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    (place / "pairs.jsonl").write_text("".join(json.dumps({"en": source, "de": target}) + "\n"
+    (directory / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    (directory / "pairs.jsonl").write_text("".join(json.dumps({"en": source, "de": target}) + "\n"
                                                for source, target in pairs))
-    (place / "pairs.tmx").write_text('<tmx version="1.4"><header srclang="en"/><body>' + "".join(
+    (directory / "pairs.tmx").write_text('<tmx version="1.4"><header srclang="en"/><body>' + "".join(
         f'<tu><tuv xml:lang="en"><seg>{source}</seg></tuv><tuv xml:lang="de"><seg>{target}</seg></tuv></tu>\n'
         for source, target in pairs) + "</body></tmx>\n")
     try:
-        train(load_recipe(place / "recipe.yaml"), place / "run")
+        train(load_recipe(directory / "recipe.yaml"), directory / "run")
     finally:
-        writer.SummaryWriter = real                                             # other tests follow in this process
-    place.rename(sound)
+        writer.SummaryWriter = real                                             # for the other tests in this process
+    directory.rename(valid)
 
 
-def copy_of(sound: Path) -> Path:
-    """Return the path at which the copies of the sound files are made, one after another."""
-    return sound.parent / "copy"
+def copy_of(valid: Path) -> Path:
+    """Return the path of the copies of the valid files."""
+    return valid.parent / "copy"
 
 
-# Commands on a copy: the working directory
+# Commands, which run in a copy of the valid files
 
 
 def check(*settings: str) -> Command:
@@ -79,11 +79,11 @@ def translate(model: str = "run", text: str = "valid.en", *options: str) -> Comm
     return ["translate", model, text, *CPU, *options]
 
 
-# Kinds
+# Kinds of hostile input
 
 
 def special(draw: random.Random) -> Command:
-    """A FIFO, a device, a socket, a directory or a broken link in place of a file."""
+    """Replace a file by a FIFO, a device, a socket, a directory or a broken link."""
     run = sorted(str(path) for path in Path("run").rglob("*") if path.is_file() and path.name != ".lock")
     uses: list[tuple[str, Command]] = [
         ("train.en", check()), ("valid.de", check()), ("recipe.yaml", check()),
@@ -103,13 +103,13 @@ def special(draw: random.Random) -> Command:
     name, command = draw.choice(uses)
     path = Path(name)
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    streams = command[:3] == ["translate", "run", name]                         # of endless text, endlessly
+    streams = command[:3] == ["translate", "run", name]                         # translates endless text endlessly
     kind = draw.choice(["fifo", "written fifo", "socket", "/dev/null", "/dev/zero", "/dev/full",
                         "/dev/null" if streams else "/dev/random",
                         "directory", "loop", "dangling", "empty"])
     if kind.endswith("fifo"):
         os.mkfifo(path)
-        # Whoever reads it gets a line, or nothing; whoever writes it is read.
+        # A reader gets a line or nothing; the output of a writer is read.
         threading.Thread(target=_at_other_end, args=(str(path.absolute()), kind), daemon=True).start()
     elif kind == "socket":
         _bind(path)
@@ -130,16 +130,16 @@ def _table(file: str) -> str:
 
 
 def _at_other_end(path: str, kind: str) -> None:
-    """Be the other end of a FIFO until it is deleted, so that no command waits, however late it opens the FIFO."""
+    """Keep the other end of a FIFO open until it is deleted, so that no command waits, even one that opens it late."""
     with suppress(OSError):
         reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         while os.fstat(reading).st_nlink:
-            writing = os.open(f"/proc/self/fd/{reading}", os.O_WRONLY | os.O_NONBLOCK)   # not what may replace it
+            writing = os.open(f"/proc/self/fd/{reading}", os.O_WRONLY | os.O_NONBLOCK)   # never a file that replaced it
             if kind == "written fifo":
-                with suppress(BlockingIOError):                                 # full of a command's output
+                with suppress(BlockingIOError):                                 # the pipe is full of output
                     os.write(writing, b"one dog\n")
             time.sleep(0.1)
-            os.close(writing)                                                   # a command that reads finds the end
+            os.close(writing)                                                   # a reading command gets end of file
             with suppress(BlockingIOError):
                 while os.read(reading, 65536):
                     pass
@@ -153,13 +153,13 @@ def _bind(path: Path) -> None:
 
 
 def names(draw: random.Random) -> Command:
-    """Names of files that a shell, a pattern, a format or an option could read otherwise."""
+    """Use file names with characters that have a meaning in shells, patterns, format strings or options."""
     parts = ["[", "]", "[ab]", "[!a]", "*", "**", "?", "{a,b}", "~", "$HOME", "%s", "{}", "#", "&", ";", "'", '"', "\\",
              " ", "\n", "\t", ":", "=", "-", "--", "..", ".", "@", "a", "b", "ä", "你", "\u202e", "\ud8ff".encode(
                  "utf-8", "surrogatepass").decode("utf-8", "surrogateescape"), "null", "%00", "x" * 200]
     name = "".join(draw.choices(parts, k=draw.randint(1, 4)))
     name = name if name not in (".", "..") else "a"
-    # A name that a pattern would match instead.
+    # Files that a pattern would match if the name were interpreted as one.
     Path("a").write_text("decoy\n")
     Path("b").write_text("decoy\n")
     use = draw.randrange(7)
@@ -190,7 +190,7 @@ OPTIONS = ["--n-best", "--beam-size", "--seed", "--threads", "--max-line-bytes",
 
 
 def bounds(draw: random.Random) -> Command:
-    """Huge numbers, in recipes, options, and in the files of a model."""
+    """Use huge numbers in recipes, options, and the files of a model."""
     number = draw.choice(HUGE)
     value = draw.choice([str(number), f"-{number}", f"{number}.5" if number < 1e30 else "1e308", "1e308", "5e-324"])
     use = draw.randrange(4)
@@ -200,16 +200,16 @@ def bounds(draw: random.Random) -> Command:
         return translate("run", "valid.en", *(part for option in draw.sample(OPTIONS, draw.randint(1, 2))
                                              for part in (f"{option}{value}".split() if option.endswith("=")
                                                           else (option, value))))
-    if use == 2:                                                                # a signed bundle that lies
+    if use == 2:                                                                # wrong values with correct checksums
         path = Path("run/best") / draw.choice(["recipe.yaml", "metadata.json"])
         text = path.read_text()
-        places = [place for place, character in enumerate(text)
-                  if character.isdigit() and not text[place - 1].isalnum() and text[place - 1] not in "._"]
-        place = draw.choice(places)
-        end = place
+        positions = [position for position, character in enumerate(text)
+                  if character.isdigit() and not text[position - 1].isalnum() and text[position - 1] not in "._"]
+        position = draw.choice(positions)
+        end = position
         while text[end:end + 1].isdigit():
             end += 1
-        path.write_text(text[:place] + str(number) + text[end:])
+        path.write_text(text[:position] + str(number) + text[end:])
         _sign(Path("run/best"))
         return translate("run/best")
     path = Path("run/best/model.safetensors")
@@ -219,10 +219,10 @@ def bounds(draw: random.Random) -> Command:
     if draw.random() < 0.3:
         path.write_bytes(min(number, 2**64 - 1).to_bytes(8, "little") + contents[8:])
     else:
-        digits = [place for place, character in enumerate(header) if character in "[,"
-                  and header[place + 1:place + 2].isdigit()]
-        place = draw.choice(digits) + 1
-        header = header[:place] + str(number) + header[place + 1:]
+        digits = [position for position, character in enumerate(header) if character in "[,"
+                  and header[position + 1:position + 2].isdigit()]
+        position = draw.choice(digits) + 1
+        header = header[:position] + str(number) + header[position + 1:]
         path.write_bytes(len(header.encode()).to_bytes(8, "little") + header.encode() + contents[8 + length:])
     _sign(Path("run/best"))
     return translate("run/best")
@@ -245,7 +245,7 @@ def _number_keys() -> list[str]:
 
 
 def _sign(bundle: Path) -> None:
-    """Checksums that fit, as far as the metadata can still be read."""
+    """Correct the checksums of a bundle if its metadata can still be read."""
     import hashlib
 
     from seq2seq.storage.checksums import with_checksum
@@ -260,7 +260,7 @@ def _sign(bundle: Path) -> None:
 
 
 def nesting(draw: random.Random) -> Command:
-    """JSON, YAML and XML nested deeply, or a few lines that stand for billions of values."""
+    """Use deeply nested JSON, YAML and XML, or a few lines that expand to billions of values."""
     depth = draw.choice([60, 70, 200, 300, 900, 1100, 5000, 100_000])
     opening, closing = draw.choice([("[", "]"), ('{"a":', "}"), ("{a: ", "}"), ("- ", ""), ("[[{a: ", "}]]")])
     deep = opening * depth + "1" + closing * draw.choice([depth, 0, depth - 1])
@@ -308,7 +308,7 @@ def _aliases(draw: random.Random) -> str:
 
 
 def escapes(draw: random.Random) -> Command:
-    """Control characters in names, keys, values and text that messages quote."""
+    """Use control characters in names, keys, values and text that messages quote."""
     escape = draw.choice(ESCAPES)
     quoted = json.dumps(escape)[1:-1]
     use = draw.randrange(9)
@@ -347,8 +347,8 @@ def escapes(draw: random.Random) -> Command:
     if use == 6:
         name = draw.choice(["train.en", "pairs.tsv", "pairs.jsonl", "pairs.tmx"])
         lines = Path(name).read_text().splitlines()
-        place = draw.randrange(len(lines))
-        lines[place] = draw.choice([escape + lines[place], escape, lines[place].replace("d", escape, 1)])
+        position = draw.randrange(len(lines))
+        lines[position] = draw.choice([escape + lines[position], escape, lines[position].replace("d", escape, 1)])
         Path(name).write_text("\n".join(lines) + "\n")
         return check() if name == "train.en" else check(_table(name))
     if use == 7:
@@ -362,12 +362,12 @@ def escapes(draw: random.Random) -> Command:
 
 
 def flips(draw: random.Random) -> Command:
-    """One bit of one file of a run."""
+    """Flip one bit of one file of a run."""
     files = sorted(path for path in Path("run").rglob("*") if path.is_file() and path.stat().st_size)
     path = draw.choice(files)
     contents = bytearray(path.read_bytes())
-    place = draw.randrange(min(len(contents), draw.choice([400, len(contents)])))
-    contents[place] ^= 1 << draw.randrange(8)
+    position = draw.randrange(min(len(contents), draw.choice([400, len(contents)])))
+    contents[position] ^= 1 << draw.randrange(8)
     path.write_bytes(contents)
     return draw.choice([translate(), translate(str(path.parent)) if "step" in path.parent.name else translate(),
                         [*check(), "--run-dir", "run"], ["average", "run", "--output", "averaged"],
@@ -379,22 +379,23 @@ KINDS: dict[str, Callable[[random.Random], Command]] = {
     kind.__name__: kind for kind in (special, names, bounds, nesting, escapes, flips)}
 
 
-# Running them
+# Running the commands
 
 
-def contents_of(place: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*"))
+def contents_of(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*"))
             if not path.is_symlink() and path.is_file()}
 
 
-def run_one(command: Command, place: Path) -> tuple[int, str, str]:
-    """The command in this process: exit code, standard output, standard error, all that is written there included."""
+def run_one(command: Command, directory: Path) -> tuple[int, str, str]:
+    """Run the command in this process; returns its exit code, standard output and standard error, including output that
+    is written directly to the file descriptors."""
     from seq2seq.cli import main
 
-    kept = [os.dup(descriptor) for descriptor in (0, 1, 2)]
+    saved = [os.dup(descriptor) for descriptor in (0, 1, 2)]
     with ExitStack() as stack:
         files = [stack.enter_context(open(path, mode)) for path, mode in (
-            (os.devnull, "rb"), (place / "stdout", "wb"), (place / "stderr", "wb"))]
+            (os.devnull, "rb"), (directory / "stdout", "wb"), (directory / "stderr", "wb"))]
         for descriptor, file in enumerate(files):
             os.dup2(file.fileno(), descriptor)
         try:
@@ -402,28 +403,28 @@ def run_one(command: Command, place: Path) -> tuple[int, str, str]:
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
-            for descriptor, before in enumerate(kept):
+            for descriptor, before in enumerate(saved):
                 os.dup2(before, descriptor)
                 os.close(before)
-    out, told = ((place / name).read_bytes().decode(errors="replace") for name in ("stdout", "stderr"))
-    return code, out, told
+    out, err = ((directory / name).read_bytes().decode(errors="replace") for name in ("stdout", "stderr"))
+    return code, out, err
 
 
-def faults(command: Command, code: int, out: str, told: str) -> list[str]:
-    """All that is wrong with how a command ended."""
-    found = []
+def faults(command: Command, code: int, out: str, err: str) -> list[str]:
+    """Return the faults in the exit code and output of a command."""
+    problems = []
     if code not in (0, 2):
-        found.append(f"exit code {code}")
-    if "Traceback" in told or "bug in seq2seq" in told:
-        found.append("traceback")
-    if code == 2 and not told.strip() and "error" not in out:
-        found.append("no message")
-    if "Out of memory" in told:
-        found.append("memory")
-    shown = told + (out if command[0] == "check" else "")
+        problems.append(f"exit code {code}")
+    if "Traceback" in err or "bug in seq2seq" in err:
+        problems.append("traceback")
+    if code == 2 and not err.strip() and "error" not in out:
+        problems.append("no message")
+    if "Out of memory" in err:
+        problems.append("memory")
+    shown = err + (out if command[0] == "check" else "")
     if set(shown) & {"\x1b", "\x9b", "\x07", "\x08", "\x00", "\x7f", "\r"}:
-        found.append("control characters reach the terminal")
-    return found
+        problems.append("control characters reach the terminal")
+    return problems
 
 
 def peak_bytes() -> int:
@@ -432,7 +433,7 @@ def peak_bytes() -> int:
 
 
 def main() -> None:
-    sound, place, kind = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    valid, directory, kind = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     seed, count = map(int, sys.argv[4:6])
     import torch
     import typer
@@ -442,48 +443,48 @@ def main() -> None:
 
     torch.set_num_threads(1)
     cli.app = typer.main.get_command(cli.app)
-    before = contents_of(sound)
-    copy = copy_of(sound)
+    before = contents_of(valid)
+    copy = copy_of(valid)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + BYTES, size + BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (size + MAX_BYTES, size + MAX_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     codes: Counter[int] = Counter()
     failures, slowest, peak = [], 0.0, 0
     for number in range(count):
-        os.chdir(place)
+        os.chdir(directory)
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(sound, copy)
+        shutil.copytree(valid, copy)
         os.chdir(copy)
         draw = random.Random(f"{kind} {seed} {number}")
         command = KINDS[kind](draw)
         made = contents_of(copy)
-        (place / "input.json").write_text(json.dumps({"kind": kind, "number": number, "command": command}))
-        Path("/proc/self/clear_refs").write_text("5")                           # the peak begins anew
-        signal.alarm(SECONDS)
+        (directory / "input.json").write_text(json.dumps({"kind": kind, "number": number, "command": command}))
+        Path("/proc/self/clear_refs").write_text("5")                           # reset the peak memory
+        signal.alarm(MAX_SECONDS)
         began = time.monotonic()
-        code, out, told = run_one(command, place)
+        code, out, err = run_one(command, directory)
         signal.alarm(0)
         slowest = max(slowest, time.monotonic() - began)
         codes[code] += 1
-        found = faults(command, code, out, told)
+        problems = faults(command, code, out, err)
         peak = max(peak, peak_bytes())
-        if peak_bytes() > BYTES:
-            found.append(f"{peak_bytes():,} bytes")
+        if peak_bytes() > MAX_BYTES:
+            problems.append(f"{peak_bytes():,} bytes")
         after = contents_of(copy)
         output = command[command.index("--output") + 1] if "--output" in command else None
         lost = [name for name, content in made.items()
                 if after.get(name) != content and not (code == 0 and name == output)]
         if lost:
-            found.append(f"lost or changed: {lost}")
-        if found:
+            problems.append(f"lost or changed: {lost}")
+        if problems:
             failures.append({"kind": kind, "number": number, "seed": seed, "command": [part[:200] for part in command],
-                             "found": found, "told": (told + out)[-1500:]})
-    if contents_of(sound) != before:
-        failures.append({"found": ["the sound files changed"]})
+                             "problems": problems, "output": (err + out)[-1500:]})
+    if contents_of(valid) != before:
+        failures.append({"problems": ["the valid files changed"]})
     print(json.dumps({"inputs": count, "codes": codes, "failures": failures, "peak_bytes": peak,
                       "slowest_seconds": round(slowest, 2)}))
     sys.stdout.flush()
-    os._exit(0)                                                                 # threads of pipes may still wait
+    os._exit(0)                                                                 # threads of FIFOs may still wait
 
 
 if __name__ == "__main__":

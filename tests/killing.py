@@ -1,10 +1,11 @@
-"""Kills trainings at random moments, resumes them, and compares what they leave with what an uninterrupted one left.
+"""Kill trainings at random moments, resume them, and compare the results with those of an uninterrupted training.
 
     python tests/killing.py RECIPE DIRECTORY SEED KILLS
 
-Each training is a process of its own, forked after the imports, that tells through a pipe which phase it enters. The
-moment of a kill is drawn: a phase, one of its entries, and a time as long as the phase took in the uninterrupted
-training. Prints a JSON object: `kills` by phase, `runs`, and `differences`, which has to be empty.
+Each training is a separate process, forked after the imports, which reports through a pipe when it enters and leaves a
+phase. The moment of a kill is random: a phase, one of its entries, and a delay of at most the longest duration of the
+phase in the uninterrupted training. Prints a JSON object: `kills` by phase, `runs`, and `differences`, which must be
+empty.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-import sacrebleu  # noqa: F401, for the children
+import sacrebleu  # noqa: F401, imported once, before forking
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, for the children
+from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, imported once, before forking
 
 from seq2seq import console
 from seq2seq.recipe import Recipe, load_recipe
@@ -39,23 +40,23 @@ PHASES = {
     "averaging": (trainer.Training, "_average_checkpoints"), "test": (trainer.Training, "test"),
     "scores": (checkpoints, "replace_json"),
 }
-KILLS_A_RUN = 6
-# With a checkpoint after each step a kill costs one step at most; with one at each validation it costs several.
+KILLS_PER_RUN = 6
+# With a checkpoint after each step, a kill loses at most one step; with checkpoints at validations only, several.
 SETTINGS = ("training.checkpoint_minutes=0", "training.checkpoint_minutes=2")
 
 
 def start(recipe: Recipe, run: Path) -> tuple[int, int]:
-    """A forked training: its process id, and where it tells its phases."""
-    reading, writing = os.pipe()
+    """Fork a training; returns its process id and the read end of the pipe to which it reports its phases."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child:
-        os.close(writing)
-        return child, reading
-    os.close(reading)
+        os.close(write_end)
+        return child, read_end
+    os.close(read_end)
     code = 1
     try:
-        for name, (place, function) in PHASES.items():
-            setattr(place, function, telling(writing, name, getattr(place, function)))
+        for name, (owner, function) in PHASES.items():
+            setattr(owner, function, reporting(write_end, name, getattr(owner, function)))
         console.print_message = console.warn = lambda message: None
         trainer.train(recipe, run)
         code = 0
@@ -63,27 +64,28 @@ def start(recipe: Recipe, run: Path) -> tuple[int, int]:
         os._exit(code)
 
 
-def telling(pipe: int, name: str, function):
-    def told(*arguments, **options):
+def reporting(pipe: int, name: str, function):
+    """Wrap a function so that it writes its phase and the times of its start and end to the pipe."""
+    def wrapper(*arguments, **options):
         os.write(pipe, f"{name}\t{time.monotonic()}\t".encode())
         try:
             return function(*arguments, **options)
         finally:
             os.write(pipe, f"{time.monotonic()}\n".encode())
 
-    return told
+    return wrapper
 
 
-def uninterrupted(recipe: Recipe, run: Path) -> dict[str, list[float]]:
-    """Train to the end; how long each entry of each phase took."""
+def train_uninterrupted(recipe: Recipe, run: Path) -> dict[str, list[float]]:
+    """Train to the end; returns the duration of each entry of each phase."""
     child, pipe = start(recipe, run)
     with os.fdopen(pipe) as lines:
-        told = lines.read()
+        report = lines.read()
     assert os.waitpid(child, 0)[1] == 0, "the uninterrupted training failed"
     durations = defaultdict(list)
-    # A phase inside another one is told inside it: names and ends form brackets.
+    # Phases can be nested; starts and ends then match like brackets.
     opened = []
-    for word in told.replace("\n", "\n\t").split("\t"):
+    for word in report.replace("\n", "\n\t").split("\t"):
         if word.endswith("\n"):
             name, began = opened.pop()
             durations[name].append(float(word) - began)
@@ -94,15 +96,15 @@ def uninterrupted(recipe: Recipe, run: Path) -> dict[str, list[float]]:
     return durations
 
 
-def killed(recipe: Recipe, run: Path, phase: str, entry: int, delay: float) -> bool:
-    """Train until so long after the phase's n-th entry; whether there was something to kill."""
+def train_and_kill(recipe: Recipe, run: Path, phase: str, entry: int, delay: float) -> bool:
+    """Train and kill the training `delay` seconds after the n-th entry of a phase; returns False if it ended before."""
     child, pipe = start(recipe, run)
-    told = b""
-    while told.count(f"{phase}\t".encode()) < entry:
+    report = b""
+    while report.count(f"{phase}\t".encode()) < entry:
         block = os.read(pipe, 4096)
         if not block:
             break
-        told += block
+        report += block
     else:
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
@@ -115,40 +117,41 @@ def killed(recipe: Recipe, run: Path, phase: str, entry: int, delay: float) -> b
 
 
 def outcome(run: Path) -> dict[str, object]:
-    """Return everything that must be equal: weights, all other state, best model and scores, log, TensorBoard's
-    curves."""
-    found = collect_results(run)
+    """Return everything that must be equal: weights, the rest of the train state, best model, scores, log, TensorBoard
+    curves, and the names of temporary files that were not removed."""
+    results = collect_results(run)
     metadata = json.loads((run / "best" / "metadata.json").read_text())
-    found["scores"] = [metadata[key] for key in ("step", "validation", "test")]
+    results["scores"] = [metadata[key] for key in ("step", "validation", "test")]
     board = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    found["curves"] = {tag: [(event.step, event.value) for event in board.Scalars(tag)]
-                       for tag in board.Tags()["scalars"] if tag.rpartition("/")[2] not in TIME_DEPENDENT_KEYS}
-    found["litter"] = sorted(path.name for place in (run, run / "checkpoints") for path in place.iterdir()
-                             if path.name.startswith(".") and path.name != ".lock" or "writing" in path.name)
-    return found
+    results["curves"] = {tag: [(event.step, event.value) for event in board.Scalars(tag)]
+                         for tag in board.Tags()["scalars"] if tag.rpartition("/")[2] not in TIME_DEPENDENT_KEYS}
+    results["temporary files"] = sorted(
+        path.name for directory in (run, run / "checkpoints") for path in directory.iterdir()
+        if path.name.startswith(".") and path.name != ".lock" or "writing" in path.name)
+    return results
 
 
 def main() -> None:
-    path, directory, seed, wanted = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    assert not (directory / "whole0").exists(), "a finished training tells nothing of its phases"
+    path, directory, seed, max_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    assert not (directory / "whole0").exists(), "a finished training would report no phases"
     rng = random.Random(seed)
     recipes = [load_recipe(path, [setting]) for setting in SETTINGS]
-    durations = [uninterrupted(recipe, directory / f"whole{number}") for number, recipe in enumerate(recipes)]
+    durations = [train_uninterrupted(recipe, directory / f"whole{number}") for number, recipe in enumerate(recipes)]
     expected = [outcome(directory / f"whole{number}") for number, _ in enumerate(recipes)]
     kills, differences, runs = Counter(), [], 0
-    while kills.total() < wanted:
-        run, which = directory / f"run{runs}", runs % len(recipes)
-        for _ in range(min(KILLS_A_RUN, wanted - kills.total())):
-            phase = rng.choice([name for name in PHASES if durations[which][name]])
-            took = durations[which][phase]
-            kills[phase] += killed(recipes[which], run, phase, rng.randint(1, len(took)), rng.uniform(0, max(took)))
-        assert not killed(recipes[which], run, "never", 1, 0.0)
-        found = outcome(run)
-        differences += [f"{run.name}: {name}" for name in verify_resume.differences(expected[which], found)]
+    while kills.total() < max_kills:
+        run, index = directory / f"run{runs}", runs % len(recipes)
+        for _ in range(min(KILLS_PER_RUN, max_kills - kills.total())):
+            phase = rng.choice([name for name in PHASES if durations[index][name]])
+            times = durations[index][phase]
+            kills[phase] += train_and_kill(recipes[index], run, phase, rng.randint(1, len(times)),
+                                           rng.uniform(0, max(times)))
+        assert not train_and_kill(recipes[index], run, "never", 1, 0.0)
+        differences += [f"{run.name}: {name}" for name in verify_resume.differences(expected[index], outcome(run))]
         shutil.rmtree(run)
         runs += 1
     print(json.dumps({"kills": kills, "runs": runs, "differences": differences,
-                      "seconds": {name: round(sum(each), 4) for name, each in durations[0].items()}}))
+                      "seconds": {name: round(sum(times), 4) for name, times in durations[0].items()}}))
 
 
 if __name__ == "__main__":

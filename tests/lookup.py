@@ -1,4 +1,4 @@
-"""A model that is a look-up table, and all that it can say: what search is compared with."""
+"""A look-up table with the model interface, and exhaustive search over its outputs, as references for search."""
 
 import itertools
 
@@ -16,9 +16,9 @@ WORDS = (3, 4, 6)
 
 
 class Table:
-    """A model that is a look-up: a sentence's number and the target so far decide the logits of what comes next.
+    """Model whose logits are pseudo-random numbers that depend only on the sentence and the target prefix.
 
-    end: added to the logit of `</s>`; the higher it is, the shorter the translations.
+    end: value added to the logit of `</s>`; the higher it is, the shorter the translations.
     """
 
     def __init__(self, dtype=torch.float64, end=0.0, vocab_size=VOCAB_SIZE):
@@ -47,7 +47,7 @@ class Table:
 
 
 class TableState:
-    """(sentence, target so far) of each row."""
+    """State of `Table`: (sentence, target prefix) of each row."""
 
     attention = None
 
@@ -56,19 +56,19 @@ class TableState:
 
     def select(self, rows):
         beam = len(self.rows) // self.sentences
-        assert ((rows // beam) == (rows[:, :1] // beam)).all(), "the rows of a line are of several sentences"
+        assert ((rows // beam) == (rows[:, :1] // beam)).all(), "a line selects rows of several sentences"
         return TableState(tuple(self.rows[row] for row in rows.flatten().tolist()), len(rows))
 
 
 def translate(model, sentences, *, beam_size, max_length=5, alpha=1.0, length_penalty=None, banned=BANNED, **options):
-    """Sentences are numbers: the only token of a source."""
+    """Search with `Table`. Sentences are integers; each is the only token of its source."""
     lengths = max_length if isinstance(max_length, list) else [max_length] * len(sentences)
     return search(model, torch.tensor(sentences), torch.arange(len(sentences) + 1, dtype=torch.int32), 1, lengths,
                   SearchOptions(beam_size, length_penalty or power_length_penalty(alpha), banned_ids=banned, **options))
 
 
 def every_translation(table, sentence, max_length):
-    """(tokens, log p) of every target of at most `max_length` tokens, `</s>` included."""
+    """Yield (tokens, log p) of every target of at most `max_length` tokens, `</s>` included."""
     for length in range(max_length):
         for tokens in itertools.product(WORDS, repeat=length):
             steps = [table.log_probabilities(sentence, tokens[:place])[token]

@@ -1,4 +1,4 @@
-"""Bundles of random models: they say nothing, but say it reproducibly."""
+"""Bundles of models with reproducible random weights."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +17,7 @@ PAIRS = tuple(zip(GERMAN, ENGLISH, strict=True))
 
 
 def recipe_text(vocab_size: int, model: str, decoding: str, max_pieces: int = 29, target: str = "en") -> str:
-    """A recipe from German; `model` and `decoding` are what stands in its sections."""
+    """Return a recipe that translates from German. model, decoding: contents of these sections."""
     return f"""\
 name: tiny
 languages: {{source: de, target: {target}}}
@@ -40,7 +40,8 @@ def trained_tokenizers(text: str, pairs: Iterable[tuple[str, str]] = PAIRS) -> T
 
 
 def random_model(text: str, tokenizers: Tokenizers, seed: int, noise: float = 0.0) -> Model:
-    """noise: added to all parameters; a fresh model has biases of 0 and gains of 1."""
+    """Return a model with random weights. noise: standard deviation of noise that is added to all parameters, because
+    biases are initialised with 0 and gains with 1."""
     torch.manual_seed(seed)
     model = build_model(parsed(text).model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     with torch.no_grad():
@@ -50,5 +51,5 @@ def random_model(text: str, tokenizers: Tokenizers, seed: int, noise: float = 0.
 
 
 def save_random_model(place: Path, text: str, tokenizers: Tokenizers, seed: int, noise: float = 0.0) -> Path:
-    """A bundle. Arguments: see `random_model`."""
+    """Save a random model as a bundle, and return its path. For the arguments see `random_model`."""
     return save_bundle(place, stored_weights(random_model(text, tokenizers, seed, noise)), text, tokenizers.files(), {})

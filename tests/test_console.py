@@ -13,7 +13,7 @@ WIDTHS = [60, 80, 120, 200]
 
 
 class Clock:
-    """A clock that tests set."""
+    """Clock that tests can set."""
 
     def __init__(self):
         self.now = 1000.0

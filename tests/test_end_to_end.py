@@ -1,4 +1,4 @@
-"""The whole road: text, recipe, training, bundle, translation, score."""
+"""From text and recipe to training, bundle, translation and score."""
 
 import random
 import shutil

@@ -1,6 +1,6 @@
-"""Hostile input of six kinds ends with a result or a clear error: no traceback, no hang, no 2 GB, nothing lost.
+"""Hostile input of six kinds ends with a result or a clear error, quickly, within 2 GB, and changes no other file.
 
-SEQ2SEQ_HOSTILE_INPUTS says how many inputs the slow test draws, over all kinds; 5,000 if it is not set.
+SEQ2SEQ_HOSTILE_INPUTS: number of inputs of the slow test over all kinds; 5,000 if it is not set.
 """
 
 import io
@@ -23,31 +23,31 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.text_io import Input, blocks_of_pairs, require_as_many_lines, zip_with_lines
 
 HARNESS = Path(hostile.__file__)
-BLOCK = 120
-"""Inputs of one process: what one of them leaves in it would be seen in the next."""
+INPUTS_PER_PROCESS = 120
+"""Number of inputs per process; several, so that state which one input leaves in the process shows in the next."""
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    place = tmp_path_factory.mktemp("hostile") / "sound"
-    hostile.make_sound(place)
-    return place
+def valid_files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("hostile") / "valid_files"
+    hostile.make_valid_files(directory)
+    return directory
 
 
-def outcomes(sound, place, kind, seed, count):
+def outcomes(valid_files, directory, kind, seed, count):
     """Return the results of the harness; an input that ended its process counts as a failure."""
-    place.mkdir()
-    done = subprocess.run([sys.executable, HARNESS, sound, place, kind, str(seed), str(count)], capture_output=True,
-                          text=True, timeout=hostile.SECONDS * (count + 5))
+    directory.mkdir()
+    done = subprocess.run([sys.executable, HARNESS, valid_files, directory, kind, str(seed), str(count)],
+                          capture_output=True, text=True, timeout=hostile.MAX_SECONDS * (count + 5))
     if done.returncode:
-        named = place / "input.json"
+        named = directory / "input.json"
         return {"failures": [f"ended by {done.returncode}", named.read_text() if named.exists() else "",
                              done.stderr[-2000:]]}
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/urandom"])
-def test_a_device_that_never_ends_is_no_recipe(name):
+def test_an_endless_device_is_refused_as_a_recipe(name):
     with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes, so that it cannot be a recipe"):
         load_recipe(name)
 
@@ -78,7 +78,7 @@ def test_a_name_too_long_for_the_file_system_is_the_users_error(tmp_path, monkey
 
 
 @pytest.mark.parametrize("longest", [2**63 - 1, 2**63, 10**30])
-def test_a_bound_of_lines_may_be_larger_than_any_file(longest):
+def test_the_limit_of_a_line_may_exceed_any_file_size(longest):
     assert list(bounded_lines(io.BytesIO(b"dog\ncat"), "animals", longest, "")) == [b"dog\n", b"cat"]
 
 
@@ -105,20 +105,20 @@ def test_lines_that_were_counted_to_their_end_are_exact():
 
 
 @pytest.mark.parametrize("kind", hostile.KINDS)
-def test_hostile_input_ends_with_a_result_or_a_clear_error(sound, tmp_path, kind):
-    found = outcomes(sound, tmp_path / "place", kind, 0, 12)
+def test_hostile_input_ends_with_a_result_or_a_clear_error(valid_files, tmp_path, kind):
+    found = outcomes(valid_files, tmp_path / "directory", kind, 0, 12)
     assert not found["failures"] and found["inputs"] == 12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", hostile.KINDS)
-def test_thousands_of_hostile_inputs_end_with_a_result_or_a_clear_error(sound, tmp_path, kind):
-    left = -(-int(os.environ.get("SEQ2SEQ_HOSTILE_INPUTS", "5000")) // len(hostile.KINDS))
+def test_thousands_of_hostile_inputs_end_with_a_result_or_a_clear_error(valid_files, tmp_path, kind):
+    remaining = -(-int(os.environ.get("SEQ2SEQ_HOSTILE_INPUTS", "5000")) // len(hostile.KINDS))
     failures, seed = [], 0
-    while left > 0:
+    while remaining > 0:
         seed += 1
-        found = outcomes(sound, tmp_path / str(seed), kind, seed, min(left, BLOCK))
+        found = outcomes(valid_files, tmp_path / str(seed), kind, seed, min(remaining, INPUTS_PER_PROCESS))
         failures += found["failures"]
         print(f"{kind} {seed}: {({key: value for key, value in found.items() if key != 'failures'})}")
-        left -= BLOCK
+        remaining -= INPUTS_PER_PROCESS
     assert not failures, json.dumps(failures, indent=1)[:20_000]

@@ -1,4 +1,4 @@
-"""JSON from outside is read by one reader, which ends with a value or with one kind of error."""
+"""Untrusted JSON is read by one function, which returns a value or raises a single kind of error."""
 
 import ast
 import contextlib
@@ -25,7 +25,7 @@ OTHERS = {"json_reader.py", "unfinished_output.py"}
     ("1" * 5000, "digits"), (r'"a\ud800b"', "surrogate"), (r'[{"\udc00": 1}]', "surrogate"),
 ], ids=["nothing", "cut off", "no UTF-8", "no UTF-8 in a string", "UTF-16", "lists without end", "objects without end",
         "one list too many", "digits without end", "half a pair", "half a pair in a key"])
-def test_what_is_no_usable_json_is_one_kind_of_error(contents, told):
+def test_all_invalid_json_raises_the_same_error(contents, told):
     with pytest.raises(NotJson, match=told):
         parse_json(contents)
 
@@ -46,12 +46,12 @@ def test_all_json_that_is_usable_comes_back(value):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_value_or_one_kind_of_error(contents):
+def test_any_bytes_give_a_value_or_the_same_error(contents):
     with contextlib.suppress(NotJson):
         parse_json(contents)
 
 
-def test_nothing_else_reads_json():
+def test_all_modules_read_json_with_json_reader():
     for path in PACKAGE.rglob("*.py"):
         if path.name in OTHERS:
             continue

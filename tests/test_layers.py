@@ -1,4 +1,4 @@
-"""Reading order is import order: a module imports only from those above it."""
+"""Reading order is import order: a chapter imports only from the chapters above it."""
 
 import ast
 import re
@@ -14,18 +14,18 @@ PACKAGE = Path(seq2seq.__file__).parent
 
 CHAPTERS = ["recipe", "tokenizers", "storage", "data", "model", "search", "inference", "translation", "evaluation",
             "training", "analysis", "check", "interop", "cli"]
-BESIDE_CHAPTERS = {"errors", "console", "signals", "devices", "compressed_files", "json_reader"}
+TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "compressed_files", "json_reader"}
 WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "compressed_files", "json_reader"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("data", "corpus"), ("data", "tmx"), ("data", "cleaning"),
                       ("data", "number_agreement"), ("data", "pair_quality"), ("data", "language_identification"),
                       ("translation", "text_io"), ("translation", "unfinished_output")]
-# Slow to import, or an extra: only ever inside the function that needs them.
+# Packages that are slow to import or optional, so they must be imported inside the functions that need them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",
                     "matplotlib", "lingua"}
 
 
 def modules():
-    """Dotted name and syntax tree of every module, the package's name left out."""
+    """Yield the parts of the dotted name, without `seq2seq`, and the syntax tree of every module."""
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         if parts != ("__init__",):
@@ -33,7 +33,7 @@ def modules():
 
 
 def imports(tree, also_inside_functions=True):
-    """Dotted names that a module imports: `from a import b` gives both a and a.b, either may be the module."""
+    """Yield the dotted names that a module imports; `from a import b` yields a and a.b, because b may be a module."""
     nodes = ast.walk(tree) if also_inside_functions else outside_functions(tree)
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -66,7 +66,8 @@ every_module = pytest.mark.parametrize("parts", list(MODULES), ids=".".join)
 
 
 def module_of(name):
-    """The module that an imported dotted name stands for, or that it is in; None for a name of the package itself."""
+    """Return the module that an imported dotted name refers to or is defined in; None for names of the package itself.
+    """
     while name:
         for module in (name, (*name, "__init__")):
             if module in MODULES:
@@ -75,26 +76,26 @@ def module_of(name):
     return None
 
 
-def test_every_module_is_in_a_chapter_or_is_one_of_the_six_beside_them():
-    assert {parts[0] for parts in MODULES} == {*CHAPTERS, *BESIDE_CHAPTERS, "__main__"}
-    assert len(BESIDE_CHAPTERS) <= 6
+def test_every_module_is_in_a_chapter_or_is_one_of_the_six_top_level_modules():
+    assert {parts[0] for parts in MODULES} == {*CHAPTERS, *TOP_LEVEL_MODULES, "__main__"}
+    assert len(TOP_LEVEL_MODULES) <= 6
 
 
 @every_module
-def test_a_chapter_imports_only_from_those_above_it(parts):
-    place = CHAPTERS.index(parts[0]) if parts[0] in CHAPTERS else -1
+def test_a_chapter_imports_only_from_chapters_above_it(parts):
+    chapter = CHAPTERS.index(parts[0]) if parts[0] in CHAPTERS else -1
     for imported in own_modules(MODULES[parts]):
         if imported[0] in CHAPTERS and imported[0] != parts[0] and parts != ("__main__",):
-            assert CHAPTERS.index(imported[0]) < place, f"{'.'.join(parts)} imports {'.'.join(imported)}"
+            assert CHAPTERS.index(imported[0]) < chapter, f"{'.'.join(parts)} imports {'.'.join(imported)}"
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    left = {parts: {module for name in own_modules(tree) if (module := module_of(name)) not in (None, parts)}
+def test_there_are_no_circular_imports():
+    remaining = {parts: {module for name in own_modules(tree) if (module := module_of(name)) not in (None, parts)}
             for parts, tree in MODULES.items()}
-    while free := [parts for parts, imported in left.items() if not imported & left.keys()]:
+    while free := [parts for parts, imported in remaining.items() if not imported & remaining.keys()]:
         for parts in free:
-            del left[parts]
-    assert not left, f"in circles, or importing from them: {sorted('.'.join(parts) for parts in left)}"
+            del remaining[parts]
+    assert not remaining, f"in circles, or importing from them: {sorted('.'.join(parts) for parts in remaining)}"
 
 
 def test_the_readme_lists_the_chapters_in_reading_order():
@@ -102,19 +103,19 @@ def test_the_readme_lists_the_chapters_in_reading_order():
     assert re.findall(r"^- `(\w+)/`", readme, re.MULTILINE) == CHAPTERS
 
 
-def test_kernels_are_checked_without_torch():
+def test_the_kernel_check_does_not_import_torch():
     for name in ("kernel_interface", "kernel_reference", "kernel_check"):
         assert not any(imported.split(".")[0] == "torch" for imported in imports(MODULES["inference", name]))
 
 
-def test_search_knows_a_model_by_its_interface_alone():
+def test_search_imports_only_the_interface_of_models():
     for parts, tree in MODULES.items():
         if parts[0] == "search":
             assert {imported for imported in map(module_of, own_modules(tree)) if imported and imported[0] == "model"
                     } <= {("model", "interface")}, parts
 
 
-def test_layers_never_see_a_recipe():
+def test_layers_do_not_import_recipes():
     for parts, tree in MODULES.items():
         if parts[0] == "model" and parts not in (("model", "__init__"), ("model", "load_model")):
             assert not any(imported[0] == "recipe" for imported in own_modules(tree)), parts
@@ -122,14 +123,14 @@ def test_layers_never_see_a_recipe():
 
 @pytest.mark.parametrize("parts", [parts for parts in MODULES if parts[0] in WITHOUT_TORCH] + ALSO_WITHOUT_TORCH,
                          ids=".".join)
-def test_recipes_and_text_need_no_torch(parts):
+def test_recipe_and_text_modules_do_not_import_torch(parts):
     assert not any(imported.split(".")[0] == "torch" for imported in imports(MODULES[parts]))
     for imported in map(module_of, own_modules(MODULES[parts])):
         assert imported is None or imported[0] in WITHOUT_TORCH or imported in ALSO_WITHOUT_TORCH, imported
 
 
 @every_module
-def test_what_is_slow_or_optional_is_imported_where_it_is_needed(parts):
+def test_slow_or_optional_packages_are_imported_inside_functions(parts):
     at_once = {name.split(".")[0] for name in imports(MODULES[parts], also_inside_functions=False)}
     assert not at_once & INSIDE_FUNCTIONS
 
@@ -159,7 +160,7 @@ def test_public_names_are_those_of_their_modules_and_of_editors():
     ("from seq2seq import Translator, train; import torch", set()),
     ("from seq2seq import console; from seq2seq.translation import translator", set()),
 ])
-def test_names_are_imported_when_they_are_asked_for(statement, without):
+def test_public_names_are_imported_on_first_use(statement, without):
     code = f"import sys; {statement}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not without & set(loaded)

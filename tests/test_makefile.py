@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Stands in for the Python that makes the environment, and for the one in it: notes how it was called.
+# Script that replaces Python before and inside the environment, and writes its arguments and pip settings to a file.
 PYTHON = """#!/bin/sh
 echo "$@" >> {calls}
 env | grep ^PIP_ >> {calls}

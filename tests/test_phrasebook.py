@@ -1,4 +1,5 @@
-"""The phrasebook's grammar gives each English sentence one Chinese, and its splits keep what they promise."""
+"""The grammar of the phrasebook translates each English sentence in one way, and its splits have the documented
+properties."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def splits():
 
 
 def built(kind, english):
-    """The pair of this English, found by drawing from the grammar with no other words than these."""
+    """Draw from the grammar, restricted to the words of this sentence, until the pair with this English sentence
+    occurs."""
     grammar = phrasebook.Grammar(phrasebook.GRAMMAR.read_text(encoding="utf-8"))
     text = english.lower()
     for name, words in grammar.words.items():
@@ -74,7 +76,7 @@ def test_a_number_is_said_in_chinese(number, chinese):
     assert phrasebook.chinese_number(number) == chinese
 
 
-def test_no_two_numbers_sound_alike():
+def test_different_numbers_have_different_chinese_names():
     assert len({phrasebook.chinese_number(number) for number in range(1, 100000)}) == 99999
 
 
@@ -213,7 +215,7 @@ def test_every_character_that_the_grammar_links_has_a_word(splits):
         assert any(link.endswith(f"-{len(pair.chinese) - 1}") for link in pair.alignment.split()), "the full stop"
 
 
-def test_sentences_are_well_written(splits):
+def test_generated_sentences_match_the_expected_ones(splits):
     for pairs in splits.values():
         for pair in pairs:
             assert pair.english[0].isupper() and pair.english[-1] in ".?" and "_" not in pair.english

@@ -1,4 +1,5 @@
-"""The recipes that come with the toolkit: that they can be read, what prepares their data, and the paper's model."""
+"""The recipes in the repository: they can be loaded, their scripts prepare the data, and the paper's model has its
+size."""
 
 import importlib.util
 import json
@@ -25,7 +26,7 @@ every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path
 
 
 def script(task, file="prepare.py"):
-    """The module recipes/<task>/<file>."""
+    """Import recipes/TASK/FILE as a module."""
     spec = importlib.util.spec_from_file_location(f"script_of_{task}", ROOT / "recipes" / task / file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -33,13 +34,13 @@ def script(task, file="prepare.py"):
 
 
 def run(module, monkeypatch, *arguments):
-    """The script's exit code, called as from the command line."""
+    """Run a script as from the command line, and return its exit code."""
     monkeypatch.setattr("sys.argv", ["prepare.py", *map(str, arguments)])
     return module.main()
 
 
 def read(directory, name, *languages):
-    """The pairs of a split."""
+    """Read the pairs of a split."""
     columns = [(directory / f"{name}.{language}").read_text(encoding="utf-8").split("\n") for language in languages]
     assert all(column.pop() == "" for column in columns), "the last line is closed"
     return list(zip(*columns, strict=True))
@@ -48,12 +49,12 @@ def read(directory, name, *languages):
 # Recipes
 
 
-def test_there_are_recipes():
+def test_the_repository_contains_recipes():
     assert {path.parent.name for path in RECIPES} >= {"multi30k", "phrasebook", "tatoeba_zh_en", "wmt14_en_de"}
 
 
 @every_recipe
-def test_a_recipe_is_valid_and_says_what_a_reader_looks_for(path):
+def test_every_recipe_is_valid_and_has_a_results_page(path):
     recipe = load_recipe(path, check_files=False)
     text = path.read_text(encoding="utf-8")
     written = YAML(typ="safe").load(text)
@@ -106,7 +107,7 @@ def test_the_wmt14_recipe_has_the_papers_number_of_parameters():
 
 @pytest.fixture
 def base_recipe(tmp_path):
-    """The WMT14 recipe with a few numerals for data, in steps small enough for one thread."""
+    """The WMT14 recipe with a few numerals as data, and with steps small enough for one thread."""
     ones = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     einer = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
     pairs = [(f"{ones[i]} and {ones[j]}", f"{einer[i]} und {einer[j]}") for i in range(9) for j in range(9)]
@@ -163,7 +164,7 @@ PAIRS = {"train": [("Ein Hund läuft.", "A dog runs."), ("Zwei Katzen.", "Two ca
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A directory in the layout of the hub's data set."""
+    """Directory in the layout of the data set on the hub."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -231,7 +232,8 @@ tatoeba = script("tatoeba_zh_en")
 
 @pytest.fixture
 def anki(tmp_path):
-    """A file as manythings.org has it: 300 sentences, of which many have several translations and some come twice."""
+    """File in the format of manythings.org with 300 sentences; many have several translations, and some are
+    duplicates."""
     random = np.random.default_rng(7)
     lines = [f"English {number % 211}.\t中文{random.integers(173)}。\tCC-BY 2.0 (France)\n" for number in range(300)]
     path = tmp_path / "cmn.txt"
@@ -270,7 +272,7 @@ def test_the_seed_alone_decides_which_tatoeba_pairs_are_tested(anki):
     assert first == second != other
 
 
-def test_pairs_that_hang_together_over_others_form_one_group():
+def test_pairs_connected_through_other_pairs_form_one_group():
     pairs = [("a", "甲"), ("b", "乙"), ("c", "丙"), ("b", "甲"), ("d", "丙"), ("e", "戊"), ("甲", "e")]
     assert sorted(sorted(group) for group in tatoeba.connected(pairs)) == [
         [("a", "甲"), ("b", "乙"), ("b", "甲")], [("c", "丙"), ("d", "丙")], [("e", "戊")], [("甲", "e")]]

@@ -1,4 +1,4 @@
-"""Lists of numbers, sorted by a pointer network: the whole road, and the script that writes them."""
+"""Sorting with a pointer network: the script that writes the lists, training, and prediction."""
 
 import importlib.util
 import itertools
@@ -43,7 +43,7 @@ decoding: {beam_size: 1}
 
 
 def script():
-    """The module recipes/sorting/generate.py."""
+    """Import recipes/sorting/generate.py as a module."""
     spec = importlib.util.spec_from_file_location("sorting", ROOT / "recipes" / "sorting" / "generate.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""The package as others install it: a wheel, away from the repository."""
+"""The package installed from a wheel, outside the repository."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ print(Path(seq2seq.__file__).parent, load_recipe("mine.yaml", check_files=False)
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A directory that holds what a wheel of this repository holds."""
+    """Directory with the contents of a wheel of this repository."""
     pytest.importorskip("setuptools", minversion="77")
     clone, wheels, site = (tmp_path_factory.mktemp(name) for name in ("clone", "wheels", "site"))
     for name in ("pyproject.toml", "README.md"):
@@ -49,7 +49,7 @@ def run(installed, directory, *arguments):
                           timeout=120)
 
 
-def test_it_holds_every_file_of_the_package(installed):
+def test_the_wheel_contains_every_file_of_the_package(installed):
     ours = {path.relative_to(ROOT) for path in (ROOT / "seq2seq").rglob("*")
             if path.is_file() and "__pycache__" not in path.parts}
     sizes = {Path("seq2seq") / path.relative_to(ROOT) for path in (ROOT / "configs").iterdir()}

@@ -1,4 +1,4 @@
-"""A language pair of eleven words and a recipe that trains on it in a second."""
+"""A toy corpus of eleven words in two languages, and a recipe that trains on it in a second."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ decoding: {beam_size: 2, max_length_offset: 3}
 
 
 def write_corpus(folder: Path) -> None:
-    """60 pairs of 3 to 7 words to train on and 7 to validate with, translated word by word."""
+    """Write 60 training and 7 validation pairs of 3 to 7 words, translated word by word."""
     generator = torch.Generator().manual_seed(5)
     for name, count in (("train", 60), ("valid", 7)):
         pairs = []

@@ -1,4 +1,4 @@
-"""Trainings that are interrupted, and how two of them are compared."""
+"""Helpers to interrupt trainings and to compare their results."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from seq2seq.training.trainer import Training
 
 
 class NoTensorBoard:
-    """In place of a writer of TensorBoard's files, which cost a second a run."""
+    """Replacement for TensorBoard's SummaryWriter that writes nothing, which saves a second per run."""
 
     def __init__(self, *arguments, **options): ...
     def add_scalar(self, *arguments, **options): ...
@@ -23,13 +23,13 @@ WRITER = "torch.utils.tensorboard.writer.SummaryWriter"
 
 
 def interrupting(monkeypatch, step, interrupt):
-    """Let `interrupt` happen in the middle of the step."""
-    done = Training._step
+    """Call `interrupt` once, at the end of the optimizer step with this number."""
+    original = Training._step
 
     def interrupted(self, micro_batches):
-        done(self, micro_batches)
+        original(self, micro_batches)
         if self.state.step == step:
-            monkeypatch.setattr(Training, "_step", done)
+            monkeypatch.setattr(Training, "_step", original)
             interrupt()
 
     monkeypatch.setattr(Training, "_step", interrupted)
@@ -40,7 +40,7 @@ def press_ctrl_c():
 
 
 def die():
-    raise MemoryError("a process that dies here has saved nothing since the last checkpoint")
+    raise MemoryError("ends the training without saving a checkpoint")
 
 
 def final_weights(run):
@@ -52,7 +52,7 @@ def same(first, second):
 
 
 def logged(run):
-    """The log without what depends on the clock."""
+    """Return the records of the log without the values that depend on the clock."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
             for record in records]

@@ -166,7 +166,7 @@ Temperature = Annotated[float | None, typer.Option(
     metavar="X", help="Softmax temperature: below 1 sharpens the distribution, above 1 flattens it.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
 TopP = Annotated[float | None, typer.Option(
-    metavar="P", help="Sample from the smallest set of pieces whose probabilities reach P.",
+    metavar="P", help="Sample from the smallest set of pieces (subwords) whose probabilities reach P.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 Threads = Annotated[int | None, typer.Option(

@@ -322,7 +322,7 @@ def test_a_language_model_has_only_decoder_attention(run, model):
         code, _, err = run("attention", "text", "--source", "ein Hund", "--output", "other.html", *arguments)
         assert code == 2 and message in err
     code, _, err = run("align", "text", write("s", ["a"]), write("t", ["b"]))
-    assert code == 2 and "this is a language model" in err
+    assert code == 2 and "this model is a language model" in err
 
 
 def test_a_model_without_attention_is_refused(run, monkeypatch):

@@ -62,7 +62,7 @@ def checked(*overrides: str) -> Report:
     return check_recipe(load_recipe("recipe.yaml", overrides), Path("run"))
 
 
-def test_line_numbers_in_a_list_have_no_separator_that_looks_like_the_lists():
+def test_line_numbers_in_lists_have_no_thousands_separator():
     assert str(Finding(7, [823, 1126, 11383])) == "7 (lines 823, 1126, 11383, …)"
 
 
@@ -103,13 +103,13 @@ def test_lengths_are_those_of_the_text(directory):
     assert target.words == {50: 2, 95: 4, 99: 4, 100: 4}
 
 
-def test_percentiles_by_hand():
+def test_percentiles_equal_those_computed_by_hand():
     assert percentiles(Counter(range(1, 101))) == {50: 50, 95: 95, 99: 99, 100: 100}
     assert percentiles(Counter({7: 98, 11: 1, 13: 1})) == {50: 7, 95: 7, 99: 11, 100: 13}
     assert percentiles(Counter()) == {}
 
 
-def test_sentences_of_valid_and_test_that_stand_in_train_are_counted(directory):
+def test_sentences_of_valid_and_test_that_occur_in_train_are_counted(directory):
     report = checked()
     found = {corpus.role: (corpus.in_train, corpus.in_train_example) for corpus in report.corpora}
     assert found == {"train": (None, None), "valid": (1, 2), "test.first": (2, 2)}
@@ -186,7 +186,7 @@ def test_a_vocabulary_that_the_text_does_not_allow_is_the_error_of_train(directo
     assert capsys.readouterr().err.splitlines()[-1] == of_check
 
 
-def test_the_size_that_suits_the_text_is_said(directory, capsys):
+def test_the_automatic_vocabulary_size_is_reported(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto", "--no-measure"]) == 0
     told = capsys.readouterr()
     size = re.search(r"vocab_size: auto chose (\d+) pieces", told.err)[1]
@@ -220,7 +220,7 @@ def test_a_held_out_set_without_text_is_an_error(directory):
     assert re.search("data.valid .* has no line with text.*\ndata.test.first .* has no line with text", errors())
 
 
-def test_a_validation_set_that_the_model_can_take_none_of_is_an_error(directory):
+def test_a_validation_set_with_only_too_long_sentences_is_an_error(directory):
     write(directory, "valid", ["ein Hund" * 30 + "|a dog"])
     assert "data.valid has no pair that fits the model" in errors("model.max_positions=43",
                                                                       "data.cleaning.max_pieces=41")
@@ -321,7 +321,7 @@ def test_the_name_of_a_file_is_no_pattern_and_no_markup(directory, capsys, name)
     assert f"{name}.de:2: byte 0xe4" in told.err
 
 
-def test_what_was_mended_in_reading_is_said(directory, capsys):
+def test_repairs_made_while_reading_are_reported(directory, capsys):
     (directory / "more.de").write_bytes(b"\xef\xbb\xbfzwei Katzen\r\n")
     assert main(["check", "recipe.yaml"]) == 0
     out = capsys.readouterr().out
@@ -450,7 +450,7 @@ def test_the_report_for_a_person_names_what_matters(directory, capsys):
         assert re.search(expected, out), expected
 
 
-def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
+def test_a_valid_recipe_is_reported_without_problems(directory, monkeypatch):
     for name in ("valid", "test"):
         write(directory, name, ["zwei Hund|two dog"])
     write(directory, "train", ["ein Hund|a dog"])
@@ -461,7 +461,7 @@ def test_a_sound_recipe_is_called_sound(directory, monkeypatch):
     assert "Cleaning drops nothing from train." in out.getvalue()
 
 
-def test_a_tag_is_no_part_of_the_lines_that_are_looked_at(directory):
+def test_checks_ignore_the_tag(directory):
     plain, tagged = (checked("data.train=[{source: train.de, target: train.en" + tag + "}]").corpora[0]
                      for tag in ("", ", tag: <2en>"))
     assert tagged.findings == plain.findings and tagged.findings["empty"].count == 2

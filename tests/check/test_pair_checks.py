@@ -67,13 +67,13 @@ def judged(pairs):
     return report.corpora[0].judgement, report
 
 
-def test_a_sound_corpus_is_called_sound(directory):
+def test_a_clean_corpus_is_reported_without_problems(directory):
     judgement, report = judged(corpus())
     assert judgement.pairs == PAIRS and judgement.misaligned < 0.01 and judgement.slip is None
     assert not judgement.wrong_side and not report.warnings
 
 
-def test_shuffled_targets_are_seen_and_their_share_is_told(directory):
+def test_shuffled_targets_are_detected_with_their_share(directory):
     pairs = corpus()
     places = random.Random(11).sample(range(PAIRS), 61)
     shuffled = list(pairs)
@@ -89,7 +89,7 @@ def test_shuffled_targets_are_seen_and_their_share_is_told(directory):
 
 
 @pytest.mark.parametrize("by", [1, -1])
-def test_the_line_from_which_one_side_has_slipped_is_named(directory, by):
+def test_the_line_where_one_side_is_shifted_is_named(directory, by):
     pairs = corpus()
     targets = [target for _, target in pairs]
     slipped = targets[:700] + (["", *targets[700:-1]] if by > 0 else [*targets[701:], ""])
@@ -99,7 +99,7 @@ def test_the_line_from_which_one_side_has_slipped_is_named(directory, by):
     assert any("one side is shifted" in warning and "near line 70" in warning for warning in report.warnings)
 
 
-def test_what_the_error_about_numbers_of_lines_says_to_do_finds_the_line_that_lacks(directory):
+def test_the_advice_about_different_numbers_of_lines_finds_the_missing_line(directory):
     pairs = corpus()
     judged(pairs)
     targets = [target for _, target in pairs]
@@ -110,7 +110,7 @@ def test_what_the_error_about_numbers_of_lines_says_to_do_finds_the_line_that_la
     assert not report.errors and abs(report.corpora[0].judgement.slip.first - 701) <= 1
 
 
-def test_a_side_that_has_slipped_from_the_first_line_on_is_seen(directory):
+def test_a_shift_from_the_first_line_on_is_detected(directory):
     pairs = corpus()
     judgement, _ = judged([(source, target) for (source, _), (_, target) in zip(pairs, pairs[1:], strict=False)])
     assert judgement.slip.by == -1 and judgement.slip.first <= 3 and judgement.misaligned > 0.5
@@ -127,7 +127,7 @@ def test_text_of_the_other_side_is_counted_with_its_lines(directory):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
-def test_a_third_language_is_found_among_the_pairs_that_lingua_is_asked_about(directory, monkeypatch, capsys):
+def test_a_third_language_is_detected_among_the_pairs_that_lingua_checks(directory, monkeypatch, capsys):
     monkeypatch.undo()
     monkeypatch.chdir(directory)
     parts = (("die Nachbarin", "our neighbour"), ("der alte Lehrer", "the old teacher"), ("mein Bruder", "my brother"),
@@ -151,7 +151,7 @@ def test_a_third_language_is_found_among_the_pairs_that_lingua_is_asked_about(di
 
 
 @pytest.mark.parametrize("count", [613, 2003, 30_011])
-def test_of_a_long_corpus_as_many_pairs_are_recognised_and_from_all_of_it(count, monkeypatch):
+def test_lingua_checks_a_fixed_number_of_pairs_from_the_whole_corpus(count, monkeypatch):
     lines = []
 
     class Detector:
@@ -182,7 +182,7 @@ def test_too_little_text_is_not_judged(directory):
     assert judgement.pairs == 0 and judgement.misaligned is None
 
 
-def test_evidence_of_a_pair_knows_translations_from_other_sentences():
+def test_pair_scores_use_translations_learned_from_other_sentences():
     pairs = corpus()
     dictionary = TranslationTable(pairs[:800])
     fitting = dictionary.evidence(pairs[800:])
@@ -238,19 +238,19 @@ def numbers_warning(languages, pairs):
     return [warning for warning in warnings if "min_number_agreement" in warning]
 
 
-def test_numbers_in_words_are_no_reason_to_drop_good_pairs(directory):
+def test_number_words_do_not_cause_good_pairs_to_be_dropped(directory):
     assert numbers_warning("source: ja, target: en", GOOD_JAPANESE) == []
     (warning,) = numbers_warning("source: ja, target: en", [*GOOD_JAPANESE, ("３０人", "forty men")])
     assert "7 (lines 7, 14, 21, 28, 35, …) have a number in digits that the other side lacks." in warning
     assert "does not know" not in warning
 
 
-def test_of_a_language_whose_number_words_are_not_known_the_lines_are_to_be_looked_at(directory):
+def test_lines_in_languages_with_unknown_number_words_are_only_reported_for_review(directory):
     (warning,) = numbers_warning("source: fr, target: en-GB", [("trente hommes", "30 men")])
     assert "seq2seq does not know the number words of fr" in warning
 
 
-def test_steps_are_measured_and_nothing_is_left(directory, monkeypatch):
+def test_steps_are_measured_and_no_files_remain(directory, monkeypatch):
     write("train", corpus(211))
     monkeypatch.setattr(importlib.import_module("seq2seq.check.measure"), "SECONDS", 300)    # busy machines, too
     before = {path for path in directory.rglob("*")}
@@ -275,7 +275,7 @@ def test_weights_that_leave_nothing_of_an_epoch_are_the_error_of_train(directory
                                  "the 23 pairs of the corpora. Lower a weight."]
 
 
-def test_disk_is_told_by_arithmetic(directory, monkeypatch):
+def test_disk_usage_is_computed_from_sizes(directory, monkeypatch):
     write("train", corpus(23))
     report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     assert report.disk["needed"] > 4 * 12 * report.model["parameters"]          # 3 checkpoints, one being written

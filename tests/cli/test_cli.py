@@ -1,4 +1,4 @@
-"""The command line: one line out for each line in, results alone on standard output, and the exit codes."""
+"""The command line: one output line for each input line, only results on standard output, and exit codes."""
 
 import gzip
 import io
@@ -59,7 +59,7 @@ class Result(NamedTuple):
 
     @property
     def complaints(self) -> str:
-        """Standard error but for the line that says what is computed in."""
+        """Standard error without the line that reports precision and device."""
         return re.sub(r"^translating in \w+(, \d workers| on cpu)\n", "", self.err)
 
 
@@ -89,7 +89,7 @@ def shared_model(recipe, tokenizers, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def model(shared_model, directory) -> Path:
-    """A bundle in the working directory, with its own metadata."""
+    """Copy of the shared bundle in the working directory."""
     place = directory / "model"
     place.mkdir()
     for path in shared_model.iterdir():
@@ -99,14 +99,14 @@ def model(shared_model, directory) -> Path:
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch) -> Path:
-    """An empty working directory."""
+    """Empty temporary directory, which is the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def run(directory, monkeypatch, capsysbinary) -> Run:
-    """Runs a command in this process."""
+    """Function that runs a command in this process."""
 
     def run(*arguments: object, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -119,20 +119,20 @@ def run(directory, monkeypatch, capsysbinary) -> Run:
 
 
 @pytest.mark.parametrize("name", ["\x1b]0;title\x07.de", "\x9b31m.de", "half\rhidden.de"])
-def test_names_do_not_command_the_terminal(run, model, name):
+def test_control_characters_in_names_are_escaped(run, model, name):
     code, out, err = run("translate", model, name)
     assert (code, out) == (2, b"") and ".de cannot be read" in err
     assert not any(character < " " and character != "\n" or "\x7f" <= character < "\xa0" for character in err)
 
 
-def test_what_is_said_keeps_its_letters(capsys):
+def test_messages_keep_letters_of_all_languages(capsys):
     from seq2seq import console
 
     assert console.escape_control_characters("Zürich 東京\n\tאב\x1b[31m") == "Zürich 東京\n\tאב\\x1b[31m"
 
 
 def write_tests(directory: Path) -> None:
-    """The files that the recipe of the model names."""
+    """Write the files that the recipe of the model names."""
     (directory / "data").mkdir(parents=True, exist_ok=True)
     (directory / "data" / "test.de").write_text("".join(f"{line}\n" for line in GERMAN))
     (directory / "data" / "test.en").write_text("".join(f"{line}\n" for line in ENGLISH))
@@ -176,12 +176,12 @@ def test_white_space_comes_back_unchanged(run, model):
     assert (result.code, result.out, result.complaints) == (0, blank, "")
 
 
-def test_white_space_around_a_line_is_carried_round_the_model(run, model):
+def test_white_space_around_a_line_is_copied_to_the_output(run, model):
     plain = run("translate", model, stdin=b"ein Hund").out.decode()
     assert run("translate", model, stdin="\t ein Hund\u3000 \r\n".encode()).out.decode() == f"\t {plain}\u3000 \r\n"
 
 
-def test_a_recipe_in_place_of_a_model_is_told_how_it_becomes_one(run, directory, model):
+def test_a_recipe_given_as_model_is_refused_with_the_command_to_train_it(run, directory, model):
     (directory / "mine.yaml").write_text(RECIPE)
     (directory / "not.yaml").write_text("name: tiny\n")
     for command in (["translate", "mine.yaml"], ["evaluate", "mine.yaml"],
@@ -206,7 +206,7 @@ def test_a_recipe_in_place_of_a_model_is_told_how_it_becomes_one(run, directory,
     (["align", "s.de", "t.en", "model"], ["align", "model", "s.de", "t.en"]),
     (["generate", "s.de", "model"], ["generate", "model", "s.de"]),
 ])
-def test_a_model_behind_its_text_is_told_to_come_first(run, directory, model, given, right):
+def test_a_model_after_its_text_is_refused_with_the_right_order(run, directory, model, given, right):
     for name in ("s.de", "t.en"):
         (directory / name).write_text("ein Hund\n")
     result = run(*given)
@@ -221,7 +221,7 @@ def test_no_input_gives_no_output(run, model):
     assert (result.code, result.out, result.complaints) == (0, b"", "")
 
 
-def test_random_bytes_come_through_line_by_line(run, model):
+def test_random_bytes_yield_one_line_for_each_line(run, model):
     source = random.Random(3)
     data = bytes(source.choice([10, 10, 13, source.randrange(256), source.randrange(256)]) for _ in range(700))
     result = run("translate", model, "--beam-size", 1, stdin=data)
@@ -292,7 +292,7 @@ def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_i
     assert "the disk is on fire" in result.err
 
 
-def test_what_cannot_be_opened_is_said_before_the_model_is_loaded(run, directory, monkeypatch):
+def test_files_that_cannot_be_opened_are_reported_before_the_model_is_loaded(run, directory, monkeypatch):
     monkeypatch.setattr(Translator, "load", None)
     assert "no.txt cannot be read: No such file" in run("translate", "model", "no.txt").err
     assert "nowhere/out cannot be written: there is no directory nowhere. Create it (mkdir -p nowhere), or name" in run(
@@ -326,7 +326,7 @@ def test_without_a_model_no_output_appears(run, directory):
     assert not list(directory.iterdir())
 
 
-def test_a_full_disk_is_told(run, model):
+def test_a_full_disk_is_reported(run, model):
     result = run("translate", model, "-o", "/dev/full", stdin=b"ein Hund\n")
     assert result.code == 2
     assert "/dev/full cannot be written: No space left on device. Free some space" in result.err
@@ -396,7 +396,7 @@ def test_a_reader_that_stops_reading_is_no_error(model, directory, monkeypatch, 
     assert re.fullmatch(r"translating in \w+ on cpu\n", capfd.readouterr().err)
 
 
-def test_several_workers_give_what_one_gives_in_the_same_order(run, model):
+def test_several_workers_give_the_output_of_one_in_the_same_order(run, model):
     data = "\n".join([*GERMAN, "", "  ", *GERMAN[::-1]] * 9).encode()
     alone = run("translate", model, "--precision", "fp32", "--format", "jsonl", stdin=data)
     shared = run("translate", model, "--precision", "fp32", "--format", "jsonl", "--workers", 2, stdin=data)
@@ -422,7 +422,7 @@ def other_model(directory: Path, recipe, tokenizers, name: str = "other", seed: 
 
 
 def language_model(directory: Path, tokenizers) -> Path:
-    """A language model of the vocabulary, `speaker`."""
+    """Bundle `speaker` of a language model with the vocabulary of the translation model."""
     text = """\
 name: speaker
 languages: {target: en}
@@ -446,7 +446,7 @@ def test_samples_depend_on_seed_and_line_alone(run, model):
     assert records(run("translate", model, *options, "--seed", 7, stdin=lines)) != found
 
 
-def test_files_beside_the_input_say_how_translations_begin_and_what_they_hold(run, model, directory):
+def test_prefix_and_require_files_apply_line_by_line(run, model, directory):
     (directory / "in").write_text("ein Hund\n\neine Katze\nder Hund\n")
     (directory / "prefixes").write_text("a dog\n\n\nthe\n")
     (directory / "phrases.tsv").write_text("cat\tdog\n\n\nhouse\n")
@@ -475,7 +475,7 @@ def test_files_beside_the_input_match_it_line_by_line(run, model, directory, opt
     assert "no.txt cannot be read" in run("translate", model, option, "no.txt").err
 
 
-def test_what_is_forbidden_stands_in_no_translation(run, model):
+def test_forbidden_phrases_occur_in_no_translation(run, model):
     words = set(run("translate", model, stdin=b"ein Hund\neine Katze\n").out.decode().split())
     readable = [word for word in words if word.isalnum()][:3]
     forbidding = [part for word in readable for part in ("--forbid", word)]
@@ -509,7 +509,7 @@ def test_minimum_bayes_risk_ranks_by_agreement(run, model, options):
         == record["translation"] + "\n"
 
 
-def test_word_confidence_stands_in_jsonl(run, model):
+def test_jsonl_contains_word_confidence(run, model):
     (record,) = records(run("translate", model, "--word-confidence", "--n-best", 2, "--format", "jsonl",
                             stdin=b"ein Hund\n"))
     assert set(record["words"][0]) == {"word", "confidence"}
@@ -542,20 +542,20 @@ def test_several_models_translate_in_several_workers_as_in_one(run, model, direc
     assert shared.code == 0 and shared.out == alone.out
 
 
-def test_a_language_model_translates_together_with_nothing(run, model, directory, tokenizers):
+def test_a_language_model_cannot_be_an_ensemble_member(run, model, directory, tokenizers):
     language_model(directory, tokenizers)
     result = run("translate", model, "--ensemble", "speaker", stdin=b"ein Hund\n")
     assert result.code == 2 and "speaker is a language model, which cannot be a member of an ensemble" in result.err
 
 
-def test_confidence_that_the_recipe_asks_for_stands_in_jsonl(run, directory, recipe, tokenizers):
+def test_word_confidence_requested_by_the_recipe_is_in_jsonl(run, directory, recipe, tokenizers):
     text = RECIPE.replace("beam_size: 2,", "beam_size: 2, word_confidence: true,")
     place = save_bundle(directory / "sure", random_weights(recipe, 1), text, tokenizers.files(), {})
     record = json.loads(run("translate", place, "--format", "jsonl", stdin=b"ein Hund\n").out)
     assert [set(word) for word in record["words"]] == [{"word", "confidence"}] * len(record["words"])
 
 
-def test_a_closed_standard_output_is_told(model):
+def test_a_closed_standard_output_is_reported(model):
     command = [sys.executable, "-m", "seq2seq", "translate", model]
     done = subprocess.run(command, input=b"ein Hund\n", stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1))
     assert done.returncode == 2 and b"standard output is closed" in done.stderr
@@ -687,7 +687,7 @@ def test_scores_are_those_of_the_model(run, model, directory):
     assert [record["log_probability"] for record in records] == pytest.approx(expected)
 
 
-def test_white_space_around_a_line_is_no_part_of_what_is_scored(run, model, directory):
+def test_white_space_around_a_line_is_not_scored(run, model, directory):
     for name, margin in (("plain", ""), ("wide", "  ")):
         for ending, lines in (("de", GERMAN), ("en", ENGLISH)):
             (directory / f"{name}.{ending}").write_text("".join(f"{margin}{line}{margin}\n" for line in lines))
@@ -695,7 +695,7 @@ def test_white_space_around_a_line_is_no_part_of_what_is_scored(run, model, dire
     assert plain == wide and plain.count(b"\n") == len(GERMAN)
 
 
-def test_texts_of_different_length_are_not_scored(run, directory, monkeypatch):
+def test_texts_with_different_numbers_of_lines_are_not_scored(run, directory, monkeypatch):
     monkeypatch.setattr(Translator, "load", None)                               # it is seen before the model is loaded
     (directory / "a").write_text("x\n" * 5)
     (directory / "b").write_text("x\n" * 3)
@@ -783,7 +783,7 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory, recipe, tokeniz
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
 
-def test_test_sets_that_are_elsewhere_are_said(run, model):
+def test_missing_test_sets_are_reported(run, model):
     result = run("evaluate", model)
     assert result.code == 2
     assert "test.de" in result.err and "Name files with --source and --reference" in result.err
@@ -801,7 +801,7 @@ def test_test_sets_that_are_elsewhere_are_said(run, model):
     (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),
     (["model", "--text", "t", "--metric", "bleu"], "--metric bleu is for translations; --text is evaluated by"),
 ])
-def test_what_cannot_be_evaluated_together_is_refused(run, options, message):
+def test_options_of_evaluate_that_exclude_each_other_are_refused(run, options, message):
     result = run("evaluate", *options)
     assert (result.code, result.out) == (2, b"")
     assert message in result.err
@@ -817,7 +817,7 @@ def test_files_that_do_not_match_are_refused_before_translating(run, model, dire
 
 
 @pytest.mark.parametrize("others", [[], ["--baseline", "theirs"]], ids=["alone", "compared"])
-def test_files_are_read_as_corpora_are_whatever_they_are_for(run, directory, others):
+def test_files_of_evaluate_are_read_like_corpora(run, directory, others):
     lines = "".join(f"a dog runs through garden {number}\r\n" for number in range(7))
     (directory / "theirs").write_text(lines.replace("dog", "cat"), newline="")
     for ours, reference in (("\ufeff", ""), ("", "\ufeff")):
@@ -866,7 +866,7 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
     assert not (directory / "newest").exists()
 
 
-def test_an_average_replaces_a_bundle_only_where_that_is_asked_for(run, model, directory, recipe, tokenizers):
+def test_an_average_replaces_a_bundle_only_with_overwrite(run, model, directory, recipe, tokenizers):
     make_run(directory / "runs/tiny", recipe, tokenizers, [5])
     before = (directory / "model/model.safetensors").read_bytes()
     for output, message in ((model, "model is an existing bundle. Name a new directory, or add --overwrite"),
@@ -902,7 +902,7 @@ def write_recipe(directory: Path) -> None:
     (directory / "recipe.yaml").write_text(RECIPE.replace("train.", "test."))
 
 
-def test_train_gives_the_trainer_what_was_asked_for(run, directory, monkeypatch):
+def test_options_of_train_reach_the_trainer(run, directory, monkeypatch):
     write_recipe(directory)
     calls = []
     monkeypatch.setattr(trainer, "train", lambda *arguments: calls.append(arguments) or {})
@@ -920,19 +920,19 @@ def test_train_gives_the_trainer_what_was_asked_for(run, directory, monkeypatch)
     (Stopped(15, "saved at step 7"), 143, "saved at step 7\n"),
     (Stopped(2, "saved at step 7"), 130, "saved at step 7\n"),
 ])
-def test_an_end_that_was_foreseen_has_its_code_and_message(run, directory, monkeypatch, error, code, message):
+def test_known_errors_have_their_exit_code_and_message(run, directory, monkeypatch, error, code, message):
     write_recipe(directory)
     monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(error))
     assert run("train", "recipe.yaml") == (code, b"", message)
 
 
-def test_an_interruption_is_130(run, directory, monkeypatch):
+def test_an_interrupt_has_exit_code_130(run, directory, monkeypatch):
     write_recipe(directory)
     monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt()))
     assert run("train", "recipe.yaml").code == 130
 
 
-def test_a_defect_shows_where_it_is(run, directory, monkeypatch):
+def test_an_unexpected_error_prints_a_traceback(run, directory, monkeypatch):
     write_recipe(directory)
     monkeypatch.setattr(trainer, "train", lambda *arguments: 1 // 0)
     result = run("train", "recipe.yaml")
@@ -942,26 +942,26 @@ def test_a_defect_shows_where_it_is(run, directory, monkeypatch):
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"),
                                    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")], ids=repr)
-def test_lack_of_memory_is_no_defect(run, directory, monkeypatch, error):
+def test_running_out_of_memory_is_reported_without_traceback(run, directory, monkeypatch, error):
     write_recipe(directory)
     monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(error))
     result = run("train", "recipe.yaml")
     assert result.code == 2 and result.err.startswith("Out of memory (")
 
 
-def test_a_wrong_command_line_is_2(run):
+def test_a_wrong_command_line_has_exit_code_2(run):
     for arguments in (["fly"], ["translate"], ["translate", "model", "--beam-size", "0"], ["train", "--fast"]):
         result = run(*arguments)
         assert (result.code, result.out) == (2, b"")
         assert "Usage" in result.err
 
 
-def test_the_version_is_said(run):
+def test_the_version_is_printed(run):
     assert run("--version") == (0, b"seq2seq 0.1.0\n", "")
 
 
 def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory):
-    """In another process, for this one has imported them."""
+    """Runs in a new process, because the packages are already imported in this one."""
     write_recipe(directory)
     text = (directory / "recipe.yaml").read_text()
     for right, wrong in (("vocab_size", "vocab_sise"), ("name: tiny", "name: 3"), ("beam_size: 2", "beam_size: two")):
@@ -1030,7 +1030,7 @@ ALL_COMMANDS = [command.__name__.rpartition(".")[2].rstrip("_").replace("_", "-"
 
 @pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_help_is_wrapped_once(run, monkeypatch, command):
-    """A line is short only where a paragraph ends, or where the next word would not have fitted."""
+    """A line of help may be short only at the end of a paragraph or if the next word does not fit."""
     monkeypatch.setenv("COLUMNS", "80")
     shown = run(command, "--help").out.decode()
     above = shown.split("╭")[0].strip().split("\n \n")[0].splitlines()
@@ -1080,7 +1080,8 @@ def test_the_help_lists_the_sizes_of_models(run, command):
 
 
 def test_translating_imports_nothing_that_training_and_measuring_need(model):
-    """In another process, for this one has imported them. torch._dynamo and sympy alone take a second."""
+    """Runs in a new process, because the packages are already imported in this one. Importing torch._dynamo and sympy
+    takes a second."""
     program = textwrap.dedent("""
         import sys
         from seq2seq.cli import main
@@ -1103,7 +1104,7 @@ def test_the_module_is_the_command(directory):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])
-def test_packed_input_is_unpacked_and_a_damaged_one_is_told(run, model, directory, pack):
+def test_compressed_input_is_read_and_a_damaged_file_is_reported(run, model, directory, pack):
     name = f"text.{'gz' if pack is gzip.compress else 'zst'}"
     data = pack("\n".join(GERMAN * 300).encode())
     Path(name).write_bytes(data)

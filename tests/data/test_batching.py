@@ -26,7 +26,7 @@ PAIRS = 997
 
 @pytest.fixture
 def corpus(make_corpus):
-    """Pairs of 2 to 30 tokens on each side; the sides' lengths have nothing to do with each other."""
+    """Corpus with 2 to 30 tokens on each side; the lengths of source and target are independent."""
     random = np.random.default_rng(1)
     return make_corpus(*(random.integers(2, 31, PAIRS).tolist() for _ in range(2)))
 
@@ -223,7 +223,7 @@ def test_batches_for_translation_hold_every_sentence_once_longest_first(batch_to
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(2, 40)), min_size=1, max_size=60))
-def test_every_part_fits_the_round_size_that_is_chosen_for_it(lengths):
+def test_every_micro_batch_fits_its_rounded_size(lengths):
     corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
                              for side in zip(*lengths, strict=True)))
     part = np.arange(len(corpus))
@@ -242,7 +242,7 @@ def places_of(corpus, groups):
 
 
 @pytest.mark.parametrize("cost", [0, 3_000, 40_000, 10**9])
-def test_no_other_cut_at_eighths_costs_less_than_the_groups_of_like_length(make_corpus, monkeypatch, cost):
+def test_no_other_split_at_eighths_costs_less_than_the_chosen_one(make_corpus, monkeypatch, cost):
     monkeypatch.setattr("seq2seq.data.batching.GROUP_COST", cost)
     random = np.random.default_rng(1)
     targets = np.sort(random.geometric(0.04, 61) + 1)
@@ -256,7 +256,7 @@ def test_no_other_cut_at_eighths_costs_less_than_the_groups_of_like_length(make_
     assert (len(groups) == 1) == (cost == 10**9)
 
 
-def test_captions_stay_together_and_a_long_tail_is_cut_off(make_corpus):
+def test_groups_of_similar_length_keep_captions_together_and_split_off_a_long_tail(make_corpus):
     captions = [length for length in range(6, 31) for _ in range(5)]
     corpus = make_corpus(captions, captions)
     assert len(split_by_length(corpus, np.arange(len(captions)))) == 1
@@ -268,13 +268,13 @@ def test_captions_stay_together_and_a_long_tail_is_cut_off(make_corpus):
     assert all(end - begin >= 8 for begin, end in pairwise([0, *ends[:-1]]))
 
 
-def test_more_pairs_are_cut_at_fewer_places(make_corpus):
+def test_larger_micro_batches_have_fewer_candidate_splits(make_corpus):
     corpus = make_corpus([5] * 4000 + [200] * 4000, [5] * 4000 + [200] * 4000)
     groups = split_by_length(corpus, np.arange(8000))
     assert np.concatenate(groups).tolist() == list(range(8000)) and 2 <= len(groups) <= 32
 
 
-def test_a_part_too_large_for_a_fixed_shape_is_cut_into_parts_that_fit():
+def test_a_micro_batch_too_large_for_a_fixed_shape_is_split_into_parts_that_fit():
     corpus = EncodedCorpus(EncodedSide.from_lists([[7] * 10] * 9), EncodedSide.from_lists([[7] * 4] * 9))
     shape = Shape(source_tokens=40, target_tokens=40, sentences=20, longest_source=11, longest_target=11)
     parts = list(split_to_shape(corpus, np.arange(9), shape))
@@ -301,7 +301,7 @@ def test_a_fixed_shape_fits_the_micro_batches_of_other_epochs_with_little_to_fil
 
 @given(st.lists(st.tuples(st.integers(2, 19), st.integers(2, 19)), min_size=1, max_size=60), st.integers(19, 300),
        st.integers(2, 200), st.integers(1, 5))
-def test_whatever_the_corpus_each_micro_batch_fits_its_fixed_shape_at_least_in_halves(lengths, longest, batch_tokens,
+def test_each_micro_batch_fits_its_fixed_shape_or_its_halves_do(lengths, longest, batch_tokens,
                                                                                      accumulation):
     corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
                              for side in zip(*lengths, strict=True)))

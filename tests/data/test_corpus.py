@@ -1,4 +1,4 @@
-"""Parallel text in all its forms: a line ends at a line feed alone, and what cannot be read is said with its line."""
+"""Parallel text in all formats: only a line feed ends a line, and errors name the line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_line_feed_alone_ends_a_line(tmp_path, name, text, lines):
 
 @pytest.mark.parametrize("name", ["text", "text.gz", "text.zst"])
 def test_lines_may_be_longer_than_what_is_read_at_once(tmp_path, name):
-    """Lengths that put a line feed right before, at and behind the border of a block, and lines of several blocks."""
+    """Lengths with a line feed right before, at and after the end of a block, and lines of several blocks."""
     lines = ["ä" * (BLOCK_BYTES // 2), "x" * (BLOCK_BYTES - 3), "", "y" * (3 * BLOCK_BYTES + 5), "z"]
     assert list(read_lines(write(tmp_path / name, "\n".join(lines)), 4 * BLOCK_BYTES)) == lines
 
@@ -92,7 +92,7 @@ def test_a_line_may_be_as_long_as_allowed_and_no_longer(tmp_path, text):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])
-def test_a_small_packed_file_does_not_fill_the_memory(tmp_path, pack):
+def test_a_compression_bomb_does_not_fill_the_memory(tmp_path, pack):
     path = tmp_path / f"bomb.{'gz' if pack is gzip.compress else 'zst'}"
     path.write_bytes(pack(b"one\n" + b"x" * 100_000_000))
     tracemalloc.start()
@@ -270,7 +270,7 @@ def test_quotes_in_a_tsv_file_are_text(tmp_path):
 
 def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{source: en, target: de}",
                 model: str = "transformer") -> list[str]:
-    """Warnings about a training corpus whose files all have these contents."""
+    """Return the warnings about a training corpus whose files all have these contents."""
     for path in Corpus(**spec).paths:
         write(directory / path, contents)
     write(directory / "valid", "x\n")
@@ -282,7 +282,7 @@ def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{s
 
 @pytest.mark.parametrize("name, line", [("a.tsv", "7\ta dog\tein Hund"), ("a.csv", '7,"a, dog",ein Hund'),
                                         ("a.tsv.gz", "7\ta dog\tein Hund\r")])
-def test_columns_that_nobody_has_chosen_are_named(tmp_path, name, line):
+def test_ambiguous_columns_are_named_in_the_error(tmp_path, name, line):
     told, = first_lines(tmp_path, f"{line}\n", {"file": name})
     assert told == (f"{tmp_path / name}: line 1 has 3 columns; columns 1 and 2 are read as source and target. If "
                     "this is right, write `source: 1, target: 2` in data.train.0; if not, the numbers of the right "
@@ -320,7 +320,7 @@ def test_a_first_line_of_text_is_said_nothing_about(tmp_path, line):
     assert not first_lines(tmp_path, f"{line}\nx\ty\n", {"file": "a.tsv"})
 
 
-def test_a_first_line_that_cannot_be_read_is_left_to_whoever_reads_the_text(tmp_path):
+def test_an_unreadable_first_line_is_reported_when_the_text_is_read(tmp_path):
     assert not first_lines(tmp_path, 'a "dog",ein Hund\n', {"file": "a.csv"})
     assert not first_lines(tmp_path, "", {"file": "a.csv"})
 
@@ -370,8 +370,8 @@ FIELDS = strategies.text(strategies.characters(exclude_characters="\n", exclude_
 
 @given(rows=strategies.lists(strategies.tuples(FIELDS, FIELDS), min_size=1, max_size=5), ending=strategies.sampled_from(
     ["\n", "\r\n"]), quoting=strategies.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]))
-def test_what_pythons_csv_writes_is_read_as_it_was(tmp_path_factory, rows, ending, quoting):
-    """Parity with another implementation."""
+def test_output_of_the_python_csv_module_is_read_unchanged(tmp_path_factory, rows, ending, quoting):
+    """Files written by another implementation, Python's csv module, are read back unchanged."""
     written = io.StringIO(newline="")
     csv.writer(written, lineterminator=ending, quoting=quoting).writerows(rows)
     folder = tmp_path_factory.mktemp("csv")
@@ -456,7 +456,7 @@ def test_null_is_an_empty_text_and_both_halves_of_a_pair_are_a_character(tmp_pat
 
 @pytest.fixture
 def parquet(tmp_path, monkeypatch):
-    """Writes columns as <name>.parquet; nothing is cached outside."""
+    """Function that writes columns to NAME.parquet; the cache of datasets is in the temporary directory."""
     import datasets
     import pyarrow
     from pyarrow.parquet import write_table
@@ -495,7 +495,7 @@ def test_the_name_of_a_parquet_file_is_no_pattern(tmp_path, parquet):
         assert pairs_of(tmp_path, file=f"{name}.parquet", **KEYS) == FIRST_PAIRS
 
 
-def test_parquet_columns_that_nobody_asked_for_are_not_read(tmp_path, parquet):
+def test_unused_parquet_columns_are_not_read(tmp_path, parquet):
     import pyarrow
 
     beyond = pyarrow.array([2**62, 0], pyarrow.timestamp("us"))                 # Python has no such date
@@ -524,7 +524,8 @@ def test_a_data_set_of_the_hub_may_lie_on_disk(tmp_path, parquet):
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_data_set_on_disk_whose_name_datasets_takes_for_a_pattern_is_refused(tmp_path, parquet, streaming):
-    """datasets 5.2 reads set1 for `set[1]`, and all of them for `set*`."""
+    """datasets 5.2 would interpret the names as patterns: it reads set1 for `set[1]`, and all directories for
+    `set*`."""
     parquet("set1/train", translation=[{"de": "falsch", "en": "wrong"}])
     for name in ("set[1]", "set*", "set?", "set*/deeper"):
         (tmp_path / name).mkdir()
@@ -621,7 +622,7 @@ CONTENTS = {
 @pytest.mark.parametrize("name", ["a[1]", "a*", "a?", "a[!b]", "{a1,ab}", "**", "~a", "$HOME", "a%31", "[red]"])
 @pytest.mark.parametrize("form", ["files", "files.gz", "tsv", "tsv.zst", "csv", "csv.gz", "jsonl", "tmx", "parquet"])
 def test_the_name_of_a_file_is_no_pattern(tmp_path, parquet, form, name):
-    """Not in the recipe's look at its files, not in reading; whatever lies beside it."""
+    """File names are not interpreted as patterns, neither when files are checked nor when they are read."""
     kind, _, packed = form.partition(".")
 
     def make(stem: str, **texts: str) -> None:
@@ -653,7 +654,7 @@ def test_the_name_of_a_file_is_no_pattern(tmp_path, parquet, form, name):
 
 
 def cleaned(pairs: list[tuple[str, str]], **options) -> tuple[list[int], Counts]:
-    """Numbers of the pairs that are kept, counted from 1."""
+    """Return the numbers of the pairs that are kept, counted from 1."""
     counts = Counts(lines=len(pairs))
     numbered = [(number, source, target) for number, (source, target) in enumerate(pairs, 1)]
     kept = list(clean(numbered, Cleaning(**options), counts))
@@ -707,7 +708,7 @@ def test_duplicates_are_equal_on_both_sides():
     assert cleaned(pairs, remove_duplicates=True)[0] == [1, 2, 3, 4, 5, 6, 8]
 
 
-def test_cleaning_reads_no_further_than_it_gives():
+def test_cleaning_is_lazy():
     def endless():
         number = 0
         while True:

@@ -22,12 +22,12 @@ def at_most(characters):
     (" \t ", (" \t ", "", "")),
     ("", ("", "", "")),
 ])
-def test_white_space_around_a_line_is_set_aside(line, margins):
+def test_white_space_around_a_line_is_separated(line, margins):
     assert split_margins(line) == margins
 
 
 @hypothesis.given(strategies.text(alphabet=" \t\u2028\u0085ab.。", max_size=13))
-def test_margins_and_text_are_the_line(line):
+def test_white_space_and_text_join_to_the_line(line):
     before, text, after = split_margins(line)
     assert before + text + after == line
     assert text == text.strip()
@@ -52,14 +52,14 @@ def test_a_long_text_is_cut_at_sentence_ends(text, longest, parts):
     assert split_long(text, at_most(longest)) == parts
 
 
-def test_a_long_sentence_is_cut_at_spaces_and_only_that_one():
+def test_only_a_long_sentence_is_split_at_spaces():
     text = "Short one. A sentence without an end that goes on. Short two."
     assert split_long(text, at_most(17)) == [
         "Short one. ", "A sentence ", "without an end ", "that goes on. ", "Short two.",
     ]
 
 
-def test_a_word_without_end_is_cut_anywhere():
+def test_a_very_long_word_is_split_anywhere():
     assert split_long("aaaaaaaaaaa", at_most(3)) == ["aa", "aaa", "aaa", "aaa"]
 
 

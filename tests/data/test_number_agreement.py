@@ -1,4 +1,4 @@
-"""Numbers of a pair: in digits, and whether the other side names them in whatever form."""
+"""Agreement of numbers between the sides of a pair, in digits and in words."""
 
 import time
 from collections import Counter
@@ -93,7 +93,7 @@ def test_a_number_word_alone_lacks_no_counterpart():
     assert number_agreement("twenty dogs", "viele Hunde") == number_agreement("三十人", "人") == 1
 
 
-def test_words_stand_for_the_numbers_that_lack_and_for_no_other():
+def test_number_words_count_only_for_missing_digits():
     assert number_agreement("3 dogs, 20 cats", "drei Hunde, 21 Katzen") == 1 / 2
     assert number_agreement("5 of 7 or 11", "fünf von 7 oder elf") == 1
 
@@ -104,7 +104,7 @@ def test_words_stand_for_the_numbers_that_lack_and_for_no_other():
                                   "7折", "七", "quarter to 8", "差一刻", "1970er", "２",
                                   "2 million "])
 def test_the_time_for_a_long_line_is_linear(unit):
-    """A line of 12 times 9,000 characters took minutes where patterns could begin anew at each digit."""
+    """A line of 12 times 9,000 characters took minutes with patterns that could match from every digit."""
     began = time.process_time()
     number_agreement((unit * 30_000)[:30_000], "7")
     assert time.process_time() - began < 3
@@ -112,7 +112,7 @@ def test_the_time_for_a_long_line_is_linear(unit):
 
 @pytest.mark.parametrize("form", ["{}", "{}万", "{} million"])
 def test_the_time_for_many_numbers_on_both_sides_is_linear(form):
-    """30,000 numbers took minutes where each built a set of all numbers of the other side."""
+    """30,000 numbers took minutes when a set of all numbers of the other side was built for each of them."""
     one, other = (" ".join(form.format(number) for number in range(begin, begin + 20_000))
                   for begin in (100_000, 200_000))
     began = time.process_time()

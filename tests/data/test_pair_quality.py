@@ -1,4 +1,4 @@
-"""Signals of a pair: lengths, damage; and text on the wrong side."""
+"""Quality of a pair: lengths, damaged characters, and text on the wrong side."""
 
 import sys
 
@@ -13,16 +13,16 @@ from seq2seq.recipe import Cleaning
 
 
 @pytest.mark.parametrize("text", ["schÃ¶n", "GroÃŸ", "â€œquoted", "lost \ufffd", "a\x00b", "bell \x07"])
-def test_damage_is_seen(text):
+def test_damaged_characters_are_detected(text):
     assert is_damaged(text)
 
 
 @pytest.mark.parametrize("text", ["schön", "„Spaß“ »Spaß«", "GARÇON Ãrea", "tab\there", "FORÊT À la", "我们"])
-def test_sound_text_is_not_taken_for_damaged(text):
+def test_intact_text_is_not_classified_as_damaged(text):
     assert not is_damaged(text)
 
 
-def test_entities_of_html_are_seen():
+def test_html_entities_are_detected():
     assert has_entities("&quot;a&quot;") and has_entities("it&#39;s") and not has_entities("R&D; AT&T")
 
 
@@ -42,7 +42,7 @@ ENGLISH = ["a dog is running across the meadow", "two children are playing in th
 PAIRS = list(zip(GERMAN, ENGLISH, strict=True)) * 3
 
 
-def test_text_of_the_other_side_is_seen_whatever_the_languages_are():
+def test_text_in_the_language_of_the_other_side_is_detected():
     sides = SideLanguages(PAIRS)
     assert sides.wrong("der Hund schreibt eine Zeitung", "the dog is writing a newspaper") is None
     assert sides.wrong("the children are reading a newspaper", "the children are reading a newspaper") == "source"

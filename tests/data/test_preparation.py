@@ -91,7 +91,7 @@ def test_the_tokenizer_is_trained_on_the_cleaned_text_of_all_corpora(recipe, tmp
     assert list(training_pairs(both)) == pairs
 
 
-def test_several_corpora_stand_one_behind_another_with_their_weights(recipe, tokenizers, tmp_path):
+def test_several_corpora_are_concatenated_with_their_weights(recipe, tokenizers, tmp_path):
     both = recipe_of(tmp_path, second=[SECOND | {"weight": 2.5, "name": "more"}])
     prepared = prepare(both, tokenizers, tmp_path / "prepared", threads=1)
     assert prepared.corpus.weights.tolist() == [1.0] * PAIRS + [2.5] * 7
@@ -144,7 +144,7 @@ def test_ids_take_two_bytes_where_these_can_hold_them():
     assert id_type(2**16 + 1) is np.uint32
 
 
-def test_blocks_hold_everything_in_order():
+def test_blocks_contain_everything_in_order():
     assert list(blocks(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(blocks([], 3)) == []
 
@@ -152,7 +152,7 @@ def test_blocks_hold_everything_in_order():
 # What is used again
 
 
-def test_nothing_is_written_again_while_nothing_has_changed(recipe, tokenizers, tmp_path):
+def test_unchanged_text_is_not_prepared_again(recipe, tokenizers, tmp_path):
     parent = tmp_path / "prepared"
     first = prepare(recipe, tokenizers, parent, threads=1)
     before = written(parent)
@@ -228,7 +228,7 @@ def sampled(tokenizers, recipe, tmp_path, monkeypatch):
         epochs.close()
 
 
-def test_an_epoch_is_cut_alike_whenever_and_wherever_it_is_made(sampled):
+def test_an_epoch_is_sampled_identically_at_any_time_in_any_process(sampled):
     epochs = sampled()
     first, second = ((sentences(corpus.source), sentences(corpus.target))
                      for corpus in (epochs.corpus(0), epochs.corpus(1)))
@@ -238,7 +238,7 @@ def test_an_epoch_is_cut_alike_whenever_and_wherever_it_is_made(sampled):
     assert first != second
 
 
-def test_every_epoch_says_the_same_text_in_other_pieces(sampled, tokenizers, tmp_path):
+def test_every_epoch_has_the_same_text_in_other_pieces(sampled, tokenizers, tmp_path):
     epochs = sampled()
     for number in range(3):
         corpus = epochs.corpus(number)
@@ -250,7 +250,7 @@ def test_every_epoch_says_the_same_text_in_other_pieces(sampled, tokenizers, tmp
             assert [sentence[:-1] for sentence in ids] != tokenizer.encode(lines_of(tmp_path, name))
 
 
-def test_a_sentence_that_sampling_makes_too_long_is_cut_as_usual(sampled):
+def test_a_sentence_that_sampling_makes_too_long_gets_its_usual_segmentation(sampled):
     longest = 13
     epochs = sampled(max_pieces=longest)
     corpora = [epochs.corpus(number) for number in range(3)]
@@ -269,19 +269,19 @@ def test_past_epochs_are_deleted_and_the_next_is_made_ahead(sampled):
 
 
 @pytest.mark.parametrize("temperature, shares", [(1, [0.9, 0.1]), (2, [0.75, 0.25]), (1e9, [0.5, 0.5])])
-def test_a_temperature_shows_small_corpora_more_often_and_the_epoch_stays_as_long(temperature, shares):
+def test_a_temperature_oversamples_small_corpora_and_keeps_the_epoch_size(temperature, shares):
     sizes = np.array([900, 100])
     seen = corpus_repetitions(sizes, [1.0, 1.0], temperature)
     assert (seen * sizes).sum() == pytest.approx(1000)
     assert seen * sizes / 1000 == pytest.approx(np.array(shares), abs=1e-6)
 
 
-def test_weights_count_as_size_and_an_empty_corpus_is_seen_never():
+def test_weights_multiply_sizes_and_an_empty_corpus_is_never_drawn():
     assert corpus_repetitions(np.array([10, 0, 30]), [3.0, 1.0, 1.0], 1) == pytest.approx(np.array([3, 0, 1]))
     assert corpus_repetitions(np.array([10, 0, 30]), [3.0, 1.0, 1.0], 5) == pytest.approx(np.array([3, 0, 1]))
 
 
-def test_a_tag_is_no_part_of_what_cleaning_judges(recipe, tmp_path):
+def test_cleaning_ignores_the_tag(recipe, tmp_path):
     (tmp_path / "second.source").write_text("a\n\nsame\nb\nb\nc\nd\n")
     (tmp_path / "second.target").write_text("A\nB\nsame\nB\nB\n3\nD\n")
     tagged = recipe_of(tmp_path, second=[{**SECOND, "tag": "<2en>"}], remove_identical=True,
@@ -298,7 +298,7 @@ def test_other_languages_are_prepared_anew_for_they_say_which_side_of_a_memory_i
     assert len(directories) == 2
 
 
-def test_weights_that_leave_no_pair_to_an_epoch_are_refused(recipe, tokenizers, tmp_path):
+def test_weights_that_leave_an_epoch_empty_are_refused(recipe, tokenizers, tmp_path):
     first = recipe.data.train[0].model_copy(update={"weight": 1e-6})
     hardly = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (first,)})})
     with pytest.raises(CorpusError, match="an epoch has 5.3e-05 pairs. Raise a weight"):

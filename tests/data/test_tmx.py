@@ -1,4 +1,4 @@
-"""Translation memories: units, languages, markup, and files that are none."""
+"""Translation memories: units, languages, markup, and invalid files."""
 
 import tracemalloc
 
@@ -28,7 +28,7 @@ def read(text, *languages, block=7, **options):
 
 
 class Deferring:
-    """A parser that tells of nothing before the end, as expat 2.6 and later may do."""
+    """Parser that reports all elements at the end of the file, as expat 2.6 and later may do."""
 
     def __init__(self, parser):
         self.__dict__.update(parser=parser, data=b"")
@@ -42,7 +42,7 @@ class Deferring:
             self.parser.Parse(self.data, True)
 
 
-def test_no_unit_is_lost_where_the_parser_keeps_it_back_until_the_end(monkeypatch):
+def test_no_unit_is_lost_that_the_parser_returns_at_the_end(monkeypatch):
     create = tmx.expat.ParserCreate
     monkeypatch.setattr(tmx.expat, "ParserCreate", lambda: Deferring(create()))
     assert read(HEAD + unit(en="A dog", de="Hund") + TAIL) == [("A dog", "Hund")]
@@ -113,7 +113,7 @@ def test_a_file_without_units_lacks_no_language():
     assert read(HEAD + TAIL, "en") == []
 
 
-def test_regions_stand_in_where_there_is_nothing_else():
+def test_another_region_is_used_if_there_is_no_exact_match():
     assert read(HEAD + unit(en_US="American", de_AT="Jänner") + TAIL) == [("American", "Jänner")]
 
 
@@ -129,7 +129,7 @@ def test_the_attribute_of_old_versions_is_understood_and_notes_are_not_text():
     assert read(f"{HEAD}<tu>{inside}</tu>{TAIL}", "en") == [("yes",)]
 
 
-def test_the_size_of_the_blocks_decides_nothing():
+def test_the_block_size_of_the_parser_has_no_influence():
     text = HEAD + "".join(unit(en=f"line {number} ä", de=f"Zeile {number} 中") for number in range(50)) + TAIL
     assert read(text, block=1) == read(text, block=13) == read(text, block=10**6)
 
@@ -144,7 +144,7 @@ def test_the_size_of_the_blocks_decides_nothing():
     ('<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx><body>\n' + unit(en="a&nbsp;dog") + "</body></tmx>",
      r"memory.tmx:3: the entity '&nbsp;' is not declared in the file"),
 ])
-def test_what_is_no_translation_memory_is_told_with_its_line(text, told):
+def test_a_file_that_is_not_a_translation_memory_is_refused_with_its_line(text, told):
     with pytest.raises(CorpusError, match=told):
         read(text)
 

@@ -91,7 +91,7 @@ def test_the_tokeniser_follows_the_language():
 
 
 @pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("kor_Hang", "ko")])
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(language, extra, monkeypatch):
+def test_a_missing_package_is_reported_with_the_extra_that_installs_it(language, extra, monkeypatch):
     monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{extra}_mecab.MeCab", None)
     with pytest.raises(UserError, match=rf"needs the {extra}-mecab tokeniser: pip install 'sacrebleu\[{extra}\]'"):
         corpus_scores(["猫"], [["猫"]], language)
@@ -101,7 +101,7 @@ def test_a_perfect_translation_is_perfect():
     assert values(corpus_scores(REFERENCE, [REFERENCE], "en")) == pytest.approx({"bleu": 100, "chrf": 100, "ter": 0})
 
 
-def test_only_the_asked_metrics_are_computed():
+def test_only_the_requested_metrics_are_computed():
     assert list(corpus_scores(ENGLISH, [REFERENCE], "en", metrics=("chrf",))) == ["chrf"]
     with pytest.raises(UserError, match="there is no metric 'meteor'. Use one of bleu, chrf, ter, exact"):
         corpus_scores(ENGLISH, [REFERENCE], "en", metrics=("meteor",))
@@ -119,7 +119,7 @@ def test_lines_that_do_not_match_are_counted():
         corpus_scores(ENGLISH, [REFERENCE, REFERENCE[:3]], "en")
 
 
-def test_nothing_to_compare_gets_no_score():
+def test_empty_files_get_no_score():
     with pytest.raises(CorpusError, match="nothing to evaluate"):
         corpus_scores([], [[]], "en")
     with pytest.raises(CorpusError, match="no references"):
@@ -141,7 +141,7 @@ def write_lines(path, lines, end="\n"):
     return path
 
 
-def test_files_are_scored_like_their_lines(tmp_path):
+def test_scores_of_files_equal_scores_of_their_lines(tmp_path):
     hypotheses = write_lines(tmp_path / "hypotheses.en", ENGLISH)
     reference = write_lines(tmp_path / "reference.en", REFERENCE, end="\r\n")
     second = write_lines(tmp_path / "second.en.gz", SECOND_REFERENCE)
@@ -173,7 +173,7 @@ def test_files_that_do_not_match_are_named_with_their_counts(tmp_path):
 TOKENISED = [f"the dog sees {number} cats , and runs ." for number in range(120)]
 
 
-def test_scoring_tokenised_text_leaks_nothing_to_the_terminal(capfd, caplog):
+def test_scoring_tokenised_text_prints_no_warnings_of_sacrebleu(capfd, caplog):
     scores = corpus_scores(TOKENISED, [TOKENISED], "en")
     assert scores["bleu"].signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     compare(TOKENISED, TOKENISED, [TOKENISED], "en", ["bleu"], samples=3)
@@ -238,7 +238,7 @@ def test_exact_is_the_share_of_lines_that_equal_their_line_in_a_reference():
     assert format_scores(scores) == "exact   60.00  nrefs:1|case:mixed|equal:line"
 
 
-def test_a_table_has_a_row_for_each_metric_with_its_signature():
+def test_the_score_table_has_a_row_with_signature_for_each_metric():
     scores = corpus_scores(ENGLISH, [REFERENCE], "en")
     rows = format_scores(scores).splitlines()
     assert [row.split()[:2] for row in rows] == [["BLEU", "18.77"], ["chrF", "50.29"], ["TER", "42.42"]]
@@ -246,7 +246,7 @@ def test_a_table_has_a_row_for_each_metric_with_its_signature():
     assert rows[0].endswith("(80.0/53.8/18.2/5.3, brevity penalty 0.741)")
 
 
-def test_the_precision_stands_beside_the_signature_and_not_in_it():
+def test_the_precision_is_reported_beside_the_signature():
     known = corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "exact"), precision="bf16")
     unknown = corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "exact"))
     assert [score.signature for score in known.values()] == [score.signature for score in unknown.values()]
@@ -271,7 +271,7 @@ def test_scores_are_json_values_and_not_rounded():
     assert values_read["ter"] == {"value": scores["ter"].value, "signature": scores["ter"].signature}
 
 
-def test_a_score_outside_the_promised_range_is_told():
+def test_a_score_outside_the_expected_range_causes_a_warning():
     measured = {"flickr": {"bleu": Score(38.204, "s"), "chrf": Score(62.0, "s"), "ter": Score(51.5, "s")}}
     expected = {
         "flickr": {"bleu": [39.5, 42.5], "chrf": [60, 62], "ter": [40, 50.5]},
@@ -285,5 +285,5 @@ def test_a_score_outside_the_promised_range_is_told():
     assert check_expected(measured, {}) == []
 
 
-def test_a_score_that_is_no_number_is_outside_every_range():
+def test_a_nan_score_is_outside_every_range():
     assert len(check_expected({"test": {"bleu": Score(float("nan"), "s")}}, {"test": {"bleu": [0, 100]}})) == 1

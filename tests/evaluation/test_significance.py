@@ -73,7 +73,7 @@ def test_systems_of_the_same_score_do_not_differ_significantly(files):
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
-def test_few_lines_that_differ_are_no_test(files, test):
+def test_too_few_differing_lines_give_no_significance(files, test):
     """The smallest two-sided p-value for n lines is 2 / 2^n: 1/16 for 5 lines, 1/32 for 6."""
     bad, reference = lines(files / "bad"), lines(files / "reference")
     places = [place for place, line in enumerate(bad) if line != reference[place]]
@@ -107,7 +107,7 @@ def test_lines_that_do_not_match_are_refused(files):
 @pytest.mark.parametrize("options, told", [
     (["--metric", "exact"], "exact"), (["--baseline-missing"], ""), (["--text", "x"], "--text"),
 ])
-def test_what_cannot_be_compared_is_refused(files, capsys, options, told):
+def test_invalid_comparisons_are_refused(files, capsys, options, told):
     if options == ["--baseline-missing"]:
         assert main(["evaluate", "--hypothesis", str(files / "good"), "--paired", "bootstrap", "--reference",
                      str(files / "reference")]) == 2
@@ -118,7 +118,7 @@ def test_what_cannot_be_compared_is_refused(files, capsys, options, told):
     assert told in capsys.readouterr().err
 
 
-def test_a_model_as_baseline_takes_its_text_and_files_are_looked_at_before_the_work(files, capsys, monkeypatch):
+def test_a_baseline_model_needs_a_source_and_files_are_checked_before_translating(files, capsys, monkeypatch):
     from seq2seq.cli import evaluate
 
     model = files / "model"

@@ -1,8 +1,8 @@
-"""Writes what this version leaves on disk, for later versions to read.
+"""Store a run of this format version, so that tests can check that later versions read it.
 
     python tests/formats/make.py
 
-Run once for each format version that is released, before the format changes; the directory is then never written again.
+Run once for each released format version, before the format changes. The directory must never be written again.
 """
 
 import random
@@ -34,7 +34,7 @@ WORDS = {"one": "eins", "two": "zwei", "three": "drei", "red": "rot", "cat": "Ka
 def main() -> None:
     place = Path(__file__).parent / str(FORMAT_VERSION)
     if place.exists():
-        sys.exit(f"{place} exists; a stored format is never written again")
+        sys.exit(f"{place} exists; a stored format must not be written again")
     place.mkdir()
     rng = random.Random(FORMAT_VERSION)
     for name, count in (("train", 60), ("valid", 7)):
@@ -47,7 +47,7 @@ def main() -> None:
     translator = Translator.load(run, precision="fp32")
     found = translator.translate((place / "valid.en").read_text().splitlines())
     (place / "translations").write_text("".join(f"{best.text}\t{best.log_probability:.4f}\n" for best, *_ in found))
-    # Made anew wherever they are missing; the recipe of a run has absolute paths, which are nobody else's.
+    # Missing files are created again when needed; the recipe of the run has absolute paths of this machine.
     for name in ("prepared", "tensorboard"):
         shutil.rmtree(run / name)
     for name in ("recipe.yaml", ".lock"):

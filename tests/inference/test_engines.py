@@ -1,4 +1,4 @@
-"""Engines of every model in every precision; the layers of the eager one."""
+"""Engines for every model and precision, and the layers of the eager engine."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def relative_error(found, expected):
     return ((found.float() - expected).norm() / expected.norm()).item()
 
 
-def test_quantised_weights_are_off_by_half_a_step_at_most():
+def test_quantisation_error_is_at_most_half_a_step():
     weight = torch.randn(7, 13, generator=torch.Generator().manual_seed(1))
     levels, scale = quantised(weight)
     assert levels.dtype == torch.int8 and levels.abs().amax(1).tolist() == [127] * 7
@@ -56,7 +56,7 @@ def test_int8_products_are_near_the_exact_ones(layer):
 
 
 @needs_onednn
-def test_in_int8_neighbours_have_no_influence_on_a_row(layer):
+def test_int8_rows_do_not_depend_on_other_rows(layer):
     fast, rows = Int8Linear(layer.weight, layer.bias), torch.randn(5, 64)
     beside_giants = torch.cat([rows[:1], 1e4 * rows[1:]])
     assert torch.equal(fast(rows)[0], fast(beside_giants)[0])
@@ -81,7 +81,7 @@ def test_odd_sizes_never_reach_the_kernel_that_reads_whole_vectors():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_model_that_learns_is_left_alone(make_model, make_batch, precision):
+def test_preparing_for_inference_does_not_change_the_trained_model(make_model, make_batch, precision):
     model, batch = make_model(torch.float32), make_batch()
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     fast = for_inference(model, precision)
@@ -150,7 +150,7 @@ def test_without_the_operators_of_onednn_stock_layers_compute_the_same(make_mode
 
 
 @pytest.mark.parametrize("broken", ["missing", "other arguments", "wrong"])
-def test_operators_that_are_not_what_they_were_are_noticed(monkeypatch, broken):
+def test_changed_operators_are_detected(monkeypatch, broken):
     def packed(self, weight, bias, activation="none"):
         nn.Module.__init__(self)
         if broken == "missing":
@@ -179,7 +179,7 @@ def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, 
 
 @pytest.mark.parametrize("choice", [{}, {"pre_norm": True}, {"activation": "gelu"}, {"score": "bilinear"},
                                     {"score": "additive"}, {"normalize": "relu"}, {"hard": True}], ids=str)
-def test_steps_that_are_looked_up_once_are_those_of_the_layers(make_model, make_batch, choice):
+def test_cached_step_functions_equal_those_of_the_layers(make_model, make_batch, choice):
     model, batch = make_model(torch.float32, **choice), make_batch()
     fast = EagerEngine(model, "fp32", CPU)
     found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (fast, model))

@@ -1,4 +1,4 @@
-"""The engine in int8: beside the model in fp32, and in a translator. The kernels one by one: test_kernels.py."""
+"""The int8 engine, compared with the model in fp32, and in a translator. test_kernels.py tests the single kernels."""
 
 import copy
 import math
@@ -41,7 +41,7 @@ def compiled_library(tmp_path_factory):
 
 @pytest.fixture
 def load(compiled_library, monkeypatch):
-    """A model -> its engine in int8."""
+    """Function that returns the int8 engine of a model."""
     engines._kernels.cache_clear()
     monkeypatch.setattr(engines, "library", lambda: compiled_library)
 
@@ -55,7 +55,7 @@ def load(compiled_library, monkeypatch):
 
 
 class BriefKeysAndValues(nn.Module):
-    """A projection whose results are rounded to bf16, but for the queries before them."""
+    """Projection whose keys and values are rounded to bf16; the queries, which precede them, are not."""
 
     def __init__(self, project, queries):
         super().__init__()
@@ -68,8 +68,8 @@ class BriefKeysAndValues(nn.Module):
 
 
 def rounded(model):
-    """The model in PyTorch with weights and inputs of products in int8, keys and values in bf16, as the kernels round
-    them."""
+    """Return the PyTorch model with the rounding of the kernels: weights and inputs of products in int8, keys and
+    values in bf16."""
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, SelfAttention | CrossAttention):
@@ -120,7 +120,8 @@ def logits_of_steps(model, batch, beam, steps=7):
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 @pytest.mark.parametrize("beam", [1, 3])
-def test_steps_are_those_of_the_model_with_products_in_int8(make_model, make_batch, load, needs_onednn, choice, beam):
+def test_int8_steps_equal_those_of_the_model_with_int8_products(make_model, make_batch, load, needs_onednn, choice,
+                                                                beam):
     of_rows, of_models = [], []
     for seed in range(4):
         model = make_model(torch.float32, seed, **(WIDE | choice))
@@ -152,7 +153,7 @@ def test_a_sentence_is_the_same_alone_and_among_others(make_model, make_batch, l
         assert torch.equal(engine.step(torch.full((1,), 7), state)[0][0], together[number])
 
 
-def test_two_ways_go_on_from_one_state(make_model, make_batch, load):
+def test_two_continuations_of_one_state_are_independent(make_model, make_batch, load):
     engine, batch = load(make_model(torch.float32)), make_batch()
     state = engine.start(batch.source, batch.source_offsets, batch.longest_source)
     sentences = len(batch.source_offsets) - 1
@@ -172,7 +173,7 @@ def test_a_cache_that_is_full_grows(make_model, make_batch, load, needs_onednn):
         assert relative_error(ours, theirs) < 0.02
 
 
-def test_what_is_part_of_no_hypothesis_any_more_leaves_the_cache(make_model, make_batch, load, needs_onednn):
+def test_cache_rows_without_hypotheses_are_removed(make_model, make_batch, load, needs_onednn):
     model, batch = make_model(torch.float32, **WIDE, max_positions=101), make_batch()
     both = [load(model), rounded(model)]
     states = [each.start(batch.source, batch.source_offsets, batch.longest_source) for each in both]
@@ -187,7 +188,7 @@ def test_what_is_part_of_no_hypothesis_any_more_leaves_the_cache(make_model, mak
     assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (GROWTH_STEPS + 1)
 
 
-def test_attention_is_kept_by_the_model_in_pytorch(make_model, make_batch, load):
+def test_requested_attention_is_computed_by_the_pytorch_model(make_model, make_batch, load):
     engine, batch = load(make_model(torch.float32)), make_batch()
     source = batch.source, batch.source_offsets, batch.longest_source
     assert isinstance(engine.start(*source), Int8State)
@@ -197,7 +198,7 @@ def test_attention_is_kept_by_the_model_in_pytorch(make_model, make_batch, load)
     assert state.attention.shape == (4, batch.longest_source)
 
 
-def test_a_sentence_beyond_the_last_position_is_refused_as_ever(make_model, make_batch, load):
+def test_a_sentence_beyond_the_last_position_is_refused(make_model, make_batch, load):
     engine, batch = load(make_model(torch.float32, max_positions=7)), make_batch()
     state = engine.start(batch.source, batch.source_offsets, batch.longest_source)
     with pytest.raises(ValueError, match="this model has 7 positions"):
@@ -218,7 +219,7 @@ def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys
 
 
 @pytest.mark.parametrize(("beam_size", "n_best", "patience"), [(1, 1, 1.0), (3, 1, 1.0), (4, 4, 2.0)])
-def test_the_search_of_the_kernels_finds_what_the_loop_over_steps_finds(make_model, make_batch, load, beam_size, n_best,
+def test_the_search_in_the_kernels_equals_the_search_in_python(make_model, make_batch, load, beam_size, n_best,
                                                                        patience):
     engine, batch = load(make_model(torch.float32, **WIDE, max_positions=61)), make_batch()
     found, expected = (search(engine, batch.source, batch.source_offsets, batch.longest_source, [1, 53, 7, 31],
@@ -231,7 +232,7 @@ def test_the_search_of_the_kernels_finds_what_the_loop_over_steps_finds(make_mod
 @pytest.mark.parametrize("hook", [{"logits_processors": [lambda hypotheses, logits: logits]},
                                   {"skip_log_softmax": True}, {"groups": 2},
                                   {"max_lengths": [12, 7, 7, 7]}], ids=lambda hook: next(iter(hook)))
-def test_what_changes_a_step_is_searched_step_by_step(make_model, make_batch, load, hook):
+def test_hooks_that_change_a_step_disable_the_search_in_the_kernels(make_model, make_batch, load, hook):
     engine, batch = load(make_model(torch.float32, max_positions=9)), make_batch()
     max_lengths, hooks = hook.get("max_lengths", [7] * 4), {key: hook[key] for key in hook if key != "max_lengths"}
     whole = lambda *source, **given: pytest.fail("the engine searched")         # noqa: E731
@@ -242,7 +243,7 @@ def test_what_changes_a_step_is_searched_step_by_step(make_model, make_batch, lo
         assert "max_lengths" in hook and "has 9 positions" in str(error)
 
 
-def test_weights_that_are_no_numbers_are_noticed(make_model, make_batch, load):
+def test_nan_weights_are_detected(make_model, make_batch, load):
     model = make_model(torch.float32, d_model=64)
     with torch.no_grad():
         model.decoder[0].feed_forward.inner.weight[3, 5] = math.nan
@@ -252,7 +253,7 @@ def test_weights_that_are_no_numbers_are_noticed(make_model, make_batch, load):
                SearchOptions(3, power_length_penalty(1.0)), engine.topk, engine.whole_search)
 
 
-def test_units_that_are_far_below_zero_are_off_and_no_more(make_model, make_batch, load, needs_onednn):
+def test_silu_of_inputs_far_below_zero_is_zero(make_model, make_batch, load, needs_onednn):
     model = make_model(torch.float32, **WIDE, activation="silu")
     with torch.no_grad():
         for layer in [*model.encoder, *model.decoder]:
@@ -273,7 +274,7 @@ def topk(make_model, load):
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("vocab_size", [64, 100, 1000])
 @pytest.mark.parametrize("beam", [1, 3, 5])
-def test_the_kernels_choose_what_search_chooses(topk, vocab_size, beam, normalised):
+def test_top_k_of_the_kernels_equals_that_of_search(topk, vocab_size, beam, normalised):
     generator = torch.Generator().manual_seed(3)
     logits = 5 * torch.randn(17 * beam, vocab_size, generator=generator)
     totals = -torch.rand(17, 2 * beam, generator=generator).numpy()[:, :beam]   # not in one piece, as in search
@@ -288,7 +289,7 @@ def test_the_kernels_choose_what_search_chooses(topk, vocab_size, beam, normalis
         assert (ours[possible] == theirs[possible]).all()
 
 
-def test_of_fewer_continuations_than_asked_for_the_rest_is_hopeless(topk):
+def test_missing_top_k_entries_have_score_minus_infinity(topk):
     totals, beams, ids = topk(torch.zeros(2, 5), np.zeros((1, 2), np.float32), torch.tensor([0, 1]),
                               np.array([False]), 11, False)
     assert totals[0] == pytest.approx([-math.log(5)] * 6 + [-math.inf] * 5)
@@ -296,13 +297,13 @@ def test_of_fewer_continuations_than_asked_for_the_rest_is_hopeless(topk):
 
 
 @pytest.mark.parametrize("logits", [torch.empty(3, 7, device="meta"), torch.zeros(3, 7, dtype=torch.float64)])
-def test_what_lies_elsewhere_or_is_no_fp32_is_chosen_as_without_kernels(topk, monkeypatch, logits):
+def test_tensors_that_are_not_fp32_on_the_cpu_use_the_python_top_k(topk, monkeypatch, logits):
     asked = (logits, np.zeros((1, 3), np.float32), torch.tensor([0]), None, 2, True)
     monkeypatch.setattr(int8, "reference_topk", lambda *given: given)
     assert topk(*asked) == asked
 
 
-def test_logits_that_are_no_numbers_leave_nothing_to_choose(topk):
+def test_nan_logits_give_no_candidates(topk):
     totals, _, _ = topk(torch.full((1, 70), math.nan), np.zeros((1, 1), np.float32), torch.tensor([0]),
                         np.array([False]), 2, False)
     assert not (totals > -math.inf).any()
@@ -348,7 +349,7 @@ def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle, o
     assert found == expected and sum(done) == len(lines)
 
 
-def test_a_line_that_workers_refuse_is_named_and_others_can_be_had(load, bundle):
+def test_a_line_refused_by_workers_is_named_and_later_requests_work(load, bundle):
     with TranslatorPool(bundle, 2, "cpu", "int8") as pool:
         with pytest.raises(RequestError, match=r"line \d: min_length, prefix or required phrases need"):
             list(pool.translate_stream(GERMAN, min_length=10**6))
@@ -373,7 +374,7 @@ def test_without_a_compiler_it_runs_as_auto_and_says_so_once(bundle, monkeypatch
     assert capsys.readouterr().err.count("translating without int8: there is no C++ compiler") == 1
 
 
-def test_what_was_once_another_option_is_refused_by_name(bundle):
+def test_removed_options_are_refused_by_name(bundle):
     for kind in (Translator.load, lambda path, **given: TranslatorPool(path, 2, **given)):
         with pytest.raises(Exception, match="use precision='int8' instead"):
             kind(bundle, compile=True)

@@ -1,4 +1,4 @@
-"""The kernels in C++: every function against NumPy under sanitizers, by each compiler, and builds that are bad."""
+"""C++ kernels: every function against NumPy with sanitizers and every compiler, and broken builds."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def compiled_library(tmp_path_factory):
 
 
 def build(compiler, level, target, directory):
-    """A build with AddressSanitizer and UndefinedBehaviorSanitizer, and the runtime that must be loaded before it."""
+    """Build with AddressSanitizer and UndefinedBehaviorSanitizer, and the runtime library that must be preloaded."""
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     if "native" not in target and os.uname().machine != "x86_64":
@@ -61,7 +61,7 @@ QUICK = [("g++", "-O2", target) for target in ("native", EMULATED)]
 
 @pytest.mark.parametrize(("compiler", "level", "target"), [
     pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in EVERY_BUILD])
-def test_every_build_computes_what_numpy_does_and_touches_nothing_else(compiler, level, target, tmp_path):
+def test_every_build_equals_numpy_and_writes_only_its_outputs(compiler, level, target, tmp_path):
     made, runtime = build(compiler, level, target, tmp_path)
     if not TARGETS[target] <= cpu_flags():
         pytest.skip(f"compiled; this processor cannot run a build for {target}")
@@ -107,7 +107,7 @@ QUICK_FAULTS = ("one row too many", "an endless loop", "a segmentation fault")
 
 @pytest.mark.parametrize("fault", [
     pytest.param(fault, marks=() if fault in QUICK_FAULTS else pytest.mark.slow) for fault in BROKEN])
-def test_a_broken_build_is_caught_told_and_not_used(compiled_library, tmp_path, monkeypatch, fault):
+def test_a_broken_build_is_detected_reported_and_not_used(compiled_library, tmp_path, monkeypatch, fault):
     before, after, told = BROKEN[fault]
     source = tmp_path / "kernels.cpp"
     whole = SOURCE.read_text()
@@ -150,7 +150,7 @@ def test_processes_that_start_together_compile_once(compiled_library, tmp_path):
 # Compiling
 
 
-def test_what_is_compiled_is_kept(compiled_library, monkeypatch):
+def test_compiled_kernels_are_cached(compiled_library, monkeypatch):
     directory, calls = compiled_library.parent, []
     real = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda command, **options: calls.append(command) or real(command, **options))
@@ -175,20 +175,20 @@ def test_a_compiler_that_cannot_be_run_or_read_is_told(tmp_path, monkeypatch, te
         library(tmp_path / "cache")
 
 
-def test_without_a_home_it_says_so(compiled_library, monkeypatch):
+def test_a_missing_cache_directory_is_reported(compiled_library, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     with pytest.raises(CompilationError, match="set XDG_CACHE_HOME"):
         library()
 
 
-def test_without_a_compiler_it_says_so(tmp_path, monkeypatch):
+def test_a_missing_compiler_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CompilationError, match=r"there is no C\+\+ compiler"):
         library(tmp_path)
 
 
-def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
+def test_the_message_of_a_failing_compiler_is_shown(tmp_path, monkeypatch):
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\n[ $1 = --version ] || { echo 'x.cpp:3: error: no such thing' >&2; exit 1; }\n")
     broken.chmod(0o755)

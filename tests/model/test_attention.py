@@ -49,7 +49,7 @@ def softmax(scores):
 
 
 def attention_by_sentence(query, key, value, query_lengths, key_lengths, causal):
-    """The equation, written once more in NumPy: one sentence and one head at a time."""
+    """Reference in NumPy: the equation for one sentence and one head at a time."""
     attended = np.empty(query.shape)
     query_end = key_end = 0
     for query_length, key_length in zip(query_lengths, key_lengths, strict=True):
@@ -76,7 +76,7 @@ def test_every_sentence_attends_to_its_own_keys_only(causal, training):
     torch.testing.assert_close(attended.detach(), torch.from_numpy(expected), rtol=0, atol=1e-12)
 
 
-def test_self_attention_in_one_stack_equals_query_beside_key_and_value():
+def test_self_attention_with_one_stacked_projection_equals_separate_projections():
     projected = torch.randn(13, 3, HEADS, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
     sentences, arriving = sentences_of(QUERY_LENGTHS), torch.randn(13, HEADS, HEAD_SIZE, dtype=torch.float64)
     ours = attention((projected,), sentences, sentences, SCALED_DOT, causal=True)
@@ -97,7 +97,7 @@ def test_gradients_reach_queries_keys_and_values_of_the_right_sentence():
                                     fast_mode=True)
 
 
-def test_a_position_sees_what_came_before_it_and_no_more():
+def test_a_position_attends_only_to_itself_and_earlier_positions():
     query, key, value = (random_heads((7,), seed) for seed in range(3))
     before = attend_to(query, key, value, sentences_of((7,)), sentences_of((7,)), causal=True)
     changed_key, changed_value = key.clone(), value.clone()
@@ -146,7 +146,7 @@ def test_equal_keys_give_the_running_mean():
     torch.testing.assert_close(attended, running_mean, rtol=0, atol=1e-12)
 
 
-def test_on_a_graph_no_edge_means_no_score():
+def test_without_gradients_no_autograd_graph_is_built():
     # A path of five nodes, each joined to itself and its neighbours.
     nodes = torch.randn(1, 1, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     edges = (torch.arange(5)[:, None] - torch.arange(5)).abs() <= 1             # True = an edge
@@ -217,7 +217,7 @@ def test_the_feed_forward_sublayer_is_drawn_from_the_smaller_range_too():
         assert 0.98 * bound < matrix.abs().max() <= bound
 
 
-def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():
+def test_cross_attention_weights_are_a_distribution_and_produce_the_output():
     torch.manual_seed(1)
     layer = CrossAttention(D_MODEL, HEADS).double()
     sentences = sentences_of((5, 2))
@@ -235,7 +235,7 @@ def test_weights_of_cross_attention_are_a_distribution_and_make_its_output():
 
 
 @torch.no_grad()
-def test_self_attention_step_by_step_equals_all_at_once():
+def test_self_attention_step_by_step_equals_full_self_attention():
     torch.manual_seed(1)
     layer = SelfAttention(D_MODEL, HEADS).double()
     hidden = torch.randn(7, D_MODEL, dtype=torch.float64)
@@ -252,7 +252,7 @@ def test_self_attention_step_by_step_equals_all_at_once():
 
 
 def scores_by_hand(kind, query, keys, weight):
-    """One head's scores, (queries, keys), each computed alone from its equation."""
+    """Return the scores of one head, (queries, keys), each computed separately from its equation."""
     scores = np.empty((len(query), len(keys)))
     for row, q in enumerate(query):
         for column, x in enumerate(keys):
@@ -275,7 +275,7 @@ every_window = pytest.mark.parametrize("window", [None, 1, 2], ids=str)
 @every_normalisation
 @every_score
 @torch.no_grad()
-def test_every_member_follows_its_equation(score, normalize, window):
+def test_every_attention_function_follows_its_equation(score, normalize, window):
     torch.manual_seed(1)
     weighing = Weighing(HEADS, HEAD_SIZE, score, normalize).double()
     query, key, value = (random_heads(QUERY_LENGTHS, seed) for seed in range(3))
@@ -296,7 +296,7 @@ def test_every_member_follows_its_equation(score, normalize, window):
 
 @every_normalisation
 @every_score
-def test_the_gradient_of_every_member_is_the_derivative(score, normalize):
+def test_the_gradient_of_every_attention_function_is_its_derivative(score, normalize):
     torch.manual_seed(2)
     weighing = Weighing(2, 3, score, normalize).double()
     query, memory = (torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -309,7 +309,7 @@ def test_the_gradient_of_every_member_is_the_derivative(score, normalize):
     assert torch.autograd.gradcheck(attended, (query, memory, *weighing.parameters()))
 
 
-def test_additive_scores_in_parts_equal_those_at_once(monkeypatch):
+def test_additive_scores_computed_in_blocks_equal_those_computed_at_once(monkeypatch):
     torch.manual_seed(1)
     weighing = Weighing(HEADS, HEAD_SIZE, "additive").double()
     query, keys = torch.randn(2, 7, HEADS, 3, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
@@ -325,7 +325,7 @@ def test_additive_scores_in_parts_equal_those_at_once(monkeypatch):
         torch.testing.assert_close(gradient, other, rtol=0, atol=1e-12)
 
 
-def test_a_window_shows_as_many_neighbours_on_each_side():
+def test_a_window_includes_the_same_number_of_neighbours_on_each_side():
     seen = attention_mask(sentences_of((5,)), sentences_of((5,)), causal=False, window=2)[0, 0]
     assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
 
@@ -333,7 +333,7 @@ def test_a_window_shows_as_many_neighbours_on_each_side():
 @pytest.mark.parametrize(("normalize", "hard"), [("softmax", False), ("relu", False), ("softmax", True)])
 @every_score
 @torch.no_grad()
-def test_what_may_not_be_seen_has_no_weight(score, normalize, hard):
+def test_masked_positions_have_weight_zero(score, normalize, hard):
     torch.manual_seed(1)
     sentences, memory_sentences = sentences_of(QUERY_LENGTHS), sentences_of(KEY_LENGTHS)
     hidden, memory = torch.randn(13, D_MODEL, dtype=torch.float64), torch.randn(21, D_MODEL, dtype=torch.float64)
@@ -352,7 +352,7 @@ def test_what_may_not_be_seen_has_no_weight(score, normalize, hard):
 # Hard attention
 
 
-def test_half_of_the_positions_are_drawn_from_the_weights_with_the_log_probability_of_the_draw():
+def test_hard_attention_samples_positions_with_the_probabilities_of_the_weights():
     torch.manual_seed(1)
     weights = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64).expand(20_011, 4)
     chosen, log_probability = select_position(weights, sample=True)
@@ -367,12 +367,12 @@ def test_half_of_the_positions_are_drawn_from_the_weights_with_the_log_probabili
     torch.testing.assert_close(log_probability[~left], (chosen * weights).sum(1).log()[~left])
 
 
-def test_without_a_draw_the_most_probable_position_is_taken():
+def test_without_sampling_hard_attention_takes_the_most_probable_position():
     chosen, log_probability = select_position(torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]]), sample=False)
     assert chosen.tolist() == [[0, 1, 0], [1, 0, 0]] and log_probability is None
 
 
-def test_hard_attention_sees_one_position_in_each_head():
+def test_hard_attention_attends_to_one_position_per_head():
     torch.manual_seed(1)
     layer = CrossAttention(D_MODEL, HEADS, hard=True).double().eval()
     layer.output = torch.nn.Identity()

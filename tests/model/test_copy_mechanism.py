@@ -1,4 +1,4 @@
-"""Copying from the source: the mixture and its gradient computed by hand, and both architectures with it."""
+"""Copy mechanism: the mixture and its gradient computed by hand, and both architectures that support it."""
 
 import importlib.util
 import sys
@@ -61,7 +61,7 @@ def random_mixture(dtype=torch.float64, rows=5, bias=True):
 # The mixture
 
 
-def test_the_mixture_is_the_equation_of_see_et_al_and_sums_to_one():
+def test_the_copy_mixture_follows_the_equation_of_see_et_al_and_sums_to_one():
     logits, gate, scores, pieces = random_mixture()
     weights = scores.softmax(1)
     found = CopyMixture(logits, gate, weights, pieces).dense().exp()
@@ -96,7 +96,7 @@ def test_the_loss_of_a_mixture_is_its_log_probability(chunks, bias):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_loss_of_a_mixture_has_the_gradient_of_its_differences(chunks, bias):
+def test_the_gradient_of_the_copy_mixture_loss_equals_finite_differences(chunks, bias):
     logits, gate, scores, pieces = random_mixture(bias=bias)
     target = torch.tensor([7, 9, 12, -100, 2])
 
@@ -108,7 +108,7 @@ def test_the_loss_of_a_mixture_has_the_gradient_of_its_differences(chunks, bias)
     assert torch.autograd.gradcheck(loss, parts)
 
 
-def test_what_can_only_be_generated_or_only_be_copied_has_a_finite_loss_and_gradient():
+def test_tokens_that_can_only_be_generated_or_only_copied_have_finite_loss_and_gradient():
     logits, gate, scores, pieces = random_mixture(torch.float32)
     for value in (-200.0, 200.0):
         output = CopyMixture(logits, torch.full_like(gate, value, requires_grad=True), scores.softmax(1), pieces)
@@ -117,7 +117,7 @@ def test_what_can_only_be_generated_or_only_be_copied_has_a_finite_loss_and_grad
         assert total.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
 
 
-def test_a_mixture_is_not_smoothed():
+def test_label_smoothing_does_not_apply_to_the_copy_mixture():
     logits, gate, scores, pieces = random_mixture()
     with pytest.raises(ValueError, match="label smoothing needs logits over a vocabulary"):
         training_loss(CopyMixture(logits, gate, scores.softmax(1), pieces), torch.tensor([7, 9, 12, 3, 2]), 5, 0.1)
@@ -150,7 +150,7 @@ def test_weights_and_gate_are_their_equations_computed_by_hand(make_model):
             assert output.pieces[row, : len(weights)].tolist() == source
 
 
-def test_a_head_that_only_copies_gives_what_it_looks_at():
+def test_a_head_that_only_copies_returns_the_attended_source_tokens():
     torch.manual_seed(1)
     head = CopyHead(3).double()
     with torch.no_grad():
@@ -182,7 +182,7 @@ def test_step_by_step_equals_teacher_forcing(make_model, kind, choice):
 
 
 @every_choice
-def test_neighbours_in_the_batch_have_no_influence(make_model, kind, choice):
+def test_outputs_do_not_depend_on_other_sentences_of_the_batch(make_model, kind, choice):
     model, together = make_model(kind=kind, copy=True, **choice), batch_of()
     found = model.forward(together).dense()
     for pair, span in zip(PAIRS, spans(together.target_offsets), strict=True):
@@ -209,7 +209,7 @@ def test_search_does_not_depend_on_the_batch(make_model, kind):
 
 
 @every_choice
-def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, kind, choice):
+def test_padding_to_a_fixed_shape_changes_nothing(make_model, kind, choice):
     model = make_model(kind=kind, copy=True, **choice)
     results = []
     for fill in (None, Shape(source_tokens=31, target_tokens=29, sentences=11, longest_source=13, longest_target=13)):
@@ -223,7 +223,7 @@ def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, kind, choice):
 
 
 @every_choice
-def test_every_choice_gives_gradients_to_all_parameters(make_model, kind, choice):
+def test_every_architecture_option_gives_gradients_to_all_parameters(make_model, kind, choice):
     model, batch = make_model(kind=kind, copy=True, **choice).train(), batch_of()
     training_loss(model.forward(batch), batch.target_output, batch.target_count).total.backward()
     for name, parameter in model.named_parameters():
@@ -232,7 +232,7 @@ def test_every_choice_gives_gradients_to_all_parameters(make_model, kind, choice
 
 
 @pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
-def test_bf16_is_near_the_exact_mixture(make_model, kind):
+def test_the_copy_mixture_in_bf16_is_close_to_that_in_fp32(make_model, kind):
     model, batch = make_model(torch.float32, kind=kind, copy=True), batch_of()
     tokens = torch.full((4,), START_ID)
     exact, fast = (each.step(tokens, each.start(batch.source, batch.source_offsets, batch.longest_source))[0]
@@ -286,14 +286,14 @@ def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(t
 
 
 def script(name):
-    """A module of recipes/copying."""
+    """Import a script of recipes/copying as a module."""
     spec = importlib.util.spec_from_file_location(f"copying_{name}", ROOT / "recipes" / "copying" / f"{name}.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)     # dataclasses look for it there
     spec.loader.exec_module(module)
     return module
 
 
-def test_no_name_or_number_of_a_test_sentence_stands_in_train():
+def test_no_name_or_number_of_a_test_sentence_occurs_in_train():
     splits = script("generate").generate(2000, seed=3)
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 2000, "valid": 300, "test": 1000}
     seen = {split: {word for pair in pairs for side in (pair.english, pair.german)
@@ -305,7 +305,7 @@ def test_no_name_or_number_of_a_test_sentence_stands_in_train():
     assert not {word for pair in splits["valid"] for word in pair.copied} & seen["test"]
 
 
-def test_names_and_numbers_are_carried_over_as_they_are_and_the_rest_is_translated():
+def test_names_and_numbers_are_copied_and_the_rest_is_translated():
     generate = script("generate")
     for pair in generate.generate(500)["train"]:
         for side in (pair.english, pair.german):
@@ -314,13 +314,13 @@ def test_names_and_numbers_are_carried_over_as_they_are_and_the_rest_is_translat
         assert pair.english != pair.german
 
 
-def test_the_seed_alone_decides_the_sentences():
+def test_the_sentences_depend_only_on_the_seed():
     generate = script("generate").generate
     one, again, other = (generate(30, seed)["train"] for seed in (1, 1, 2))
     assert one == again != other
 
 
-def test_a_line_is_right_if_all_its_names_stand_in_it_as_words():
+def test_a_line_is_correct_if_all_its_names_occur_as_words():
     measure = script("accuracy")
     copied = [["Anna", "12"], ["Bert"], ["Anna", "Anna"], ["7"], ["Rom", "300"]]
     found = measure.accuracy(copied, ["12 sah Anna.", "Berta?", "Anna, Ana", "7", "In Rom, 30"],

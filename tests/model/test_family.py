@@ -1,4 +1,4 @@
-"""Every attention and model of the family, trained in memory: it memorises, and search says what it has learnt."""
+"""Models with every attention function memorise a few pairs, and search reproduces them."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def words_as_ids(sentences):
 
 
 @pytest.mark.parametrize("keys", [TRANSFORMER, RNN, *VARIANTS])
-def test_every_member_memorises_twenty_pairs(keys):
+def test_every_attention_function_memorises_twenty_pairs(keys):
     from ruamel.yaml import YAML
 
     pairs = [line.split("|") for line in PAIRS.strip().splitlines()]

@@ -1,4 +1,4 @@
-"""The language model: what it computes, and the whole road from a file of text to new text."""
+"""The language model: its computation, and generation by a model that was trained from a text file."""
 
 import math
 
@@ -43,7 +43,7 @@ def make_language_model(**options):
 
 
 def texts(*sentences, fill=None):
-    """One packed batch of texts, ids without `</s>`."""
+    """Return a packed batch of texts, given as ids without `</s>`."""
     corpus = EncodedCorpus(EncodedSide.from_lists([[] for _ in sentences]), EncodedSide.from_lists(sentences))
     return gather(corpus, np.arange(len(sentences)), fill)
 
@@ -66,7 +66,7 @@ def changed(batch, **fields):
 
 
 def plain_logits(model, tokens):
-    """The same function of one text, (length, vocab_size), written out with torch.nn.functional alone."""
+    """Reference for one text, (length, vocab_size), written with torch.nn.functional only."""
     length, width, heads = len(tokens), model.d_model, model.num_heads
     hidden = F.embedding(tokens, model.embedding) * model.scale + model.positions[:length]
     for layer in model.layers:
@@ -93,7 +93,7 @@ def plain_logits(model, tokens):
 
 
 @every_choice
-def test_its_logits_are_those_of_torchs_functions(choice):
+def test_logits_equal_those_of_torch_functions(choice):
     model, batch = make_language_model(**choice), random_texts()
     logits = model.forward(batch).dense()
     for span in spans(batch):
@@ -101,7 +101,7 @@ def test_its_logits_are_those_of_torchs_functions(choice):
 
 
 @pytest.mark.parametrize("pre_norm", [False, True], ids=["post-norm", "pre-norm"])
-def test_future_tokens_and_neighbours_have_no_influence(pre_norm):
+def test_logits_do_not_depend_on_future_tokens_or_other_sentences_of_the_batch(pre_norm):
     model, batch = make_language_model(pre_norm=pre_norm), random_texts()
     before = model.forward(batch).dense()
     span = spans(batch)[1]
@@ -114,13 +114,13 @@ def test_future_tokens_and_neighbours_have_no_influence(pre_norm):
         assert (after[position:span.stop] - before[position:span.stop]).abs().amax(1).min() > 1e-3
 
 
-def test_the_source_says_nothing(make_batch):
+def test_a_language_model_ignores_the_source(make_batch):
     model, batch = make_language_model(), make_batch()
     target = [batch.target_output[span][:-1].tolist() for span in spans(batch)]
     torch.testing.assert_close(model.forward(batch).dense(), model.forward(texts(*target)).dense(), **ROUNDING)
 
 
-def test_the_tail_of_a_fixed_shape_changes_nothing():
+def test_padding_to_a_fixed_shape_changes_nothing():
     model, batch = make_language_model(), random_texts()
     fill = Shape(source_tokens=64, target_tokens=64, sentences=40, longest_source=4, longest_target=12)
     filled = model.forward(random_texts(fill)).dense()
@@ -143,7 +143,7 @@ def test_step_by_step_equals_teacher_forcing(choice):
     torch.testing.assert_close(stepped, model.forward(batch).dense(), **ROUNDING)
 
 
-def test_selected_rows_continue_what_they_had():
+def test_selected_rows_continue_from_their_own_state():
     model = make_language_model()
     history = {"a": [3, 4], "b": [5, 6], "c": [7, 8], "d": [9, 10]}
     source, offsets = torch.full((4,), END_ID), torch.arange(5, dtype=torch.int32)
@@ -160,7 +160,7 @@ def test_selected_rows_continue_what_they_had():
         torch.testing.assert_close(logits[row], plain_logits(model, tokens)[-1], **ROUNDING)
 
 
-def test_a_beam_finds_the_text_that_trying_all_finds():
+def test_beam_search_finds_the_same_text_as_exhaustive_search():
     model = make_language_model(vocab_size=5, max_positions=7)
     (best,), = search(model, torch.tensor([END_ID]), torch.tensor([0, 1], dtype=torch.int32), 1, [4],
                       SearchOptions(40, power_length_penalty(1.0), banned_ids=[0, START_ID]))
@@ -177,7 +177,7 @@ def test_a_beam_finds_the_text_that_trying_all_finds():
     assert (tuple(best.tokens), best.score) == (wanted, pytest.approx(found[wanted], abs=1e-5))
 
 
-def test_it_is_joined_to_a_model_that_translates(make_model, make_batch):
+def test_a_language_model_can_be_fused_with_a_translation_model(make_model, make_batch):
     translating, speaking, batch = make_model(), make_language_model(), make_batch()
     fusion = Fusion(translating, speaking, weight=0.3)
     state = fusion.start(batch.source, batch.source_offsets, batch.longest_source)
@@ -193,7 +193,7 @@ def test_it_is_joined_to_a_model_that_translates(make_model, make_batch):
     torch.testing.assert_close(scores, wanted, **ROUNDING)
 
 
-def test_there_is_no_attention_to_show():
+def test_a_language_model_reports_no_cross_attention():
     with pytest.raises(ValueError, match="has no attention over a source"):
         make_language_model().start(torch.tensor([END_ID]), torch.tensor([0, 1]), 1, keep_attention=True)
 
@@ -209,7 +209,7 @@ def test_a_text_longer_than_the_positions_is_an_error():
         model.step(torch.tensor([3]), state)
 
 
-def test_a_recipe_names_the_same_choices():
+def test_recipe_keys_build_the_same_model_as_constructor_arguments():
     section = ModelSection(type="language_model", d_model=14, encoder_layers=7, decoder_layers=3, num_heads=2,
                            feed_forward=17, activation="silu", norm="pre", positions="learned", max_positions=29,
                            tied_embeddings="none", scale_embedding=False, output_bias=True)
@@ -232,7 +232,7 @@ def test_every_parameter_gets_a_gradient():
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_a_fresh_model_knows_no_more_than_the_size_of_its_vocabulary():
+def test_the_initial_loss_is_about_log_of_the_vocabulary_size():
     torch.manual_seed(3)
     model = LanguageModel(vocab_size=1009, d_model=64, layers=2, num_heads=2, feed_forward=97).eval()
     batch = texts([3, 5, 7, 11], [13, 17])

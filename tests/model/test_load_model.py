@@ -1,4 +1,4 @@
-"""Models from strangers: whatever their files hold, loading ends well or with an error that names the file."""
+"""Untrusted models: for any file contents, loading succeeds or raises an error that names the file."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ def bundle(sound, tmp_path):
 
 
 def sign(bundle):
-    """Metadata whose checksums are true again, as a stranger would write them."""
+    """Write correct checksums into the metadata, as an attacker would."""
     path = bundle / "metadata.json"
     metadata = json.loads(path.read_text())
     for name in FILES[:-1]:
@@ -83,7 +83,7 @@ def change(bundle, name, old, new):
 ], ids=["another width", "a great width", "a width without end", "positions without end", "a great feed-forward width",
         "heads without end", "batches without end", "lengths without end", "a beam without end", "another depth",
         "a depth without end", "another file", "another architecture"])
-def test_a_recipe_that_is_not_the_models_is_refused_at_once(bundle, old, new, told):
+def test_a_recipe_that_does_not_match_the_weights_is_refused_before_they_are_read(bundle, old, new, told):
     (bundle.parent / "secret.yaml").write_text("model: {d_model: 12}\n")
     change(bundle, "recipe.yaml", old, new)
     with pytest.raises(CheckpointError, match=told):
@@ -131,7 +131,7 @@ def test_no_file_outside_is_read_through_a_link(bundle, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(bundle, name):
+def test_special_files_are_refused_without_waiting_for_them(bundle, name):
     (bundle / name).unlink()
     os.mkfifo(bundle / name)
     with pytest.raises(CheckpointError, match=f"{name} is (not a regular file|missing or damaged)"):
@@ -155,13 +155,13 @@ def test_names_that_no_file_can_have_are_refused(bundle, name):
         read_model(bundle)
 
 
-def test_metadata_nested_without_end_is_damaged(bundle):
+def test_endlessly_nested_metadata_count_as_damaged(bundle):
     (bundle / "metadata.json").write_text("[" * 100_000)
     with pytest.raises(CheckpointError, match="missing or damaged"):
         read_model(bundle)
 
 
-def test_metadata_nested_more_deeply_than_they_could_be_written_are_damaged(bundle):
+def test_metadata_nested_too_deeply_to_be_written_count_as_damaged(bundle):
     metadata = json.loads((bundle / "metadata.json").read_text())
     metadata["more"] = json.loads("[" * 300 + "]" * 300)
     (bundle / "metadata.json").write_text(json.dumps(with_checksum(metadata)))
@@ -185,7 +185,7 @@ def test_a_tokenizer_whose_text_is_not_utf8_is_refused(bundle, text):
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "pipe"])
-def test_what_is_no_directory_is_no_model(tmp_path, place):
+def test_a_path_that_is_not_a_directory_is_not_a_model(tmp_path, place):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CheckpointError, match="is a file"):
         read_model(tmp_path / place)
@@ -220,7 +220,7 @@ def mutate(contents: bytes, draw: random.Random) -> bytes:
 @settings(max_examples=500, deadline=None, derandomize=True,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(FILES), signed=st.booleans())
-def test_a_mutated_bundle_loads_or_is_refused_with_its_name(sound, tmp_path, seed, name, signed):
+def test_a_mutated_bundle_loads_or_is_refused_with_its_name_in_the_error(sound, tmp_path, seed, name, signed):
     bundle = tmp_path / "bundle"
     shutil.rmtree(bundle, ignore_errors=True)
     shutil.copytree(sound, bundle)
@@ -253,7 +253,7 @@ MODELS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
-def test_a_model_that_is_loaded_draws_no_random_number(options):
+def test_loading_a_model_draws_no_random_numbers(options):
     section = ModelSection(d_model=12, num_heads=2, **options)
     before = torch.random.get_rng_state()
     with SkipInitialization():
@@ -265,8 +265,8 @@ def test_a_model_that_is_loaded_draws_no_random_number(options):
         assert torch.equal(found, expected), f"{name} is computed, not loaded"
 
 
-def test_the_outline_of_any_model_is_drawn_without_the_compiler():
-    """In another process, for this one may have imported it; that takes a second."""
+def test_building_a_model_on_the_meta_device_does_not_import_the_compiler():
+    """Runs in a new process, because the package may already be imported in this one; importing it takes a second."""
     program = f"""
 import sys, torch
 from seq2seq.model import build_model

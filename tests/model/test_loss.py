@@ -87,7 +87,7 @@ def test_an_even_distribution_costs_log_of_the_vocabulary_whatever_the_smoothing
         assert perplexity(loss.negative_log_likelihood.item(), loss.tokens) == pytest.approx(VOCAB_SIZE, rel=1e-12)
 
 
-def test_likelihoods_of_single_tokens_equal_torch_and_are_zero_where_ignored():
+def test_token_losses_equal_torch_and_are_zero_at_ignored_positions():
     logits, target = random_logits(torch.float32), targets(ignored=(0, 7))
     expected = F.cross_entropy(logits.dense(), target, ignore_index=-100, reduction="none")
     likelihood = negative_log_likelihood(logits, target)
@@ -97,7 +97,7 @@ def test_likelihoods_of_single_tokens_equal_torch_and_are_zero_where_ignored():
 
 
 @pytest.mark.parametrize("cuts", [[2], [1, 3], [1, 2, 3]], ids=str)
-def test_parts_of_a_step_sum_to_the_gradients_of_one_big_batch(make_model, make_corpus, cuts):
+def test_the_gradients_of_micro_batches_sum_to_those_of_one_batch(make_model, make_corpus, cuts):
     corpus, model = make_corpus(), make_model()
 
     def gradients(parts):
@@ -118,7 +118,7 @@ def test_parts_of_a_step_sum_to_the_gradients_of_one_big_batch(make_model, make_
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)
 
 
-def test_perplexity_is_of_the_plain_likelihood_and_overflows_to_infinity():
+def test_perplexity_uses_the_loss_without_smoothing_and_overflows_to_infinity():
     assert perplexity(7 * math.log(5), 7) == pytest.approx(5, rel=1e-12)
     assert perplexity(0.0, 3) == 1
     assert perplexity(701.0, 1) == math.inf
@@ -127,7 +127,7 @@ def test_perplexity_is_of_the_plain_likelihood_and_overflows_to_infinity():
 # Hard attention
 
 
-def test_the_score_function_has_the_gradient_of_the_expected_log_probability():
+def test_the_score_function_estimator_has_the_gradient_of_the_expected_log_probability():
     # One of three positions is sampled; log p of the target depends on it. The estimator's gradient, summed over all
     # samples with their probabilities, must be that of sum_z q(z) log p(z), whatever the baseline is.
     weights = torch.tensor([0.2, -0.5, 1.0], dtype=torch.float64, requires_grad=True)
@@ -144,7 +144,7 @@ def test_the_score_function_has_the_gradient_of_the_expected_log_probability():
     torch.testing.assert_close(estimated, exact, rtol=0, atol=1e-7)
 
 
-def test_the_baseline_learns_what_to_expect_and_ignored_targets_teach_nothing():
+def test_the_baseline_learns_the_expected_reward_and_ignores_padding():
     baseline = torch.tensor([0.0, 0.0], dtype=torch.float64, requires_grad=True)
     log_q = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
     sample, log_p = HardAttentionSample(log_q, baseline), torch.tensor([-3.0, 0.0])

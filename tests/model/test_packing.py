@@ -16,7 +16,7 @@ def sentences_of(lengths):
 
 
 def places(lengths):
-    """Sentence and position of each token, by counting."""
+    """Return the sentence and position of each token, computed by counting."""
     return [(number, position) for number, length in enumerate(lengths) for position in range(length)]
 
 

@@ -1,4 +1,4 @@
-"""The pointer network: its equation, who sees what, step by step, and lists that it learns to sort."""
+"""The pointer network: its equation, dependencies between positions, and decoding step by step."""
 
 import itertools
 import math
@@ -52,7 +52,8 @@ def sigmoid(values):
 
 
 def plain_gru(layer, inputs, hidden, suffix=""):
-    """Cho et al. 2014 with the reset gate after the product, as PyTorch documents it; (length, features) each."""
+    """Reference for a GRU (Cho et al. 2014) with the reset gate after the product, as in PyTorch; (length,
+    features)."""
     input_weight, hidden_weight, input_bias, hidden_bias = (
         getattr(layer, f"{name}_l0{suffix}").detach().numpy()
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
@@ -90,7 +91,7 @@ def test_scores_are_the_equation_of_the_paper_computed_by_hand():
 
 
 @every_choice
-def test_places_beyond_a_source_and_symbols_have_weight_zero(choice):
+def test_positions_beyond_the_source_and_special_symbols_have_weight_zero(choice):
     batch = batch_of()
     values = make(**choice)(batch).dense()
     assert values.shape == (batch.target_count, END_ID + batch.longest_source)
@@ -105,7 +106,7 @@ def test_places_beyond_a_source_and_symbols_have_weight_zero(choice):
 
 
 @every_choice
-def test_neighbours_in_the_batch_have_no_influence(choice):
+def test_outputs_do_not_depend_on_other_sentences_of_the_batch(choice):
     model, together = make(**choice), batch_of()
     values = model(together).dense()
     for pair, span in zip(LISTS, spans(together.target_offsets), strict=True):
@@ -113,14 +114,14 @@ def test_neighbours_in_the_batch_have_no_influence(choice):
         torch.testing.assert_close(values[span][:, : alone.shape[1]], alone, **ROUNDING)
 
 
-def test_future_tokens_have_no_influence():
+def test_outputs_do_not_depend_on_future_tokens():
     model = make()
     one, other = (model(batch_of([([9, 8, 12, 6], [3, 1, *rest])])).dense() for rest in ([2, 4], [4, 4]))
     torch.testing.assert_close(other[:3], one[:3], **ROUNDING)
     assert (other[3] - one[3])[END_ID:].abs().max() > 1e-3
 
 
-def test_every_word_of_the_source_has_influence_on_every_place():
+def test_every_output_position_depends_on_every_source_token():
     model = make()
     before = model(batch_of([([3, 5, 7], [2, 1])])).dense()
     for source in ([9, 5, 7], [3, 9, 7], [3, 5, 9]):
@@ -129,7 +130,7 @@ def test_every_word_of_the_source_has_influence_on_every_place():
 
 
 @every_choice
-def test_the_tail_of_a_fixed_shape_changes_nothing(choice):
+def test_padding_to_a_fixed_shape_changes_nothing(choice):
     model = make(**choice)
     results = []
     for fill in (None, Shape(source_tokens=31, target_tokens=29, sentences=11, longest_source=13, longest_target=13)):
@@ -164,7 +165,7 @@ def test_step_by_step_equals_teacher_forcing(choice):
                 assert (state.attention[number, words + 1 :] == 0).all()
 
 
-def test_selected_rows_continue_what_they_had():
+def test_selected_rows_continue_from_their_own_state():
     model, batch = make(cell="lstm"), batch_of(LISTS[:3])
     start = model.start(batch.source, batch.source_offsets, batch.longest_source, keep_attention=True)
     _, state = model.step(torch.full((3,), START_ID), start)
@@ -181,7 +182,7 @@ def test_selected_rows_continue_what_they_had():
 
 
 class Pointing:
-    """Model for brute force: log p of a whole target."""
+    """Computes the log-probability of complete targets, for exhaustive search."""
 
     def __init__(self, model, words):
         self.model, self.words = model, words
@@ -192,7 +193,7 @@ class Pointing:
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_search_finds_what_brute_force_finds(cell):
+def test_beam_search_finds_the_same_output_as_exhaustive_search(cell):
     model = make(cell=cell)
     lists = [[20, 5, 10], [7], [3, 11]]
     batch = batch_of([(words, []) for words in lists])
@@ -213,14 +214,14 @@ def test_search_finds_what_brute_force_finds(cell):
 
 
 @every_choice
-def test_every_choice_gives_gradients_to_all_parameters(choice):
+def test_every_architecture_option_gives_gradients_to_all_parameters(choice):
     model, batch = make(**choice), batch_of()
     training_loss(model(batch), batch.target_output, batch.target_count).total.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, name
 
 
-def test_the_loss_has_the_gradient_of_its_differences():
+def test_the_gradient_of_the_loss_equals_finite_differences():
     model, batch = make(d_model=2), batch_of([([7, 5], [2])])
     parameters = list(model.parameters())
 
@@ -237,7 +238,7 @@ def test_a_sentence_longer_than_the_positions_is_an_error():
         model(batch_of([([3, 4, 5, 6], [1])]))
 
 
-def test_a_recipe_names_the_same_choices():
+def test_recipe_keys_build_the_same_model_as_constructor_arguments():
     section = ModelSection(type="pointer", cell="lstm", d_model=6, num_heads=1, encoder_layers=2, decoder_layers=1)
     model = build_model(section, 23, 99)
     assert isinstance(model, PointerNetwork) and isinstance(model.decoder, torch.nn.LSTM)

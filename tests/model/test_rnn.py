@@ -1,4 +1,4 @@
-"""The recurrent model beside the equations of Bahdanau et al. 2015, computed word by word in NumPy."""
+"""The recurrent model against the equations of Bahdanau et al. 2015, computed position by position in NumPy."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def softmax(values):
 
 
 def gru(weights, entering, before):
-    """h = (1 - z) n + z h', n = tanh(x_n + r (U_n h' + b)), on an input that is projected already."""
+    """GRU step on a projected input: h = (1 - z) n + z h', n = tanh(x_n + r (U_n h' + b))."""
     recurrent = weights["recurrent.weight"] @ before + weights["recurrent.bias"]
     (x_r, x_z, x_n), (h_r, h_z, h_n) = np.split(entering, 3), np.split(recurrent, 3)
     reset, update = sigmoid(x_r + h_r), sigmoid(x_z + h_z)
@@ -34,7 +34,7 @@ def part(weights, prefix):
 
 
 def logits_by_hand(model, source, target_input):
-    """Scores of each position of one sentence, one equation after another."""
+    """Reference logits for one sentence, computed equation by equation."""
     weights = {name: value.detach().numpy() for name, value in model.named_parameters()}
 
     def affine(name, vector):
@@ -95,7 +95,7 @@ def test_a_cell_equals_that_of_torch(kind, theirs):
 
 
 @pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
-def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, make_corpus, hard):
+def test_padding_to_a_fixed_shape_changes_nothing(make_model, make_corpus, hard):
     model, corpus = make_model(kind=RecurrentModel, hard=hard), make_corpus()
     indices, fill = np.arange(4), Shape(40, 47, 17, 13, 11)
     outcomes = []
@@ -110,7 +110,7 @@ def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, make_corpus, hard
             torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)
 
 
-def test_every_weight_learns_from_hard_attention(make_model, make_batch):
+def test_hard_attention_gives_gradients_to_every_weight(make_model, make_batch):
     torch.manual_seed(1)
     model, batch = make_model(kind=RecurrentModel, hard=True).train(), make_batch()
     training_loss(model(batch), batch.target_output, batch.target_count).total.backward()
@@ -125,7 +125,7 @@ def test_sentences_beyond_its_positions_are_refused(make_model):
 
 
 @pytest.mark.parametrize("choice", [{}, {"hard": True}, {"input_feeding": True, "decoder_layers": 2}], ids=str)
-def test_sentences_that_have_ended_leave_and_change_nothing(make_model, make_batch, monkeypatch, choice):
+def test_removing_finished_sentences_does_not_change_the_results(make_model, make_batch, monkeypatch, choice):
     model, batch = make_model(kind=RecurrentModel, **choice), make_batch(tuple(range(2, 15)), tuple(range(14, 1, -1)))
     everybody = [13] * batch.longest_target
     found = model(batch).dense()
@@ -138,7 +138,7 @@ def test_sentences_that_have_ended_leave_and_change_nothing(make_model, make_bat
     torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), model.output_weight)[0])
 
 
-def test_of_three_lengths_few_are_computed_to_the_end():
+def test_few_sentences_are_computed_beyond_their_end():
     offsets = torch.tensor([0, 2, 9, 12, 14], dtype=torch.int32)
     # The longest target has 7 tokens, rounded up to 8.
     active_rows, order = rnn.plan_active_rows(Sentences.from_offsets(offsets, 8))

@@ -47,7 +47,7 @@ def target_spans(batch):
 
 
 def pairs_of(*pairs):
-    """One packed batch of pairs of ids, `</s>` left out."""
+    """Return a packed batch of pairs, given as ids without `</s>`."""
     sources, targets = zip(*pairs, strict=True)
     corpus = EncodedCorpus(EncodedSide.from_lists(sources), EncodedSide.from_lists(targets))
     return gather(corpus, np.arange(len(pairs)))
@@ -61,7 +61,7 @@ def changed(batch, **fields):
 
 
 @every_member
-def test_future_tokens_have_no_influence(make_model, make_batch, member):
+def test_outputs_do_not_depend_on_future_tokens(make_model, make_batch, member):
     model, batch = make_model(**member), make_batch()
     before = model.forward(batch).dense()
     span = target_spans(batch)[1]
@@ -75,7 +75,7 @@ def test_future_tokens_have_no_influence(make_model, make_batch, member):
 
 
 @every_member
-def test_neighbours_in_the_batch_have_no_influence(make_model, member):
+def test_outputs_do_not_depend_on_other_sentences_of_the_batch(make_model, member):
     model = make_model(**member)
     pair = ([3, 5, 7], [4, 6, 8, 9])
     alone = model.forward(pairs_of(pair)).dense()
@@ -84,7 +84,7 @@ def test_neighbours_in_the_batch_have_no_influence(make_model, member):
     torch.testing.assert_close(among_others, alone, **ROUNDING)
 
 
-def test_every_source_token_has_influence_on_every_target_position(make_model):
+def test_every_target_position_depends_on_every_source_token(make_model):
     model = make_model()
     before = model.forward(pairs_of(([3, 5, 7], [4, 6]))).dense()
     for source in ([9, 5, 7], [3, 9, 7], [3, 5, 9]):
@@ -92,14 +92,14 @@ def test_every_source_token_has_influence_on_every_target_position(make_model):
         assert (after - before).abs().amax(1).min() > 1e-3
 
 
-def test_the_order_of_words_matters(make_model):
+def test_outputs_depend_on_the_order_of_words(make_model):
     model = make_model()
     one, other = (model.forward(pairs_of((source, [4]))).dense() for source in ([3, 5, 7], [7, 5, 3]))
     assert (one - other).abs().max() > 1e-3
 
 
 @both_norms
-def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, make_batch, pre_norm):
+def test_padding_to_a_fixed_shape_changes_nothing(make_model, make_batch, pre_norm):
     # 17 source and 21 target tokens in 4 sentences are filled to 31 and 29 tokens in 2 dummies and 5 empty sentences.
     model = make_model(pre_norm=pre_norm)
     results = []
@@ -121,7 +121,7 @@ def test_the_tail_of_a_fixed_shape_changes_nothing(make_model, make_batch, pre_n
 
 
 def step_through(model, batch):
-    """Log-probabilities of every target position, made one step after another."""
+    """Return the log-probabilities of every target position, computed step by step."""
     rows = [batch.target_input[span] for span in target_spans(batch)]
     state = model.start(batch.source, batch.source_offsets, batch.longest_source)
     steps = []
@@ -141,7 +141,7 @@ def test_step_by_step_equals_teacher_forcing(make_model, make_batch, choice):
 
 
 class Decoding:
-    """Steps a model, and knows on its own what each row holds."""
+    """Runs steps of a model and tracks the target prefix of every row independently."""
 
     def __init__(self, model, sources):
         self.model, self.sources, self.random = model, sources, np.random.default_rng(1)
@@ -152,7 +152,7 @@ class Decoding:
         self.rows = [(number, []) for number in range(len(sources))]            # (sentence, tokens so far) of each row
 
     def step(self):
-        """Feed each row a word of its own, the first time the start symbol; check all rows by teacher forcing."""
+        """Feed a different token to each row (first the start symbol), and compare all rows with teacher forcing."""
         if self.rows[0][1]:
             self.rows = [(sentence, [*tokens[:-1], int(self.random.integers(3, 23))]) for sentence, tokens in self.rows]
         last_tokens = torch.tensor([tokens[-1] if tokens else START_ID for _, tokens in self.rows])
@@ -172,7 +172,7 @@ SOURCES = [[3, 5, 7, 9], [4], [6, 8, 10, 12, 14, 16], [11, 13]]
 
 @every_member
 @torch.no_grad()
-def test_selected_rows_continue_what_they_had(make_model, member):
+def test_selected_rows_continue_from_their_own_state(make_model, member):
     decoding = Decoding(make_model(**member), SOURCES)
     decoding.step()
     decoding.select([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]])               # grow to beams
@@ -186,7 +186,7 @@ def test_selected_rows_continue_what_they_had(make_model, member):
 
 
 @torch.no_grad()
-def test_a_step_leaves_the_state_it_was_given(make_model, make_batch):
+def test_a_step_does_not_modify_its_input_state(make_model, make_batch):
     model, batch = make_model(), make_batch()
     state = model.start(batch.source, batch.source_offsets, batch.longest_source)
     first = torch.full((4,), START_ID)
@@ -197,7 +197,7 @@ def test_a_step_leaves_the_state_it_was_given(make_model, make_batch):
 
 
 @torch.no_grad()
-def test_attention_is_kept_where_it_was_asked_for_and_follows_its_row(make_model, make_batch):
+def test_requested_attention_is_returned_and_follows_its_row(make_model, make_batch):
     model, batch = make_model(), make_batch()
     tokens = torch.full((4,), START_ID)
     _, without = model.step(tokens, model.start(batch.source, batch.source_offsets, batch.longest_source))
@@ -215,7 +215,7 @@ def test_attention_is_kept_where_it_was_asked_for_and_follows_its_row(make_model
 
 
 @every_choice
-def test_every_choice_gives_gradients_to_all_parameters(make_model, make_batch, choice):
+def test_every_architecture_option_gives_gradients_to_all_parameters(make_model, make_batch, choice):
     model, batch = make_model(**choice), make_batch()
     smoothed_cross_entropy(model.forward(batch), batch.target_output, batch.target_count).total.backward()
     for name, parameter in model.named_parameters():
@@ -223,7 +223,7 @@ def test_every_choice_gives_gradients_to_all_parameters(make_model, make_batch, 
 
 
 @every_choice
-def test_every_choice_matters(make_model, make_batch, choice):
+def test_every_architecture_option_changes_the_output(make_model, make_batch, choice):
     batch = make_batch()
     ((key, value),) = choice.items()
     others = [other for other in CHOICES if key in other and other[key] != value]
@@ -232,7 +232,7 @@ def test_every_choice_matters(make_model, make_batch, choice):
         assert (make_model(**other).forward(batch).dense() - ours).abs().max() > 1e-3
 
 
-def test_a_recipe_names_the_same_choices():
+def test_recipe_keys_build_the_same_model_as_constructor_arguments():
     section = ModelSection(
         d_model=14, encoder_layers=2, decoder_layers=3, num_heads=7, feed_forward=17, dropout=0.3, activation="silu",
         norm="pre", positions="learned", max_positions=19, tied_embeddings="none", scale_embedding=False,
@@ -357,7 +357,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(probability):
     assert torch.equal(hidden.grad, dropped)                                    # what is dropped gets no gradient
 
 
-def test_dropout_draws_anew_and_is_off_in_evaluation():
+def test_dropout_draws_a_new_mask_each_time_and_is_off_in_evaluation():
     torch.manual_seed(1)
     dropout, hidden = Dropout(0.5), torch.ones(7, 11)
     assert not torch.equal(dropout(hidden), dropout(hidden))
@@ -395,7 +395,7 @@ def test_logits_are_a_product_and_a_bias():
 
 
 @both_norms
-def test_a_fresh_model_knows_nothing(make_batch, pre_norm):
+def test_the_initial_loss_is_about_log_of_the_vocabulary_size(make_batch, pre_norm):
     # Six layers as the paper stacks them. Hidden states of unit variance times embeddings of deviation 1/sqrt(d_model)
     # are logits with a normal distribution, for which the mean of the loss is log V + 1/2.
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""Equations and numbers of the tutorials and papers that the toolkit builds on, recomputed through its own layers."""
+"""Equations and numbers from tutorials and papers, recomputed with the layers of this package."""
 
 import math
 
@@ -69,8 +69,8 @@ def test_an_encoder_layer_follows_its_equations():
 
 
 class OneWord:
-    """A model that says one of five words with the given probabilities, changed by a function of the logits, then
-    `</s>`."""
+    """Model that generates one of five tokens with the given probabilities, changed by a function of the logits, and
+    then `</s>`."""
 
     attention = None
 

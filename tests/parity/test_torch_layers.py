@@ -1,4 +1,4 @@
-"""Encoder and decoder layers against those of torch.nn, with the same weights."""
+"""Encoder and decoder layers equal those of torch.nn with the same weights."""
 
 import pytest
 import torch
@@ -20,13 +20,13 @@ def sentences_of(lengths):
 
 
 def padded(flat, lengths):
-    """(sentences, longest, d_model), with noise for padding: no layer may look at it."""
+    """Return (sentences, longest, d_model) with noise as padding, which must not influence any layer."""
     rows = torch.randn(len(lengths), max(lengths), flat.shape[1])
     return rows.index_put(torch.where(~padding(lengths)), flat)
 
 
 def padding(lengths):
-    """(sentences, longest), True = padding, as torch.nn wants it."""
+    """Return the mask of torch.nn, (sentences, longest), True = padding."""
     return torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
 
 

@@ -45,7 +45,7 @@ def test_names_are_no_codes_and_stand_for_codes_of_the_standard():
 
 
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
-def test_the_table_agrees_with_lingua():
+def test_the_language_table_agrees_with_lingua():
     import lingua
 
     for language in lingua.Language.all():

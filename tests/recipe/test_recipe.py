@@ -97,7 +97,7 @@ def test_a_date_makes_a_name_and_a_number_the_name_of_a_test(directory):
     assert parse_recipe(recipe.to_yaml(), "recipe.yaml") == recipe
 
 
-def test_a_whole_number_is_good_enough_for_a_float(directory):
+def test_an_integer_is_accepted_for_a_float(directory):
     recipe = load_recipe("recipe.yaml", ["training.gradient_clip=0", "training.betas=[0, 0.5]"])
     assert isinstance(recipe.training.gradient_clip, float)
     assert recipe.training.betas == (0.0, 0.5)
@@ -171,7 +171,7 @@ def test_the_label_of_a_corpus_is_its_name_or_its_source():
 # Mistakes
 
 
-def test_three_mistakes_are_told_at_once_with_their_lines(directory):
+def test_several_mistakes_are_reported_together_with_their_lines(directory):
     text = RECIPE.replace("val.en", "vall.en") + "training:\n  learning_rat: 0.1\n  max_steps: many\n"
     assert mistakes(text) == [
         "recipe.yaml:7: data.valid.target: there is no file data/vall.en. Did you mean 'data/val.en'?",
@@ -344,7 +344,7 @@ def test_names_and_languages_have_a_form(directory):
     ]
 
 
-def test_a_name_too_long_for_a_code_is_told_its_code(directory):
+def test_a_language_name_is_refused_with_its_code(directory):
     text = RECIPE.replace("source: de, target: en}\ndata", "source: portuguese, target: klingonisch}\ndata")
     assert mistakes(text) == [
         "recipe.yaml:2: languages.source: expected a language code, such as de, zh or pt-BR; found 'portuguese'. Its "
@@ -360,7 +360,7 @@ def test_only_training_corpora_have_a_weight(directory):
     ]
 
 
-def test_no_training_corpus_is_a_mistake_but_one_with_a_mistake_is_not_none(directory):
+def test_an_empty_list_of_training_corpora_is_a_mistake(directory):
     assert mistakes(RECIPE.replace("\n    - {source: train.de, target: train.en}", " []")) == [
         "recipe.yaml:5: data.train: expected at least one"
     ]
@@ -369,20 +369,20 @@ def test_no_training_corpus_is_a_mistake_but_one_with_a_mistake_is_not_none(dire
     ]
 
 
-def test_a_missing_data_directory_is_told_once_and_not_for_each_file(directory):
+def test_a_missing_data_directory_is_reported_once(directory):
     assert mistakes(RECIPE.replace("root: data", "root: date")) == [
         "recipe.yaml:4: data.root: there is no directory date"
     ]
 
 
-def test_files_need_not_exist_where_nobody_asks(directory):
+def test_files_are_not_checked_with_check_files_false(directory):
     text = RECIPE.replace("train.de", "gone.de")
     assert parse_recipe(text, "recipe.yaml").data.train[0].source == "gone.de"
     (directory / "recipe.yaml").write_text(text)
     assert load_recipe("recipe.yaml", check_files=False).data.train[0].source == "gone.de"
 
 
-def test_a_hub_data_set_is_no_file(directory):
+def test_a_hub_data_set_is_not_checked_as_a_file(directory):
     hub = "{hub: wmt/wmt14, split: train, source: de, target: en}"
     (directory / "recipe.yaml").write_text(RECIPE.replace("{source: train.de, target: train.en}", hub))
     assert load_recipe("recipe.yaml").resolve().data.train[0].hub == "wmt/wmt14"
@@ -402,11 +402,11 @@ def test_a_hub_data_set_is_no_file(directory):
          "recipe.yaml: not valid YAML: more than 100,000 values"),
     ],
 )  # fmt: skip
-def test_what_is_no_recipe_at_all_is_refused_in_a_sentence(directory, text, said):
+def test_text_that_is_not_a_recipe_is_refused(directory, text, said):
     assert said in mistakes(text)
 
 
-def test_text_that_no_file_can_hold_is_refused_where_it_stands(directory):
+def test_text_that_cannot_be_encoded_is_refused_with_its_line(directory):
     with pytest.raises(RecipeError, match="^--set name=.*: a character that UTF-8 cannot encode .* Correct the text"):
         load_recipe("recipe.yaml", ['name="\\udced"'])
 
@@ -416,7 +416,7 @@ def test_a_syntax_error_names_its_line(directory):
     assert told.startswith("recipe.yaml:3: not valid YAML: ")
 
 
-def test_a_recipe_that_cannot_be_read_is_explained(directory):
+def test_an_unreadable_recipe_file_is_reported(directory):
     with pytest.raises(RecipeError, match=r"^there is no recipe recipe.yml. Did you mean 'recipe.yaml'\?$"):
         load_recipe("recipe.yml")
     with pytest.raises(RecipeError, match="^data is a directory; a recipe is a file.$"):
@@ -560,12 +560,12 @@ def test_the_metric_of_the_best_model_follows_type_and_metrics(directory, settin
     (["model.type=pointer"], "words", 0), (["model.copy=true"], "unigram", 0), ([], "unigram", 0.1),
     (["model.copy=false"], "unigram", 0.1), (["model.copy=true", "tokenizer.type=bpe"], "bpe", 0),
 ])
-def test_a_type_of_model_has_defaults_that_it_can_be_trained_with(directory, settings, tokenizer, smoothing):
+def test_every_model_type_can_be_trained_with_its_defaults(directory, settings, tokenizer, smoothing):
     recipe = load_recipe("recipe.yaml", settings)
     assert (recipe.tokenizer.type, recipe.training.label_smoothing) == (tokenizer, smoothing)
 
 
-def test_a_run_may_take_over_a_longer_longest_line(directory):
+def test_max_line_bytes_may_be_raised_for_an_existing_run(directory):
     change, = differences(load_recipe("recipe.yaml"), load_recipe("recipe.yaml", ["data.valid.max_line_bytes=7"]))
     assert change.may_change_on_resume, "it decides what is refused, never what is read"
 
@@ -694,7 +694,7 @@ def test_a_saved_recipe_loads_as_the_same_recipe(directory):
     assert load_recipe("saved.yaml") == recipe
 
 
-def test_equal_recipes_say_the_same(directory):
+def test_equal_recipes_produce_equal_yaml(directory):
     assert load_recipe("recipe.yaml") == load_recipe("recipe.yaml")
     assert load_recipe("recipe.yaml") != load_recipe("recipe.yaml", ["seed=2"])
     assert load_recipe("recipe.yaml") != "recipe.yaml"
@@ -771,13 +771,13 @@ def test_differences_tell_which_keys_only_prolong(directory):
     assert str(found["data.train.0.limit"]) == "data.train.0.limit: not set -> 5"
 
 
-def test_what_was_taken_out_is_a_difference_too(directory):
+def test_a_removed_key_is_a_difference(directory):
     found = differences(load_recipe("recipe.yaml"), load_recipe("recipe.yaml", ["data.test={}"]))
     assert {difference.key for difference in found} >= {"data.test.flickr.source", "data.test.flickr.target"}
     assert all(difference.new is None and difference.may_change_on_resume for difference in found)
 
 
-def test_the_same_files_named_otherwise_are_no_difference(directory):
+def test_the_same_files_with_other_path_spellings_are_not_a_difference(directory):
     old = load_recipe("recipe.yaml")
     (directory / "other.yaml").write_text(
         RECIPE.replace("root: data", "root: .").replace(": train.", ": data/train.").replace(": val.", ": data/val.")

@@ -43,7 +43,7 @@ def test_a_beam_of_one_is_greedy():
 
 @pytest.mark.parametrize("length_penalty", [power_length_penalty(0.0), power_length_penalty(1.0),
                                             power_length_penalty(0.6), wu_length_penalty(0.0), wu_length_penalty(1.0)])
-def test_a_beam_as_wide_as_the_space_equals_brute_force(length_penalty):
+def test_a_beam_as_wide_as_the_search_space_equals_exhaustive_search(length_penalty):
     # 1 + 3 + 9 + 27 targets of at most four tokens, </s> included.
     table = Table()
     for sentence in range(5):
@@ -64,7 +64,7 @@ def test_a_wider_beam_finds_what_greedy_search_misses():
 
 
 def plain_beam_search(table, sentence, beam_size, max_length, alpha):
-    """The definition, one sentence and one candidate at a time."""
+    """Reference beam search: the definition, one sentence and one candidate at a time."""
     beam, finished = [([], 0.0)], []
     for length in range(1, max_length + 1):
         candidates = [
@@ -107,20 +107,20 @@ def test_translations_do_not_depend_on_the_batch(beam_size, end):
     assert translate(table, sentences[::-1], beam_size=beam_size, max_length=11, n_best=beam_size) == alone[::-1]
 
 
-def test_sentences_that_are_done_leave_the_batch():
+def test_finished_sentences_are_removed_from_the_batch():
     table = Table(end=1.0)
     translate(table, list(range(13)), beam_size=3, max_length=13)
     rows = table.rows_of_steps
     assert rows[:2] == [13, 39] and rows[-1] < 13
 
 
-def test_they_leave_at_once():
+def test_finished_sentences_are_removed_before_the_next_step():
     table = Table(end=0.0)
     found = translate(table, list(range(23)), beam_size=1, max_length=13)
     assert sum(table.rows_of_steps) == sum(len(hypothesis.tokens) + 1 for (hypothesis,) in found)   # a step a word
 
 
-def test_a_real_model_translates_alike_alone_and_among_others(make_model):
+def test_a_real_model_translates_a_sentence_independently_of_the_batch(make_model):
     model = make_model(output_bias=True, max_positions=29)
     sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10], [12] * 7, [13, 4]])
 
@@ -159,7 +159,7 @@ def test_the_score_recomputed_by_teacher_forcing_equals_the_reported_one(make_mo
 # What comes out
 
 
-def test_hypotheses_are_different_and_stand_best_first():
+def test_hypotheses_are_different_and_sorted_best_first():
     for hypotheses in translate(Table(), list(range(7)), beam_size=5, max_length=7, n_best=5):
         scores = [hypothesis.score for hypothesis in hypotheses]
         assert len(scores) == 5 and scores == sorted(scores, reverse=True)
@@ -242,7 +242,7 @@ def test_a_beam_cannot_give_more_hypotheses_than_it_holds(beam_size, n_best):
 
 
 class Sure(Table):
-    """Says 3 4 3 4 3 4 </s> with probability 0.99 a word, and </s> instead nearly as often as anything else."""
+    """Model that generates 3 4 3 4 3 4 </s> with probability 0.99 per token; `</s>` has most of the rest."""
 
     def logits(self, sentence, prefix):
         row = np.full(self.vocab_size, -9.0)
@@ -251,7 +251,7 @@ class Sure(Table):
         return row
 
 
-def test_with_patience_what_ends_early_does_not_end_the_search():
+def test_with_patience_early_hypotheses_do_not_end_the_search():
     ((hasty, *_),) = translate(Sure(), [0], beam_size=3, max_length=11, alpha=1.0)
     ((patient, *others),) = translate(Sure(), [0], beam_size=3, max_length=11, alpha=1.0, patience=3.0, n_best=3)
     assert len(hasty.tokens) < 6 and patient.tokens == [3, 4, 3, 4, 3, 4]
@@ -272,6 +272,6 @@ def test_patience_decides_how_many_are_to_end_and_nothing_else(patience, monkeyp
     assert all(round(5 * patience) <= count < round(5 * patience) + 5 for count in finished[-1][1])
 
 
-def test_a_greedy_search_has_no_patience():
+def test_patience_does_not_apply_to_greedy_search():
     plain, patient = (translate(Table(), [2, 3, 5], beam_size=1, max_length=13, patience=each) for each in (1.0, 5.0))
     assert plain == patient

@@ -29,7 +29,7 @@ def of_words(phrase, pieces=A_WORD_EACH):
 
 
 def with_phrases(table, sentences, phrases, constraints=(), pieces=A_WORD_EACH, **options):
-    """phrases: of each sentence, as ids or as `RequiredPhrase`s."""
+    """Search with required phrases. phrases: for each sentence, as ids or as `RequiredPhrase`s."""
     required = RequiredPhrases([[each if isinstance(each, RequiredPhrase) else of_words(each) for each in of_line]
                                 for of_line in phrases], pieces)
     return translate(table, sentences, candidate_selection=required,
@@ -38,7 +38,7 @@ def with_phrases(table, sentences, phrases, constraints=(), pieces=A_WORD_EACH, 
 
 @pytest.mark.parametrize("phrases", [[(4,)], [(4,), (6,)], [(4, 6)], [(6, 6)], [(3, 4), (4, 6)], [(3, 4, 3)], [],
                                      [(6, 4), (6, 3)], [(4,), (4,)], [(4, 4), (4,)]], ids=str)
-def test_the_best_that_hold_all_phrases_are_found(phrases):
+def test_constrained_search_finds_the_best_hypotheses_with_all_phrases(phrases):
     table = Table()
     for sentence in range(5):
         expected = sorted(((total, tokens) for tokens, total in every_translation(table, sentence, 5)
@@ -50,7 +50,7 @@ def test_the_best_that_hold_all_phrases_are_found(phrases):
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 @pytest.mark.parametrize("end", [-2.0, 3.0])
-def test_phrases_that_have_room_are_held_by_any_beam(beam_size, end):
+def test_any_beam_width_finds_phrases_that_fit(beam_size, end):
     phrases = [[(4, 4, 3)], [(3,), (6, 6), (4, 3)], [], [(6, 3, 6, 4, 3)]]
     for hypotheses, each in zip(with_phrases(Table(end=end), [2, 3, 5, 7], phrases, beam_size=beam_size, max_length=6,
                                              n_best=beam_size), phrases, strict=True):
@@ -58,7 +58,7 @@ def test_phrases_that_have_room_are_held_by_any_beam(beam_size, end):
             assert len(hypothesis.tokens) <= 5 and all(holds(hypothesis.tokens, phrase) for phrase in each)
 
 
-def test_lines_without_phrases_are_searched_as_ever_and_no_line_knows_its_neighbours():
+def test_lines_without_phrases_are_not_affected_by_lines_with_phrases():
     table, sentences = Table(end=0.5), list(range(13))
     phrases = [[(4, 6)] if sentence % 3 == 0 else [(3,), (6, 6)] if sentence % 3 == 1 else [] for sentence in sentences]
     options = {"beam_size": 3, "max_length": 7, "n_best": 3}
@@ -69,7 +69,7 @@ def test_lines_without_phrases_are_searched_as_ever_and_no_line_knows_its_neighb
     assert [together[sentence] for sentence in sentences[2::3]] == plain[2::3]
 
 
-def test_phrases_and_prefixes_meet():
+def test_phrases_can_begin_within_a_prefix():
     table = Table()
     expected = max((total, tokens) for tokens, total in every_translation(table, 3, 5)
                    if tokens[:2] == [6, 4] and holds(tokens, (4, 3)) and len(tokens) == 4)
@@ -78,7 +78,7 @@ def test_phrases_and_prefixes_meet():
     assert found.tokens == expected[1]
 
 
-def test_what_is_lacking_is_counted_whole_and_begun():
+def test_missing_tokens_are_counted_for_missing_and_partial_phrases():
     phrases = [of_words((3, 4, 3, 6)), of_words((6, 6))]
     required = RequiredPhrases([phrases], A_WORD_EACH)
     assert [required.missing_tokens(target, phrases) for target in
@@ -98,7 +98,7 @@ WITHOUT_SPACES = [b"", b"", b"", b"a", b" ", b"-", b"r"]                        
 
 
 def contains(text, phrase, ignore_case=False):
-    """Whole words by another way: a regular expression."""
+    """Reference for whole words with a regular expression."""
     before, after = r"(?<!\w)" * phrase[0].isalnum(), r"(?!\w)" * phrase[-1].isalnum()
     return bool(re.search(f"{before}{re.escape(phrase)}{after}", text, re.IGNORECASE if ignore_case else 0))
 
@@ -111,7 +111,7 @@ def contains(text, phrase, ignore_case=False):
     (IN_CASES, "a", [(3,), (4,)], True), (IN_CASES, "AR", [(3, 6), (4, 6)], True), (IN_CASES, "a", [(3,)], False),
     (WITHOUT_SPACES, "a", [(3,), (4, 3)], False), (WITHOUT_SPACES, "ar", [(3, 6), (4, 3, 6)], False),
 ], ids=str)
-def test_the_best_that_hold_a_phrase_as_whole_words_are_found(pieces, phrase, spellings, ignore_case):
+def test_constrained_search_finds_phrases_as_whole_words(pieces, phrase, spellings, ignore_case):
     table, required = Table(), RequiredPhrase(Phrase(phrase, ignore_case=ignore_case), tuple(spellings))
     for sentence in range(5):
         every = [(total, tokens, b"".join(pieces[token] for token in tokens).decode(errors="replace"))
@@ -127,9 +127,9 @@ def test_the_best_that_hold_a_phrase_as_whole_words_are_found(pieces, phrase, sp
             assert narrow[0].tokens in [tokens for _, tokens in expected]
 
 
-def test_a_phrase_that_the_next_subword_continues_is_lacking_again():
+def test_a_phrase_continued_by_a_word_part_counts_as_missing():
     class Continuing(Table):
-        """After 3, " a", it is sure of 4, "r", and then of the end."""
+        """Model that almost certainly continues 3, " a", with 4, "r", and then ends."""
 
         def logits(self, sentence, prefix):
             row = super().logits(sentence, prefix)
@@ -148,7 +148,8 @@ def test_a_phrase_that_the_next_subword_continues_is_lacking_again():
 
 
 def plain_diverse_search(table, sentence, groups, size, strength, max_length):
-    """The definition, one sentence and one candidate at a time; finished targets of each group, best first."""
+    """Reference diverse search: the definition, one sentence and one candidate at a time. Returns the finished targets
+    of each group, best first."""
     beams, finished = [[([], 0.0)] for _ in range(groups)], [[] for _ in range(groups)]
     for length in range(1, max_length + 1):
         chosen = Counter()
@@ -220,7 +221,7 @@ def samples(table, sentences, number, lines=None, seed=1, max_length=4, **option
 
 
 def test_targets_are_drawn_as_often_as_they_are_probable():
-    """All targets of at most two words, drawn 6,007 times as one line's samples and as those of many lines."""
+    """Targets of at most two tokens are sampled 6,007 times, for one line and for many lines."""
     table = Table()
     every = list(every_translation(table, 3, 3))
     # What is banned, and what is too long, leaves its share to the others in each step.

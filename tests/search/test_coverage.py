@@ -16,8 +16,8 @@ SOURCE_LENGTH = 3
 
 
 class Attentive(Table):
-    """A table of sources of three tokens, of which the first names the sentence; word and sentence decide where it
-    looks."""
+    """`Table` with sources of three tokens, the first of which is the sentence number. Attention depends on token and
+    sentence."""
 
     max_positions = 31
 
@@ -71,7 +71,7 @@ def test_hypotheses_are_ranked_by_their_coverage_too(strength):
         assert [hypothesis.bonus for hypothesis in found] == pytest.approx([penalty for _, penalty, _ in expected])
 
 
-def test_without_attention_nothing_is_covered():
+def test_without_attention_coverage_is_zero():
     assert VOCAB_SIZE == 7 and translate(Table(), [3], beam_size=2)[0][0].bonus == 0
 
 

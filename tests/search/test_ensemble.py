@@ -1,4 +1,4 @@
-"""Ensembles and fusion against brute force over all that can be said, and real models as members."""
+"""Ensembles and fusion against exhaustive search, and with real models."""
 
 import numpy as np
 import pytest
@@ -14,14 +14,14 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 
 class Another(Table):
-    """Says other things than `Table`."""
+    """`Table` with other pseudo-random logits."""
 
     def logits(self, sentence, prefix):
         return super().logits(sentence + 1000, prefix)
 
 
 class Joined:
-    """Model for `every_translation`, from tables and a function of their log-probabilities."""
+    """Reference for `every_translation` that combines the log-probabilities of several tables with a function."""
 
     def __init__(self, function, *tables):
         self.function, self.tables = function, tables
@@ -50,7 +50,7 @@ def assert_finds_all(model, definition, **options):
 
 @pytest.mark.parametrize(("mean", "function"), [("probability", mean_probability),
                                                 ("log_probability", mean_log_probability)])
-def test_an_ensemble_finds_what_brute_force_finds(mean, function):
+def test_ensemble_search_equals_exhaustive_search(mean, function):
     tables = [Table(), Another(end=0.5), Table(end=-1.0)]
     assert_finds_all(Ensemble(with_positions(tables), mean), Joined(function, *tables))
 
@@ -61,7 +61,7 @@ def with_positions(tables):
     return tables
 
 
-def test_an_ensemble_of_one_model_is_that_model_and_takes_what_all_members_take():
+def test_an_ensemble_of_one_model_equals_the_model():
     (table,) = with_positions([Table()])
     alone = translate(table, list(range(7)), beam_size=3, n_best=3)
     for mean in ("probability", "log_probability"):
@@ -74,8 +74,9 @@ def test_an_ensemble_of_one_model_is_that_model_and_takes_what_all_members_take(
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.5])
-def test_fusion_finds_what_brute_force_finds(weight):
-    """log p(y|x) + weight * log p_lm(y), which is not normalised; the language model's source is </s> alone."""
+def test_fusion_search_equals_exhaustive_search(weight):
+    """Fusion score log p(y|x) + weight * log p_lm(y), which is not normalised. The language model's source is only
+    `</s>`."""
     translating, speaking = with_positions([Table(), Another(end=0.5)])
 
     class Fused:
@@ -90,21 +91,21 @@ def test_fusion_finds_what_brute_force_finds(weight):
                                    Fusion(*with_positions([Table(), Another()]), 0.7),
                                    Fusion(Ensemble(with_positions([Table(), Another()])), with_positions([Table()])[0],
                                           0.7)], ids=["ensemble", "fusion", "both"])
-def test_joined_models_do_not_depend_on_the_batch(model):
+def test_ensembles_do_not_depend_on_the_batch(model):
     sentences = list(range(13))
     options = {"beam_size": 3, "max_length": 11, "n_best": 3, "skip_log_softmax": isinstance(model, Fusion)}
     together = translate(model, sentences, **options)
     assert [translate(model, [sentence], **options)[0] for sentence in sentences] == together
 
 
-def test_only_known_means_of_some_models_can_be_taken():
+def test_unknown_ensemble_means_are_refused():
     for members, mean in ([[], "probability"], [[Table()], "median"]):
         with pytest.raises(ValueError, match=f"cannot compute the {mean} mean of {len(members)} models"):
             Ensemble(members, mean)
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-def test_real_models_join_and_their_attention_is_the_mean(make_model, groups):
+def test_the_attention_of_an_ensemble_is_the_mean_of_its_models(make_model, groups):
     models = [make_model(seed=seed, max_positions=29) for seed in (1, 2)]
     sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10]])
     ids, offsets, _ = sources.gather(np.arange(3))

@@ -1,4 +1,4 @@
-"""Search finds the best of all targets that keep a constraint, and their probability stays their own."""
+"""Search finds the best of all targets that satisfy a constraint, with their unchanged probabilities."""
 
 import itertools
 
@@ -50,7 +50,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_best_that_keep_a_constraint_are_found(name):
+def test_search_finds_the_best_hypotheses_that_satisfy_a_constraint(name):
     constraint, keeps = CASES[name]
     table = Table()
     for sentence in range(5):
@@ -73,7 +73,7 @@ def test_constraints_add_up():
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_long_targets_repeat_no_ngram(size, beam_size):
+def test_no_ngram_is_repeated_in_long_targets(size, beam_size):
     for (hypothesis,) in translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29,
                                    logits_processors=[no_repeat_ngram(size)]):
         assert not repeats(hypothesis.tokens, size)
@@ -82,7 +82,7 @@ def test_long_targets_repeat_no_ngram(size, beam_size):
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_each_line_has_its_own_prefix_whatever_stands_beside_it(beam_size):
+def test_each_line_has_its_own_prefix_independently_of_the_batch(beam_size):
     table, prefixes = Table(end=1.0), [[], [4], [6, 3, 4, 3], [3, 3], []]
     together = translate(table, [2, 3, 5, 7, 11], beam_size=beam_size, max_length=7, n_best=beam_size,
                          logits_processors=[force_prefix(prefixes)])
@@ -96,7 +96,7 @@ def test_each_line_has_its_own_prefix_whatever_stands_beside_it(beam_size):
 # Forbidden phrases
 
 
-def test_a_forbidden_phrase_is_found_in_whatever_pieces():
+def test_a_forbidden_phrase_is_detected_in_every_segmentation():
     pieces = [b"", b"", b"", b" do", b"g", b" dog", b"gs", b" the", b"s", b".", b" dogs", b"\xc3", b"\xa9"]
     constraint = forbid_phrases(["dog", "th\u00e9"], pieces)
 
@@ -123,7 +123,7 @@ def allowed(constraint, tokens, vocab_size):
     return set(torch.isfinite(constraint(hypotheses, torch.zeros(1, vocab_size))[0]).nonzero().flatten().tolist())
 
 
-def test_of_words_within_words_only_those_are_forbidden_that_are_whole():
+def test_forbidden_phrases_match_whole_words_only():
     pieces = [b"", b"", b"", b" p", b"art", b"y", b" art", b" artist", b",", b"i", b"\xe4\xb8\xad"]
     for whole_words, context, expected in [
         (True, (), {4, 6}), (True, (3,), {6}), (True, (8,), {4, 6}), (True, (10,), {6}),
@@ -177,7 +177,7 @@ def test_an_empty_phrase_is_refused():
 # Impossible
 
 
-def test_what_constraints_leave_nothing_of_is_named():
+def test_constraints_that_leave_no_token_are_reported():
     def nothing(hypotheses, logits):
         for row, line in enumerate(line for line in hypotheses.lines for _ in range(hypotheses.tokens.shape[1])):
             if line in (1, 4):
@@ -189,7 +189,7 @@ def test_what_constraints_leave_nothing_of_is_named():
     assert caught.value.lines == [1, 4]
 
 
-def test_scores_that_are_no_numbers_are_no_matter_of_constraints():
+def test_nan_logits_are_not_reported_as_a_constraint_error():
     class Broken(Table):
         def logits(self, sentence, prefix):
             return super().logits(sentence, prefix) * float("nan")

@@ -13,7 +13,7 @@ TEXTS = [
 
 
 def directly(one, other):
-    """sacreBLEU's chrF of a sentence, with either as reference."""
+    """Symmetric sentence chrF by sacreBLEU: the mean with either sentence as reference."""
     return (CHRF().sentence_score(one, [other]).score + CHRF().sentence_score(other, [one]).score) / 2
 
 
@@ -37,14 +37,14 @@ def test_the_candidate_chosen_is_that_of_a_direct_computation():
         assert candidates[found.argmax()] == candidates[int(np.argmax(expected))]
 
 
-def test_what_most_say_is_chosen_over_what_one_says():
+def test_the_candidate_closest_to_most_others_is_selected():
     candidates = ["the dog runs home", "the dog runs home now", "a dog runs home", "xyz"]
     utilities = expected_utilities(candidates)
     assert utilities.argmin() == 3 and utilities.max() < 100
     assert expected_utilities(["a dog"] * 3).tolist() == [100] * 3
 
 
-def test_shared_ngrams_are_counted_as_often_as_both_have_them():
+def test_shared_ngrams_are_counted_with_their_minimum_frequency():
     texts = ["aaab aab", "aab", "baaaab", "c", ""]
     matches, totals = _matching_ngrams(texts, 2)
     grams = [Counter(text[place : place + 2] for place in range(len(text) - 1)) for text in
@@ -53,7 +53,7 @@ def test_shared_ngrams_are_counted_as_often_as_both_have_them():
     assert matches.tolist() == [[(one & other).total() for other in grams] for one in grams]
 
 
-def test_what_is_no_candidate_is_told_by_its_place_and_type():
+def test_an_invalid_candidate_is_refused_with_its_index_and_type():
     for candidates, message in ((["a", None], r"candidates\[1\] is of type NoneType"),
                                 ("ab", "candidates is of type str")):
         with pytest.raises(TypeError, match=message):

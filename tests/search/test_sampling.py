@@ -1,4 +1,4 @@
-"""Golden numbers, the smallest set, frequencies that are the probabilities, and draws that no neighbour changes."""
+"""Sampling: golden values, top-p sets, frequencies, and independence of other lines."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_top_k_keeps_the_most_probable_words():
 
 
 def test_top_p_keeps_the_smallest_set_that_suffices():
-    """Against the definition: no set of fewer words has the mass, and no other of as many has more."""
+    """No smaller set of tokens reaches the mass, and no other set of the same size has more mass."""
     source = np.random.default_rng(3)
     for _ in range(50):
         probabilities = source.dirichlet(np.full(7, 0.7))
@@ -79,7 +79,7 @@ def test_min_p_keeps_what_is_near_the_most_probable():
         assert kept(min_p(logits, p)) == {index for index, each in enumerate(GOLDEN) if each >= p * max(GOLDEN)}
 
 
-def test_what_is_banned_stays_banned_and_the_others_share_its_probability():
+def test_banned_tokens_stay_banned_and_the_others_share_their_probability():
     logits = logits_of(*GOLDEN)
     logits[0, 0] = -math.inf
     for narrow in (logits, top_k(logits, 5), top_p(logits, 1.0), min_p(logits, 0.01), with_temperature(logits, 1.0)):
@@ -87,7 +87,7 @@ def test_what_is_banned_stays_banned_and_the_others_share_its_probability():
     assert kept(truncate(logits, temperature=3.0, k=4, p=0.999, min_share=1e-9)) <= {1, 2, 3, 4}
 
 
-def test_functions_change_no_row_but_their_own_and_no_argument():
+def test_logits_processors_change_only_their_rows_and_no_argument():
     logits = torch.randn(5, 23, generator=torch.Generator().manual_seed(7))
     before = logits.clone()
     options = {"temperature": 0.7, "k": 11, "p": 0.8, "min_share": 0.05}
@@ -97,7 +97,7 @@ def test_functions_change_no_row_but_their_own_and_no_argument():
         assert torch.equal(truncate(logits[row:row + 1], **options)[0], together[row])
 
 
-def test_narrowing_acts_in_its_order():
+def test_temperature_top_k_top_p_and_min_p_apply_in_this_order():
     logits = logits_of(*GOLDEN)
     one_by_one = min_p(top_p(top_k(with_temperature(logits, 2.0), 4), 0.7), 0.6)
     assert torch.equal(truncate(logits, temperature=2.0, k=4, p=0.7, min_share=0.6), one_by_one)
@@ -108,7 +108,7 @@ def test_narrowing_acts_in_its_order():
     (with_temperature, 0.0), (with_temperature, -1.0), (with_temperature, math.nan), (top_k, -1), (top_p, 0.0),
     (top_p, 1.1), (min_p, -0.1), (min_p, 1.5),
 ])
-def test_values_without_a_meaning_are_refused(function, value):
+def test_invalid_sampling_values_are_refused(function, value):
     with pytest.raises(ValueError, match=str(value)):
         function(logits_of(*GOLDEN), value)
 
@@ -128,7 +128,7 @@ def test_splitmix64_has_its_golden_numbers():
                                       4593380528125082431, 16408922859458223821]
 
 
-def test_uniforms_are_decided_by_their_key_and_are_even():
+def test_random_numbers_depend_only_on_their_key_and_are_uniform():
     lines = np.arange(10_000)
     numbers = uniform_numbers(3, lines, 5)
     assert numbers.shape == (10_000,) and numbers.min() >= 0 and numbers.max() < 1
@@ -153,7 +153,7 @@ def test_words_are_drawn_as_often_as_they_are_probable(options):
     assert chi_square(counts[possible], probabilities[possible]) < CHI_SQUARE[possible.sum() - 1]
 
 
-def test_a_draw_depends_on_its_row_alone():
+def test_a_sample_depends_only_on_its_row():
     logits = torch.randn(13, 29, generator=torch.Generator().manual_seed(5))
     numbers = uniform_numbers(2, np.arange(13), 3)
     together = sample_tokens(logits, numbers)

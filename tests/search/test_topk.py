@@ -22,7 +22,7 @@ def totals():
 
 
 def by_sorting(logits, totals, must_end, count):
-    """The definition, one continuation at a time: (total, beam, word) of each group."""
+    """Reference top-k: the definition, one candidate at a time. Returns (total, beam, token) of each group."""
     log_p = logits.log_softmax(1).view(*totals.shape, -1).tolist()
     return [sorted(((total + log_p[group][beam][word], beam, word)
                     for beam, total in enumerate(totals[group])
@@ -31,7 +31,7 @@ def by_sorting(logits, totals, must_end, count):
 
 
 @pytest.mark.parametrize("count", [1, 6, 500])
-def test_the_best_continuations_are_those_that_sorting_finds(logits, totals, count):
+def test_top_k_equals_sorting(logits, totals, count):
     must_end = np.array([False, True, False, False, True])
     expected = by_sorting(logits, totals, must_end, count)
     found = topk(logits.clone(), totals, FORBIDDEN, must_end, count, False)
@@ -43,13 +43,13 @@ def test_the_best_continuations_are_those_that_sorting_finds(logits, totals, cou
         assert not possible[len(wanted) :].any()
 
 
-def test_on_the_host_and_on_a_device_they_are_the_same(logits, totals):
+def test_top_k_on_the_host_and_on_a_device_are_equal(logits, totals):
     found, expected = _topk_numpy(logits, totals, 6), to_numpy(topk_torch(logits, torch.from_numpy(totals), 6))
     for ours, theirs in zip(found, expected, strict=True):
         assert np.array_equal(ours, theirs)
 
 
-def test_what_is_normalised_stays_as_it_is(logits, totals):
+def test_log_probabilities_are_not_normalised_again(logits, totals):
     normalised = logits.log_softmax(1)
     found = topk(normalised.clone(), totals, FORBIDDEN, None, 6, True)
     expected = topk(logits.clone(), totals, FORBIDDEN, None, 6, False)
@@ -58,13 +58,13 @@ def test_what_is_normalised_stays_as_it_is(logits, totals):
     np.testing.assert_allclose(twice[0], expected[0] - 1)
 
 
-def test_where_nobody_must_end_it_need_not_be_said(logits, totals):
+def test_forced_ends_are_optional(logits, totals):
     found = topk(logits.clone(), totals, FORBIDDEN, None, 6, False)
     for ours, theirs in zip(found, topk(logits, totals, FORBIDDEN, np.zeros(5, bool), 6, False), strict=True):
         assert np.array_equal(ours, theirs)
 
 
-def test_sums_of_many_rows_are_those_of_each(logits, monkeypatch):
+def test_log_sums_of_many_rows_equal_those_of_single_rows(logits, monkeypatch):
     whole = log_sum_exp(logits)
     torch.testing.assert_close(whole, logits.logsumexp(1))
     monkeypatch.setattr(module, "CACHED_ELEMENTS", 4 * logits.shape[1])

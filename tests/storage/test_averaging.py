@@ -1,4 +1,4 @@
-"""The mean of several models is theirs to the bit, and only models that belong together have one."""
+"""Averages of models are exact, and only models of one run can be averaged."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def test_an_average_is_the_mean_in_the_original_type():
     assert models[0]["a"].tolist() == [[1.0, -1.0]]
 
 
-def test_an_average_loses_nothing_to_rounding():
+def test_an_average_is_computed_without_rounding_errors():
     # In float32, 2^24 + 1 is 2^24 again: summed there, the ones would vanish.
     values = (2.0**24, 1.0, 1.0, -(2.0**24))
     assert average_weights([{"a": torch.tensor([value])} for value in values])["a"].tolist() == [0.5]

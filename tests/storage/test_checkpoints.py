@@ -52,14 +52,14 @@ TOKENIZER = {"tokenizer.model": bytes(range(256))}
 
 
 def save(run, step, value=None):
-    """A checkpoint whose every part tells its step, or another value."""
+    """Save a checkpoint in which every part contains its step or another given value."""
     value = float(step if value is None else value)
     tensors = {"weight": torch.full((2, 3), value)}
     return save_checkpoint(run, step, tensors, {"moment": torch.full((5,), value)}, {"value": value})
 
 
 def value_of(loaded):
-    """The value that save was given, after checking that all parts of the checkpoint agree on it."""
+    """Check that all parts of the checkpoint contain the same value, and return it."""
     value = loaded.info["value"]
     assert torch.equal(loaded.model["weight"], torch.full((2, 3), value))
     assert torch.equal(loaded.state["moment"], torch.full((5,), value))
@@ -116,7 +116,7 @@ def test_a_checkpoint_may_have_no_state(tmp_path):
     assert load_checkpoint(save_checkpoint(tmp_path, 1, {"weight": torch.ones(2)}, {}, {})).state == {}
 
 
-def test_loaded_tensors_do_not_hang_on_the_file(tmp_path):
+def test_loaded_tensors_do_not_depend_on_the_file(tmp_path):
     path = save(tmp_path, 3)
     loaded = load_checkpoint(path)
     for file in path.iterdir():
@@ -124,7 +124,7 @@ def test_loaded_tensors_do_not_hang_on_the_file(tmp_path):
     assert value_of(loaded) == 3
 
 
-def test_others_may_read_what_the_umask_lets_them(tmp_path):
+def test_file_permissions_follow_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
         modes = {file.stat().st_mode & 0o777 for file in save(tmp_path, 1).iterdir()}
@@ -134,7 +134,7 @@ def test_others_may_read_what_the_umask_lets_them(tmp_path):
 
 
 @pytest.mark.parametrize("info", [{"a": (1, 2)}, {"a": {3: "x"}}, {"a": [torch.tensor(1)]}, {"a": {1, 2}}])
-def test_info_that_would_come_back_changed_is_refused(tmp_path, info):
+def test_info_that_json_would_change_is_refused(tmp_path, info):
     with pytest.raises(TypeError, match=r"info\.a"):
         save_checkpoint(tmp_path, 1, {}, {}, info)
     assert names_in(tmp_path) == []
@@ -204,14 +204,14 @@ def test_a_newer_format_asks_for_an_upgrade_and_is_not_passed_over(tmp_path):
         newest_checkpoint(tmp_path)
 
 
-def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
+def test_a_directory_that_is_not_a_checkpoint_is_reported(tmp_path):
     with pytest.raises(CheckpointError, match="step-7 is not a directory"):
         load_checkpoint(tmp_path / "step-7")
     with pytest.raises(CheckpointError, match="is a bundle, not a checkpoint"):
         load_checkpoint(save_best(tmp_path, 2))
 
 
-def test_pruning_keeps_what_it_is_told_to_and_clears_what_interrupted_saves_left(tmp_path):
+def test_pruning_keeps_the_requested_checkpoints_and_removes_interrupted_saves(tmp_path):
     for step in (2, 3, 5, 7):
         save(tmp_path, step)
     directory = tmp_path / "checkpoints"
@@ -232,7 +232,7 @@ def test_pruning_keeps_what_it_is_told_to_and_clears_what_interrupted_saves_left
 
 @pytest.fixture(params=[True, False], ids=["exchanging", "renaming"])
 def exchanging(request, monkeypatch):
-    """True: the system exchanges two names in one operation. False: it cannot."""
+    """True: the file system can exchange two names in one operation. False: it cannot."""
     if not request.param:
         monkeypatch.setattr(directories, "exchange", lambda first, second: False)
     return request.param
@@ -331,7 +331,7 @@ def test_a_link_in_the_place_of_a_replacement_is_replaced_again_and_again(tmp_pa
     assert names_in(tmp_path) == ["elsewhere", "place"]
 
 
-def test_everything_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+def test_files_are_flushed_before_they_are_renamed(tmp_path, monkeypatch):
     events = []
     fsync, rename = os.fsync, os.rename
     monkeypatch.setattr(os, "fsync", lambda descriptor: (fsync(descriptor), events.append(os.fstat(descriptor).st_ino)))
@@ -357,7 +357,7 @@ def test_a_full_disk_is_told_with_place_and_remedy(tmp_path, monkeypatch):
     assert names_in(tmp_path / "checkpoints") == ["step-00000040"]
 
 
-def test_a_write_that_really_fails_half_way_leaves_nothing(tmp_path):
+def test_a_write_that_fails_half_way_leaves_no_file(tmp_path):
     def save_beyond_the_limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         with pytest.raises(CheckpointError, match="step-00000060 cannot be written: File too large"):
@@ -431,7 +431,7 @@ def test_a_damaged_bundle_names_the_file(tmp_path, file, damage):
     assert ("missing" if damage == "missing" else "damaged") in str(caught.value)
 
 
-def test_a_bundle_refuses_names_that_it_would_lose(tmp_path):
+def test_a_bundle_refuses_reserved_file_names(tmp_path):
     with pytest.raises(ValueError, match="notes.txt"):
         save_bundle(tmp_path / "best", {}, RECIPE, {"notes.txt": b""}, {})
     with pytest.raises(ValueError, match="sha256"):
@@ -493,7 +493,7 @@ def test_metadata_added_while_the_bundle_is_replaced_never_ends_up_in_another(tm
     assert value_of_bundle(load_bundle(tmp_path / "best")) == 60
 
 
-def test_what_a_user_put_into_a_bundle_outlives_its_replacement(tmp_path):
+def test_files_that_a_user_added_to_a_bundle_survive_its_replacement(tmp_path):
     directory = save_best(tmp_path, 2)
     (directory / "README.md").write_text("mine")
     (directory / "plots").mkdir()
@@ -546,7 +546,7 @@ def test_a_model_is_a_bundle_or_a_run_that_has_one(tmp_path):
     assert resolve_model_path(tmp_path / "run") == best
 
 
-def test_what_is_no_model_is_described(tmp_path):
+def test_a_path_that_is_not_a_model_is_described_in_the_error(tmp_path):
     save_best(tmp_path / "run", 2)
     step = save(tmp_path / "young", 60)
     (tmp_path / "photos").mkdir()

@@ -1,4 +1,4 @@
-"""A bit of a run that flips on the disk is noticed, or changes nothing: no training goes on from what was not saved."""
+"""A flipped bit in a run is detected or has no effect: training never continues from damaged files."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ def flip(path, place, bit=0):
 
 
 def files_of(run):
-    """All files of a run, its lock aside, which only a process that holds it reads."""
+    """Return all files of a run except its lock."""
     files = sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
     assert {path.relative_to(run).parts[0] for path in files} == KINDS
     return files
@@ -46,7 +46,7 @@ def arguments(folder, run, *settings):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Text, and of each recipe a run that stopped after its first validation, and its weights in the end."""
+    """Text, and for each recipe an interrupted run and the final weights of an uninterrupted one."""
     folder = tmp_path_factory.mktemp("damaged")
     write_corpus(folder)
     (folder / "recipe.yaml").write_text(RECIPE)
@@ -66,7 +66,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def interrupted(made, tmp_path, monkeypatch):
-    """Makes a copy of an interrupted run where it was trained, for its recipe has absolute paths."""
+    """Function that copies an interrupted run to the path where it was trained, because its recipe has absolute
+    paths."""
     folder, _ = made
 
     def copy(name="plain", finished=False):
@@ -77,7 +78,7 @@ def interrupted(made, tmp_path, monkeypatch):
 
 
 def flips(run, draw, count):
-    """Places to flip, the same number in each file: (path in the run, byte, bit)."""
+    """Yield random positions of bits to flip, the same number in each file: (path in the run, byte, bit)."""
     files = files_of(run)
     assert count >= len(files)
     for number in range(count):
@@ -164,7 +165,7 @@ def test_large_text_that_is_intact_is_trained_on(made, interrupted, monkeypatch)
     assert same(final_weights(run), final["plain"])
 
 
-def test_a_run_of_before_goes_on_and_gets_checksums(made, interrupted, capfd):
+def test_a_run_without_checksums_is_resumed_and_gets_them(made, interrupted, capfd):
     folder, final = made
     run = interrupted()
     (run / "tokenizer" / "metadata.json").unlink()
@@ -180,7 +181,7 @@ def test_a_run_of_before_goes_on_and_gets_checksums(made, interrupted, capfd):
     assert same(final_weights(run), final["plain"])
 
 
-def test_offsets_that_cannot_be_are_noticed_without_checksums(made, interrupted, capfd):
+def test_impossible_offsets_are_detected_without_checksums(made, interrupted, capfd):
     folder, final = made
     run = interrupted()
     (description,) = run.glob("prepared/*/corpus.json")
@@ -248,7 +249,7 @@ def test_another_tokenizer_with_true_checksums_is_not_that_of_the_checkpoints(ma
     assert "trained with another tokenizer" in capfd.readouterr().err
 
 
-def test_a_damaged_tokenizer_gets_into_no_bundle(interrupted, tmp_path):
+def test_a_damaged_tokenizer_is_not_saved_in_a_bundle(interrupted, tmp_path):
     run = interrupted()
     damage_tokenizer(run)
     with pytest.raises(CheckpointError, match="tokenizer.model is damaged"):
@@ -259,7 +260,7 @@ def test_a_damaged_tokenizer_gets_into_no_bundle(interrupted, tmp_path):
 # The rest
 
 
-def test_a_damaged_recipe_gets_into_no_bundle(interrupted, tmp_path):
+def test_a_damaged_recipe_is_not_saved_in_a_bundle(interrupted, tmp_path):
     run = interrupted()
     shutil.rmtree(run / "best")
     average_checkpoints([run], tmp_path / "average")
@@ -269,7 +270,7 @@ def test_a_damaged_recipe_gets_into_no_bundle(interrupted, tmp_path):
         average_checkpoints([run], tmp_path / "again")
 
 
-def test_a_damaged_log_is_named_and_the_training_goes_on(made, interrupted, capfd):
+def test_a_damaged_log_causes_a_warning_and_training_continues(made, interrupted, capfd):
     folder, final = made
     run = interrupted()
     path = run / "metrics.jsonl"
@@ -291,7 +292,7 @@ def test_a_damaged_recipe_is_written_again(made, interrupted, capfd):
     assert same(final_weights(run), final["plain"])
 
 
-def test_a_damaged_recipe_does_not_let_another_one_in(made, interrupted, capfd):
+def test_a_damaged_recipe_does_not_allow_a_changed_recipe(made, interrupted, capfd):
     folder, _ = made
     run = interrupted()
     path = run / "recipe.yaml"

@@ -1,4 +1,4 @@
-"""A run belongs to one process at a time, and to nobody whose process has ended."""
+"""Only one process can lock a run, and the lock of a process is released when it ends."""
 
 import errno
 import logging
@@ -13,7 +13,7 @@ from seq2seq.storage.locks import lock_run
 
 
 def hold_lock(run, then):
-    """A child that locks run and goes on with then; returns its id once it has the lock."""
+    """Fork a child that locks the run and then calls `then`; returns its process id when it has the lock."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -30,7 +30,7 @@ def hold_lock(run, then):
     return child
 
 
-def test_a_second_process_is_told_who_has_the_run(tmp_path):
+def test_a_second_process_is_told_which_process_holds_the_lock(tmp_path):
     child = hold_lock(tmp_path / "run", lambda: time.sleep(60))
     try:
         with pytest.raises(CheckpointError, match=rf"in use by process {child} on "), lock_run(tmp_path / "run"):
@@ -50,7 +50,7 @@ def test_a_lock_is_free_again_after_use_and_after_an_error(tmp_path):
         pass
 
 
-def test_an_error_leaves_nothing_of_a_new_run_but_what_was_there(tmp_path):
+def test_an_error_removes_a_new_run_directory(tmp_path):
     for run in (tmp_path / "runs" / "new", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(ZeroDivisionError), lock_run(run, provisional=["recipe.yaml"]):
@@ -68,7 +68,7 @@ def test_an_error_leaves_a_run_that_holds_more_or_was_there_before_as_it_is(tmp_
         assert sorted(path.name for path in run.iterdir()) == [".lock", "log", "recipe.yaml"]
 
 
-def test_a_process_that_opened_a_lock_which_is_removed_is_told(tmp_path, monkeypatch):
+def test_a_process_that_opened_a_removed_lock_is_refused(tmp_path, monkeypatch):
     run = tmp_path / "run"
     opened = os.open
 

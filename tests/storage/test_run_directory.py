@@ -1,4 +1,4 @@
-"""The log of a run: what is in it after a process was killed, resumed, or had its clock set back."""
+"""The log of a run after the process was killed, resumed, or had its clock set back."""
 
 import json
 
@@ -26,7 +26,7 @@ def curve(run):
 
 
 @pytest.mark.parametrize("clock", [4.0e9, 1.0e9])
-def test_what_a_checkpoint_does_not_know_of_is_logged_again_and_once(tmp_path, monkeypatch, clock):
+def test_records_after_the_checkpoint_are_replaced_when_training_resumes(tmp_path, monkeypatch, clock):
     assert write(tmp_path, [2, 4, 6]) == 3
     monkeypatch.setattr("time.time", lambda: clock)             # in 2001, what came before has not happened yet
     assert write(tmp_path, [6, 8], resumed_at=5, records=2) == 4
@@ -52,7 +52,7 @@ def test_a_record_that_a_kill_cut_off_is_dropped(tmp_path):
     assert Log(tmp_path, 4, None).records == 2
 
 
-def test_a_run_that_begins_anew_forgets_the_log_of_the_one_that_saved_nothing(tmp_path):
+def test_a_run_without_checkpoints_starts_a_new_log(tmp_path):
     write(tmp_path, [2, 4])
     write(tmp_path, [2])
     assert logged(tmp_path) == [2]

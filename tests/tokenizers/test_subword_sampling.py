@@ -1,4 +1,4 @@
-"""Segmentations are drawn with the chances that the papers give them, and the same ones in every process."""
+"""Segmentations are sampled with the probabilities of the papers, and identically in every process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def processor(request) -> sentencepiece.SentencePieceProcessor:
 
 
 def segmentations(processor, text: str) -> list[list[str]]:
-    """All ways to write a text in pieces, one by one."""
+    """Return all segmentations of a text."""
     if not text:
         return [[]]
     known = {processor.id_to_piece(index) for index in range(processor.vocab_size()) if not processor.is_byte(index)}
@@ -71,7 +71,7 @@ def test_unigram_segmentations_are_drawn_with_the_power_of_their_probability(uni
 
 @pytest.mark.parametrize("kind, alpha", [("unigram", 0.2), ("bpe", 0.1), ("bpe", 0.4)])
 def test_frequencies_are_those_of_sentencepiece(request, kind, alpha):
-    """Another implementation of the same two papers, seeded differently in each process: so within 6 deviations."""
+    """Frequencies agree within 6 standard deviations with sentencepiece, whose seed differs in each process."""
     processor = request.getfixturevalue(kind)
     lines = ["Katze schläft"] * DRAWS
     ours = Counter(map(tuple, SubwordSampler(processor).sample(lines, alpha, 5)))
@@ -94,14 +94,14 @@ def test_bpe_with_all_merges_left_out_is_characters(bpe):
     assert pieces == list("\u2581ein\u2581Hund")
 
 
-def test_every_draw_is_the_same_text(processor):
+def test_every_sampled_segmentation_spells_the_same_text(processor):
     for seed in range(7):
         ids = SubwordSampler(processor).sample(ODD_LINES + TEXT, 0.2, seed)
         assert processor.decode(ids) == ODD_LINES + TEXT
         assert min(min(line) for line in ids if line) > 2                       # no unknown, start or end
 
 
-def test_what_was_drawn_before_changes_nothing(processor):
+def test_samples_do_not_depend_on_earlier_samples(processor):
     sampler = SubwordSampler(processor)
     first = sampler.sample(TEXT, 0.3, 7)
     sampler.sample(TEXT[::-1] + ODD_LINES, 0.9, 8)
@@ -133,7 +133,7 @@ def test_pieces_that_reach_across_words_are_drawn_too():
     assert SubwordSampler(processor).sample(TEXT, 0.0, 1) == processor.encode(TEXT)
 
 
-def test_a_word_of_thousands_of_characters_is_drawn(processor):
+def test_words_of_thousands_of_characters_can_be_sampled(processor):
     line = "schläft你" * 1000
     assert processor.decode(SubwordSampler(processor).sample([line], 0.3, 1)) == [line]
 

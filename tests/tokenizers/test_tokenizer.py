@@ -1,4 +1,4 @@
-"""Text to pieces and back without loss, models that are the same wherever they are trained, and errors that help."""
+"""Tokenizers: encoding and decoding without loss, reproducible training, and error messages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def bpe(trained) -> Tokenizer:
 
 
 @pytest.mark.parametrize("text", [*ODD_TEXTS, pytest.param(LONG_TEXT, id="long")], ids=ascii)
-def test_odd_text_comes_back_as_it_was(every, text):
+def test_unusual_text_survives_encoding_and_decoding(every, text):
     for tokenizer in every:
         assert tokenizer.decode(tokenizer.encode([text])) == [text]
 
@@ -92,7 +92,7 @@ TEXTS = strategies.text(CHARACTERS) | strategies.text("ein Hdläuft<>s/0x41\t\n\
 
 @hypothesis.settings(deadline=None, max_examples=150)
 @hypothesis.given(strategies.lists(TEXTS, max_size=5))
-def test_every_text_comes_back_as_it_was(every, lines):
+def test_every_text_survives_encoding_and_decoding(every, lines):
     for tokenizer in every:
         encoded = tokenizer.encode(lines)
         assert tokenizer.decode(encoded) == lines
@@ -200,7 +200,7 @@ def test_alpha_sharpens_unigram_sampling(unigram):
 
 
 def test_alpha_is_the_share_of_merges_that_bpe_leaves_out(bpe):
-    """Provilkov et al. 2020: with none left out it is BPE, with all of them one piece a character."""
+    """Provilkov et al. 2020: without dropout the result is BPE, with dropout 1 every character is a piece."""
     assert bpe.sample(LINES, 0.0, 1) == bpe.encode(LINES)
     lengths = [sum(map(len, bpe.sample(LINES, alpha, 1))) for alpha in (0.0, 0.2, 0.6, 1.0)]
     assert lengths == sorted(set(lengths))
@@ -267,7 +267,7 @@ def test_separate_tokenizers_learn_from_their_own_language(trained):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_vocabulary_too_large_is_told_the_largest_which_works(kind):
+def test_a_vocabulary_size_that_is_too_large_is_refused_with_the_maximum(kind):
     with pytest.raises(TokenizerError, match="9,999 pieces are more than the training text contains") as error:
         train(kind, vocab_size=9999)
     largest = int(re.search(r"the largest possible vocabulary has ([\d,]+)", str(error.value))[1].replace(",", ""))
@@ -277,7 +277,7 @@ def test_a_vocabulary_too_large_is_told_the_largest_which_works(kind):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_vocabulary_too_small_is_told_the_smallest_which_works(kind):
+def test_a_vocabulary_size_that_is_too_small_is_refused_with_the_minimum(kind):
     with pytest.raises(TokenizerError, match="vocab_size: 261 pieces are too few for all characters") as error:
         train(kind, vocab_size=261)
     smallest = int(re.search(r"([\d,]+) are needed", str(error.value))[1].replace(",", ""))
@@ -288,14 +288,14 @@ def test_a_vocabulary_too_small_is_told_the_smallest_which_works(kind):
 
 @pytest.mark.parametrize("size, told", [(9999, "9,999 pieces are more than the {} training text contains"),
                                         (261, "261 pieces are too few for all characters of the {} text")])
-def test_of_two_vocabularies_each_that_is_impossible_is_named_by_its_side(size, told):
+def test_each_vocabulary_of_impossible_size_is_named_by_its_side(size, told):
     with pytest.raises(TokenizerError) as error:
         train(joint=False, vocab_size=size)
     for line, side in zip(str(error.value).splitlines(), ("source", "target"), strict=True):
         assert told.format(side) in line
 
 
-def test_a_size_that_one_side_allows_is_an_error_of_the_other_alone():
+def test_an_impossible_vocabulary_size_is_an_error_of_that_side_only():
     pairs = [("a", english) for english in ENGLISH]
     section = TokenizerSection(vocab_size=281, joint=False)
     with pytest.raises(TokenizerError) as error:
@@ -307,7 +307,7 @@ LETTERS = "abcdefghijklm"
 
 
 def drawn_pairs(count: int) -> list[tuple[str, str]]:
-    """Pairs of ten words, each of a few letters."""
+    """Return pairs of ten words with a few letters each."""
     rng = random.Random(1)
     words = ["".join(rng.choices(LETTERS, k=rng.randint(1, 7))) for _ in range(9_973)]
     return [tuple(" ".join(rng.choices(words, k=10)) for _ in range(2)) for _ in range(count)]
@@ -326,8 +326,8 @@ def test_a_vocabulary_of_the_size_auto_suits_the_text(kind, joint):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_auto_is_never_more_than_the_text_allows_nor_less_than_its_characters(kind):
-    """One line of many characters, one character alone, and one that nmt_nfkc spells as four others."""
+def test_auto_is_limited_by_what_the_text_allows_and_by_its_characters(kind):
+    """A line of many characters, a single character, and a character that nmt_nfkc replaces with four others."""
     for pairs in (PAIRS[:1], [("".join(map(chr, range(0x4E00, 0x4E00 + 1009))), "a")], [("a", "a")],
                   [("\ufdfa", "x")]):
         for normalization in ("identity", "nmt_nfkc"):
@@ -342,7 +342,7 @@ def test_auto_is_chosen_by_the_whole_text_not_by_the_sample():
         "bpe", pairs=pairs, vocab_size="auto").source.vocab_size
 
 
-def test_rare_characters_that_are_written_as_bytes_take_no_room_in_auto():
+def test_characters_that_are_encoded_as_bytes_do_not_count_in_auto():
     pairs = drawn_pairs(1000) + [("".join(map(chr, range(0x4E00, 0x4E00 + 101))), "a")]
     assert train("bpe", pairs=pairs, vocab_size="auto", character_coverage=0.99).source.vocab_size == train(
         "bpe", pairs=drawn_pairs(1000), vocab_size="auto").source.vocab_size
@@ -354,7 +354,7 @@ def test_nothing_to_train_on_is_an_error(pairs):
         train(pairs=pairs, normalization="nmt_nfkc")
 
 
-def test_what_looks_like_a_line_end_is_never_a_piece():
+def test_characters_that_look_like_line_ends_are_never_pieces():
     wild = "\u2028\u2029\u0085\x0b\x0c\x00\x1c\x7f\t"
     pairs = [(f"{character}ab{character}cd{character}", "ab") for character in wild] * 11
     for kind in ("unigram", "bpe"):
@@ -372,12 +372,12 @@ def test_digits_stand_alone():
 
 
 def test_a_long_line_is_trained_on_like_any_other():
-    """By default sentencepiece drops lines of more than 4,192 bytes without a word."""
+    """By default sentencepiece silently drops lines of more than 4,192 bytes."""
     long = "Dampfschiff " * 1000
     assert "\u2581Dampfschiff" in train("bpe", pairs=[(long, "a")], vocab_size=285).source.pieces(range(285))
 
 
-def test_nmt_nfkc_folds_what_identity_keeps(unigram):
+def test_nmt_nfkc_normalises_characters_that_identity_keeps(unigram):
     folding = train(normalization="nmt_nfkc").source
     assert folding.decode(folding.encode(["Hund，  Katze "])) == ["Hund, Katze"]
     assert unigram.decode(unigram.encode(["Hund，  Katze "])) == ["Hund，  Katze "]
@@ -405,7 +405,7 @@ def foreign_model(**options) -> bytes:
     return writer.getvalue()
 
 
-def test_a_piece_of_other_peoples_models_with_a_control_character_is_banned():
+def test_pieces_with_control_characters_in_imported_models_are_banned():
     tokenizer = Tokenizer(foreign_model(user_defined_symbols=["a\tb", "\n"]))
     assert tokenizer.pieces(tokenizer.never_generated_ids) == ["<unk>", "<s>", "a\tb", "\n"]
 
@@ -451,7 +451,7 @@ def test_a_damaged_model_is_named(unigram, tmp_path):
         Tokenizers.from_files({"source.model": unigram.model, "target.model": b"?"}, "runs/x")
 
 
-def test_a_tokenizer_that_is_not_there_is_said(unigram, tmp_path):
+def test_a_missing_tokenizer_is_reported(unigram, tmp_path):
     with pytest.raises(TokenizerError, match=r"no\.model: the tokenizer cannot be read: No such file"):
         Tokenizer.load(tmp_path / "no.model")
     (tmp_path / "source.model").write_bytes(unigram.model)
@@ -480,7 +480,8 @@ def test_the_sample_is_in_the_order_of_the_text_and_follows_the_seed():
 
 
 def test_every_line_is_drawn_equally_often():
-    """Of 29 lines 5 are drawn 2,000 times: 345 hits each, standard deviation (2000 * 5/29 * 24/29)^0.5 = 17."""
+    """5 of 29 lines are drawn 2,000 times: 345 hits are expected for each, with standard deviation (2000 * 5/29 *
+    24/29)^0.5 = 17."""
     hits = Counter(chain.from_iterable(_reservoir_sample(pairs_to(29), 5, random.Random(seed)) for seed in range(2000)))
     assert len(hits) == 29
     assert all(abs(count - 345) < 5 * 17 for count in hits.values())
@@ -498,7 +499,7 @@ def test_the_text_is_read_once_and_not_kept():
 
 
 class Counted(tuple):
-    """A pair that knows how many of it there are."""
+    """Pair that counts its living instances."""
 
     alive = 0
 

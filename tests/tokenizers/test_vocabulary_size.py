@@ -1,4 +1,4 @@
-"""Sizes that follow from the amount of text. `model.base` is tested with the recipes."""
+"""Vocabulary sizes that depend on the amount of text. `model.base` is tested with the recipes."""
 
 import pytest
 

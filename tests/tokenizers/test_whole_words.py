@@ -1,4 +1,4 @@
-"""Whole words as a vocabulary: there and back, what is unknown, and what a damaged file says."""
+"""Vocabularies of whole words: encoding, decoding, unknown words and damaged files."""
 
 import hypothesis
 import numpy as np
@@ -15,7 +15,7 @@ WORD = strategies.text(min_size=1, max_size=7).filter(lambda text: text.split() 
 
 
 @hypothesis.given(strategies.lists(WORD, min_size=1), strategies.randoms())
-def test_single_spaced_known_words_come_back_as_they_were(words, random):
+def test_text_of_known_words_survives_encoding_and_decoding(words, random):
     known = train_words([" ".join(words)], 300)
     line = " ".join(random.choices(words, k=11))
     again = Words.from_bytes(known.model)
@@ -70,7 +70,7 @@ def test_an_empty_text_has_no_words():
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_words_of_two_languages_survive_the_disk(tmp_path, joint):
+def test_word_vocabularies_of_two_languages_survive_saving_and_loading(tmp_path, joint):
     section = TokenizerSection(type="words", joint=joint)
     both = train_tokenizers([("a b", "c"), ("d", "c e")], section, seed=1)
     assert [both.source.vocab_size, both.target.vocab_size] == ([8, 8] if joint else [6, 5])
@@ -80,7 +80,7 @@ def test_words_of_two_languages_survive_the_disk(tmp_path, joint):
         assert again.target.encode(["e c a"]) == both.target.encode(["e c a"])
 
 
-def test_a_damaged_list_of_words_is_named(tmp_path):
+def test_a_damaged_word_vocabulary_is_named_in_the_error(tmp_path):
     model = train_words(["one two three é"], 300).model
     for damaged in (model[:-1], model[:-4], model + b"more\n", model.replace(b"words 4", b"words 5"),
                     model.replace(b"two", b"one"), model.replace(b"words 4", b"words four"),
@@ -99,7 +99,7 @@ def test_position_p_has_the_id_of_the_end_plus_p():
     assert numbers.decode([[3, 5, 4]]) == ["1 3 2"]
 
 
-def test_a_pointers_targets_are_not_trained():
+def test_a_pointer_network_trains_no_target_tokenizer():
     both = train_tokenizers([("20 5 10", "1 3 2")], TokenizerSection(type="words"), seed=1, target_positions=7)
     assert both.source.words == ["20", "5", "10"]
     assert both.target.words == list("1234567")

@@ -1,4 +1,4 @@
-"""Several processes that train one model: the same steps, the same weights, whoever does them."""
+"""Distributed training: steps and weights do not depend on the number of processes."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def folder(tmp_path):
 
 
 def start(folder, run, processes, *settings, **environment):
-    """The training of the folder's recipe, begun; its errors go to a file beside the run."""
+    """Start a training of the recipe in the folder; its output is written to a file beside the run."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     arguments = [argument for setting in settings for argument in ("--set", setting)]
     around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd()), **environment}
@@ -98,7 +98,7 @@ def without_keys(name, weight):
     return weight
 
 
-def test_the_parts_of_a_step_are_dealt_out_whole_where_there_are_enough():
+def test_micro_batches_are_assigned_whole_if_there_are_enough_for_all_ranks():
     micro_batches = [np.arange(first, first + 3) for first in (0, 3, 6, 9, 12)]
     dealt = [ProcessGroup(rank, 2).micro_batches(micro_batches) for rank in range(2)]
     assert [path for path, _ in dealt[0]] == [(0,), (2,), (4,)]
@@ -107,7 +107,7 @@ def test_the_parts_of_a_step_are_dealt_out_whole_where_there_are_enough():
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 13])
-def test_too_few_parts_are_cut_until_each_process_has_one(size):
+def test_micro_batches_are_split_until_each_rank_has_one(size):
     micro_batches = [np.arange(6), np.arange(6, 11)]
     dealt = [ProcessGroup(rank, size).micro_batches(micro_batches) for rank in range(size)]
     pairs = sorted(int(pair) for each in dealt for _, part in each for pair in part)
@@ -117,7 +117,7 @@ def test_too_few_parts_are_cut_until_each_process_has_one(size):
     assert len(set(paths)) == len(paths)
 
 
-def test_what_is_shared_out_comes_back_in_its_order():
+def test_gathered_results_are_in_the_original_order():
     items = list(range(7))
     shares = [ProcessGroup(rank, 3).shard(items) for rank in range(3)]
     whole = [None] * 7
@@ -149,7 +149,7 @@ def test_in_float64_all_weights_are_the_same(folder):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_ends_the_others_and_another_number_goes_on(folder):
+def test_a_dead_rank_ends_the_others_and_another_number_of_ranks_resumes(folder):
     settings = "training.checkpoint_minutes=0", "tokenizer.subword_sampling=0.1"
     alone = trained(folder, "alone", 1, *settings)
     process = start(folder, "together", 2, *settings, DIES="1")
@@ -162,7 +162,7 @@ def test_a_process_that_dies_ends_the_others_and_another_number_goes_on(folder):
 
 
 @pytest.mark.slow
-def test_all_go_back_together_where_a_training_diverges(folder):
+def test_all_ranks_roll_back_together_after_divergence(folder):
     settings = "training.max_steps=20", "training.validate_every=3", "training.divergence=lower_rate"
     together = trained(folder, "together", 2, *settings, EXPLODES="1")
     assert (together.step, together.info["progress"]["retreats"]) == (20, 1)
@@ -211,7 +211,7 @@ def test_ranks_compare_step_and_weights(monkeypatch, others, same):
         ProcessGroup(0, 2).require_same(7, weights)
 
 
-def test_the_clock_of_one_process_decides_for_all_when_a_checkpoint_is_due(folder, monkeypatch):
+def test_the_clock_of_the_main_rank_decides_when_a_checkpoint_is_due(folder, monkeypatch):
     asked = []
     monkeypatch.setattr(ProcessGroup, "maximum", lambda self, numbers, device: asked.append(numbers[0]) or numbers)
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]

@@ -26,7 +26,7 @@ decoding: {beam_size: 1, max_length_offset: 3}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A corpus, and a run that has learnt it for three steps."""
+    """A corpus, and a run that was trained on it for three steps."""
     folder = tmp_path_factory.mktemp("folder")
     write_corpus(folder)
     (folder / "recipe.yaml").write_text(RECIPE)
@@ -44,7 +44,7 @@ def tuned(folder):
 
 
 @pytest.mark.parametrize("start", ["first", "first/best"], ids=["run", "bundle"])
-def test_one_key_takes_over_weights_model_and_tokenizer(start, folder, tuned, tmp_path):
+def test_start_from_reuses_weights_model_and_tokenizer(start, folder, tuned, tmp_path):
     recipe = tuned(start)
     best = load_bundle(folder / "first" / "best")
     assert recipe.model == parse_recipe(best.recipe_text, folder / "recipe.yaml").model
@@ -53,7 +53,7 @@ def test_one_key_takes_over_weights_model_and_tokenizer(start, folder, tuned, tm
     assert training.tokenizers.files() == best.tokenizer_files
 
 
-def test_a_training_goes_on_from_there_and_resumes_by_itself(folder, tuned, tmp_path):
+def test_fine_tuning_starts_from_the_model_and_can_be_resumed(folder, tuned, tmp_path):
     recipe = tuned()
     train(recipe, tmp_path / "run")
     found, best = load_bundle(tmp_path / "run" / "best"), load_bundle(folder / "first" / "best")
@@ -66,7 +66,7 @@ def test_a_training_goes_on_from_there_and_resumes_by_itself(folder, tuned, tmp_
     assert not differences(load_recipe(tmp_path / "run" / "recipe.yaml", check_files=False), recipe)
 
 
-def test_the_recipe_has_the_last_word(folder, tuned, tmp_path):
+def test_the_recipe_overrides_the_settings_of_the_start_model(folder, tuned, tmp_path):
     recipe = tuned("first", "model.dropout=0.0", "training.start_from=" + str(folder / "first" / "best"))
     assert recipe.model.dropout == 0.0 and recipe.model.d_model == 16
     with pytest.raises(RecipeError, match=r"differs from the model of this recipe: decoder.0.feed_forward.inner.bias "
@@ -74,14 +74,14 @@ def test_the_recipe_has_the_last_word(folder, tuned, tmp_path):
         Training(tuned("first", "model.feed_forward=64"), tmp_path)
 
 
-def test_what_cannot_be_is_said_before_training(folder, tuned):
+def test_impossible_start_models_are_refused_before_training(folder, tuned):
     with pytest.raises(RecipeError, match="training.start_from: there is no directory .*nowhere"):
         tuned("nowhere")
     with pytest.raises(RecipeError, match="fine-tuning uses the tokenizer of this model"):
         tuned("first", f"tokenizer.taken_from={folder / 'first'}")
 
 
-def test_other_start_is_another_training(folder, tuned):
+def test_changing_start_from_is_a_recipe_difference(folder, tuned):
     changed = differences(tuned("first"), tuned("first/best"))
     assert [change.key for change in changed] == ["training.start_from"] and not changed[0].may_change_on_resume
 

@@ -1,4 +1,4 @@
-"""The gradient of a step does not depend on how it is cut, and memory that does not suffice cuts it."""
+"""The gradient of a step does not depend on its micro-batches, and running out of memory splits them."""
 
 import math
 
@@ -21,7 +21,8 @@ def gradients_of(model, corpus, micro_batches, **options):
 
 @pytest.fixture
 def lacking_memory(monkeypatch):
-    """Makes a model's forward fail for more than so many source tokens, as the allocator of a CPU does."""
+    """Function that makes a model raise the out-of-memory error of a CPU for batches above a number of source
+    tokens."""
 
     def lack(model, most):
         forward = model.forward
@@ -39,7 +40,7 @@ def lacking_memory(monkeypatch):
 
 @pytest.fixture
 def failing_backward(monkeypatch):
-    """Lets the first backward pass fail after it has left gradients behind."""
+    """Make the first backward pass fail after it has computed gradients."""
     backward, calls = torch.Tensor.backward, []
 
     def failing(loss, *arguments, **options):
@@ -56,7 +57,7 @@ def assert_same(found, expected):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
-def test_a_part_computed_in_groups_of_like_length_has_the_same_gradient(make_model, make_corpus, monkeypatch):
+def test_a_micro_batch_computed_in_groups_of_similar_length_has_the_same_gradient(make_model, make_corpus, monkeypatch):
     lengths = [2] * 16 + [17] * 8
     model, corpus = make_model().train(), make_corpus(lengths, lengths)
     _, whole, expected = gradients_of(model, corpus, [np.arange(24)])
@@ -70,7 +71,8 @@ def test_a_part_computed_in_groups_of_like_length_has_the_same_gradient(make_mod
     assert_same(found, expected)
 
 
-def test_a_part_too_large_for_memory_is_cut_and_the_gradient_stays(make_model, make_corpus, lacking_memory, capsys):
+def test_a_micro_batch_too_large_for_memory_is_split_without_changing_the_gradient(make_model, make_corpus,
+                                                                                      lacking_memory, capsys):
     model, corpus = make_model().train(), make_corpus((5, 2, 7, 3, 11), (3, 11, 2, 5, 7))
     micro_batches = [np.arange(3), np.arange(3, 5)]
     _, whole, expected = gradients_of(model, corpus, micro_batches)
@@ -84,7 +86,7 @@ def test_a_part_too_large_for_memory_is_cut_and_the_gradient_stays(make_model, m
         capsys.readouterr().err
 
 
-def test_what_a_failed_backward_pass_left_behind_is_forgotten(make_model, make_corpus, request):
+def test_gradients_of_a_failed_backward_pass_are_discarded(make_model, make_corpus, request):
     model, corpus = make_model().train(), make_corpus()
     _, _, expected = gradients_of(model, corpus, [np.arange(2), np.arange(2, 4)])
     request.getfixturevalue("failing_backward")
@@ -100,7 +102,7 @@ def test_the_lower_budget_is_kept(make_model, make_corpus):
     assert summing.max_tokens == 12
 
 
-def test_a_pair_that_no_cut_makes_smaller_is_named(make_model, make_corpus, lacking_memory):
+def test_a_single_pair_too_large_for_memory_is_named_in_the_error(make_model, make_corpus, lacking_memory):
     from dataclasses import replace
 
     model, corpus = make_model().train(), replace(make_corpus(), lines=np.array([11, 13, 17, 19]))
@@ -109,7 +111,7 @@ def test_a_pair_that_no_cut_makes_smaller_is_named(make_model, make_corpus, lack
         gradients_of(model, corpus, [np.arange(4)])
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory(make_model, make_corpus, monkeypatch):
+def test_other_errors_are_not_treated_as_out_of_memory(make_model, make_corpus, monkeypatch):
     model = make_model().train()
     monkeypatch.setattr(model, "forward", lambda batch: (_ for _ in ()).throw(RuntimeError("a defect")))
     with pytest.raises(RuntimeError, match="a defect"):
@@ -122,7 +124,7 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(make_model, make_corpus
     (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
     (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(…)`"), False),
 ])
-def test_a_lack_of_memory_is_recognised_in_every_library_that_allocates(error, recognised):
+def test_out_of_memory_errors_of_every_library_are_recognised(error, recognised):
     assert is_out_of_memory(error) == recognised
 
 

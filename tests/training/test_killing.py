@@ -1,4 +1,4 @@
-"""Trainings that are killed at random moments and resumed: they end as if nothing had happened."""
+"""Trainings that are killed at random moments and resumed give the results of an uninterrupted training."""
 
 import json
 import subprocess
@@ -24,14 +24,14 @@ def kill(folder: Path, seed: int, kills: int) -> dict:
     return json.loads(done.stdout)
 
 
-def test_five_kills_lose_nothing(tmp_path):
+def test_resuming_after_five_kills_gives_the_same_results(tmp_path):
     found = kill(tmp_path, seed=3, kills=5)
     assert found["differences"] == []
     assert Counter(found["kills"]).total() == 5
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_over_all_phases_lose_nothing(tmp_path):
+def test_resuming_after_a_hundred_kills_in_all_phases_gives_the_same_results(tmp_path):
     found = kill(tmp_path, seed=7, kills=110)
     assert found["differences"] == []
     assert Counter(found["kills"]).total() == 110

@@ -1,4 +1,4 @@
-"""Learning curves: a well-formed picture with every finite value in its place, drawn from the log of a run."""
+"""Learning curves: a well-formed SVG with every finite value of the log at its position."""
 
 import math
 import re
@@ -25,7 +25,7 @@ def drawn(records=RECORDS, metric="bleu", title="run", smoothed=True):
 
 
 def panels(picture):
-    """{name of a panel: {kind: [(step, value), …]}}, read off the picture by the labels of its axes."""
+    """Read the values of all curves from the picture by the labels of its axes: {panel: {kind: [(step, value), …]}}."""
     to_step = scale([(float(text.get("x")), number(text)) for text in picture.iter(f"{SVG}text")
                      if text.get("class") == "step"])
     found = {}
@@ -49,7 +49,7 @@ def number(text):
 
 
 def scale(labels):
-    """From pixels to what the first and the last label of an axis say."""
+    """Return a function from pixels to values, computed from the first and last label of an axis."""
     (low, first), *_, (high, last) = labels
     return lambda pixel: first + (last - first) * (pixel - low) / (high - low)
 
@@ -59,7 +59,7 @@ def near(points):
     return [(pytest.approx(step, abs=0.1), pytest.approx(value, rel=1e-2)) for step, value in points]
 
 
-def test_every_value_stands_where_the_axes_say():
+def test_curves_are_drawn_at_the_positions_of_their_values():
     found = panels(drawn())
     loss, score, rate = found.values()
     assert list(found) == ["loss: mean −log p of a target token", "BLEU", "learning rate"]
@@ -75,18 +75,18 @@ def test_a_legend_names_the_curves_of_a_panel():
         assert name in text
 
 
-def test_the_training_loss_is_called_smoothed_only_where_labels_are():
+def test_the_loss_is_labelled_smoothed_only_with_label_smoothing():
     assert "smoothed" not in "".join(drawn(smoothed=False).itertext())
 
 
 @pytest.mark.parametrize(("metric", "panel"), [
     ("chrf", "chrF"), ("perplexity", "perplexity"), ("loss", "BLEU"), ("exact", "BLEU")])
-def test_the_score_drawn_is_the_best_metric_or_one_that_was_measured(metric, panel):
+def test_the_score_panel_shows_the_best_metric_or_another_measured_one(metric, panel):
     assert panel in panels(drawn(metric=metric))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, None, "high"])
-def test_what_is_no_finite_number_is_left_out(value):
+def test_values_that_are_not_finite_are_left_out(value):
     found = panels(drawn([*RECORDS, {"kind": "training", "step": 80, "loss": value, "learning_rate": 2.5e-3},
                           {"kind": "validation", "step": 80, "loss": 3.5, "bleu": value}]))
     loss, score, rate = found.values()
@@ -113,14 +113,14 @@ def test_names_of_runs_cannot_break_the_picture():
     assert "a<b> & \\x1b" in "".join(drawn(title="a<b> & \x1b").itertext())
 
 
-def test_text_has_a_colour_of_its_own_on_dark_paper():
+def test_text_is_readable_on_a_dark_background():
     style = next(drawn().iter(f"{SVG}style")).text
     light, dark = style.split("@media (prefers-color-scheme: dark)")
     ink = r"text \{ fill: (#\w+); \}"
     assert re.search(ink, light)[1] != re.search(ink, dark)[1]
 
 
-def test_a_long_training_is_thinned_and_keeps_its_peaks():
+def test_the_curve_of_a_long_training_is_downsampled_and_keeps_its_peaks():
     records = [{"kind": "training", "step": step, "loss": 90.0 if step == 54_321 else 3.0, "learning_rate": 1.0}
                for step in range(1, 100_001)]
     points = next(iter(panels(drawn(records)).values()))["training"]
@@ -153,7 +153,7 @@ def test_the_curve_of_a_resumed_run_is_whole_and_has_no_step_twice(tmp_path):
     assert not list(tmp_path.glob("curves.svg.*"))
 
 
-def test_curves_that_cannot_be_written_are_told_and_stop_nothing(tmp_path, capsys):
+def test_curves_that_cannot_be_written_cause_a_warning_and_training_continues(tmp_path, capsys):
     Log(tmp_path, 0, 0).close()
     (tmp_path / "curves.svg" / "in the way").mkdir(parents=True)
     draw_curves(tmp_path, "bleu", True)
@@ -161,7 +161,7 @@ def test_curves_that_cannot_be_written_are_told_and_stop_nothing(tmp_path, capsy
     assert told.startswith(f"warning: {tmp_path}/curves.svg cannot be written: Is a directory. The training continues")
 
 
-def test_a_log_that_was_deleted_during_the_training_stops_nothing(tmp_path, capsys):
+def test_training_continues_after_its_log_was_deleted(tmp_path, capsys):
     Log(tmp_path, 0, 0).close()
     (tmp_path / "metrics.jsonl").unlink()
     draw_curves(tmp_path, "bleu", True)

@@ -1,4 +1,4 @@
-"""The road of a language model: text alone, a recipe, training, perplexity, and what is refused on the way."""
+"""Language models: monolingual text, recipes, training, perplexity, and commands that refuse them."""
 
 import gzip
 import json
@@ -90,7 +90,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A run that has learnt its twenty sentences by heart."""
+    """Run that has memorised its twenty sentences."""
     folder = tmp_path_factory.mktemp("trained")
     write(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -134,7 +134,7 @@ def refused(*settings: str, text: str = RECIPE) -> str:
     ("{text: train.en}", "{file: a.jsonl, text: 2}", "recipe.yaml:4: data.train.0: `text` must name the column"),
     ("{text: train.en}", "{file: a.tsv, text: en}", "recipe.yaml:4: data.train.0: a .tsv without `header: true` has"),
 ])
-def test_what_fits_no_language_model_is_refused_where_it_stands(old, new, message):
+def test_keys_that_do_not_apply_to_language_models_are_refused_with_their_line(old, new, message):
     assert message in refused(text=RECIPE.replace(old, new, 1))
 
 
@@ -145,13 +145,13 @@ def test_text_alone_is_for_a_language_model():
                                   "`target`; `text` is only for model.type: language_model")
 
 
-def test_what_is_expected_of_a_language_model_are_perplexities():
+def test_expected_scores_of_a_language_model_are_perplexities():
     assert parse_recipe(f"{RECIPE}expected: {{same: {{word_perplexity: [1, 2]}}}}", "recipe.yaml").expected
     told = refused(text=f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
     assert "expected.same.bleu: not in the metrics of this recipe: perplexity, word_perplexity" in told
 
 
-def test_paths_of_text_and_of_another_models_tokenizer_are_anchored_and_looked_for(folder):
+def test_paths_of_text_and_tokenizer_are_resolved_and_checked(folder):
     recipe = load_recipe("recipe.yaml", ["data.train.0.text=train.en"])
     resolved = recipe.resolve()
     assert resolved.data.train[0].text == str(folder / "train.en")
@@ -172,7 +172,7 @@ def test_paths_of_text_and_of_another_models_tokenizer_are_anchored_and_looked_f
     {"text": "a.en"}, {"text": "a.en.gz"}, {"file": "a.tsv", "text": 2},
     {"file": "h.tsv", "header": True, "text": "english"}, {"file": "a.jsonl", "text": "en"},
 ], ids=str)
-def test_text_comes_from_every_form_of_corpus(tmp_path, spec):
+def test_monolingual_text_can_be_read_from_every_corpus_format(tmp_path, spec):
     lines = ["One.", "Two\u2028and a half.", "Three."]
     (tmp_path / "a.en").write_text("\ufeff" + "\r\n".join(lines) + "\n", encoding="utf-8", newline="")
     (tmp_path / "a.en.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
@@ -192,7 +192,7 @@ def test_a_missing_column_of_text_is_named(tmp_path):
         list(read_corpus(Corpus(file="a.jsonl", text="en"), tmp_path))
 
 
-def test_cleaning_looks_at_the_text_alone():
+def test_cleaning_of_monolingual_text_checks_only_the_text():
     counts = Counts()
     pairs = [(1, "", "A dog."), (2, "", "  "), (3, "", "x" * 12), (4, "", "A dog."), (5, "", "A cat.")]
     cleaning = Cleaning(max_characters=11, max_length_ratio=1.1, remove_identical=True, remove_duplicates=True)
@@ -203,7 +203,7 @@ def test_cleaning_looks_at_the_text_alone():
 # Training
 
 
-def test_twenty_sentences_are_learnt_by_heart(trained, translator):
+def test_a_language_model_memorises_twenty_sentences(trained, translator):
     bundle = load_bundle(trained / "best")
     scores = bundle.metadata["test"]["same"]
     # One of twenty sentences costs log 20 = 3.0 nats, its beginning decides the rest; a mean of 13 pieces or so.
@@ -215,7 +215,7 @@ def test_twenty_sentences_are_learnt_by_heart(trained, translator):
     assert sum(math.exp(score.log_probability) for score in found) > 0.8
 
 
-def test_what_was_learnt_is_said_again(translator):
+def test_a_language_model_generates_its_training_sentences(translator):
     beginnings = [line.rpartition(" ")[0] for line in SENTENCES]
     found = [text for text, in generate(translator, beginnings, beam_size=1)]
     assert [text.text for text in found] == SENTENCES
@@ -229,7 +229,7 @@ def test_what_was_learnt_is_said_again(translator):
     assert said == pytest.approx({text: scored[SENTENCES.index(text)].log_probability for text in said}, abs=1e-3)
 
 
-def test_perplexity_is_what_a_direct_computation_gives(translator):
+def test_perplexity_equals_a_direct_computation(translator):
     lines = ["The dog sleeps.", "", "Nobody knows  me."]
     model, tokenizer = translator.model, translator.tokenizers.target
     total = 0.0
@@ -253,7 +253,7 @@ def test_perplexity_is_what_a_direct_computation_gives(translator):
     assert format_scores(scores).splitlines()[0].startswith("perplexity per piece      ")
 
 
-def test_lines_that_are_too_long_count_nowhere_and_are_told(translator, capsys, monkeypatch):
+def test_lines_that_are_too_long_are_excluded_with_a_warning(translator, capsys, monkeypatch):
     monkeypatch.setattr(translator.engine, "max_positions", 23)
     lines = [("", "The dog sleeps."), ("", "a" * 23)]
     assert perplexities(translator, lines)["perplexity"].details["lines"] == 1
@@ -278,7 +278,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_weights(folder, monkeypa
     assert set(logged(folder / "whole")[-1]) == {"kind", "step", "loss", "perplexity"}
 
 
-def test_another_models_tokenizer_is_taken_over(folder, trained):
+def test_the_tokenizer_of_another_model_can_be_reused(folder, trained):
     recipe = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}", "training.max_steps=1"])
     train(recipe, folder / "run")
     theirs = Tokenizers.load(trained / "tokenizer").target
@@ -287,7 +287,7 @@ def test_another_models_tokenizer_is_taken_over(folder, trained):
     assert reuse_tokenizers(of_bundle).target.fingerprint == theirs.fingerprint
 
 
-def test_a_place_without_a_tokenizer_and_one_of_another_form_are_refused(folder, trained):
+def test_taken_from_must_name_a_tokenizer_of_the_same_type(folder, trained):
     (folder / "empty").mkdir()
     with pytest.raises(TokenizerError, match="empty has no tokenizer"):
         reuse_tokenizers(load_recipe("recipe.yaml", ["tokenizer.taken_from=empty"]))
@@ -316,7 +316,7 @@ def test_check_reports_one_side(folder, capsys):
     assert "(language_model)" in shown and "source" not in shown
 
 
-def test_check_counts_with_the_tokenizer_that_is_taken_over(folder, trained):
+def test_check_counts_with_the_reused_tokenizer(folder, trained):
     recipe = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}", "tokenizer.vocab_size=9000"])
     report = check_recipe(recipe, folder / "run")
     assert report.tokens_are_exact
@@ -328,7 +328,7 @@ def test_check_counts_with_the_tokenizer_that_is_taken_over(folder, trained):
 
 @pytest.fixture
 def run(folder, monkeypatch, capsysbinary):
-    """Runs a command in this process: exit code, standard output and error."""
+    """Function that runs a command in this process and returns exit code, standard output and standard error."""
 
     def run(*arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
@@ -348,7 +348,7 @@ def test_evaluate_gives_perplexities_of_the_test_sets_and_of_any_text(run, train
     assert json.loads(out)["word_perplexity"]["value"] == pytest.approx(expected["word_perplexity"].value, rel=1e-6)
 
 
-def test_where_there_are_no_test_sets_evaluate_asks_for_text(run, trained, tmp_path):
+def test_without_test_sets_evaluate_requires_text(run, trained, tmp_path):
     copy = tmp_path / "moved"
     shutil.copytree(trained, copy)
     for recipe in (copy / "recipe.yaml", copy / "best/recipe.yaml"):
@@ -372,7 +372,7 @@ def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
     (("evaluate", "MODEL", "--text", "valid.en", "--reference", "train.en"), "leave the other files out"),
     (("evaluate", "MODEL", "--text", "nowhere.en"), "nowhere.en cannot be read"),
 ])
-def test_what_a_language_model_cannot_do_is_refused(run, trained, arguments, message):
+def test_commands_that_need_a_source_refuse_a_language_model(run, trained, arguments, message):
     code, out, err = run(*(trained if argument == "MODEL" else argument for argument in arguments))
     assert (code, out) == (2, "") and message in err
 

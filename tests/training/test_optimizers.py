@@ -39,7 +39,7 @@ def test_cosine_falls_along_half_a_cosine():
     assert falling == pytest.approx([2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5), 0])
 
 
-def test_constant_stays():
+def test_the_constant_schedule_stays_at_its_peak():
     assert rates([7, 100, 10**6], schedule="constant", warmup_steps=7, learning_rate=0.25) == [0.25] * 3
 
 
@@ -81,7 +81,7 @@ def test_muon_takes_the_matrices_of_layers_and_adamw_the_rest(make_model):
     assert type(optimizer.optimizers[1]) is torch.optim.Muon
 
 
-def test_muon_moves_a_matrix_in_all_directions_alike():
+def test_the_update_of_muon_has_nearly_equal_singular_values():
     # Its singular values are near one, times 0.2 sqrt(the longer side) (Liu et al. 2025, equation 4).
     torch.manual_seed(1)
     weight = torch.nn.Parameter(torch.zeros(8, 8))
@@ -114,7 +114,7 @@ def test_gradients_become_means_and_are_clipped_to_a_norm(clip, factor):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_gradients_whose_norm_is_not_finite_are_left_alone(value):
+def test_gradients_with_a_norm_that_is_not_finite_are_not_clipped(value):
     broken = gradients()
     scale_gradients(broken, value, 7, 1.0)
     assert broken[0].tolist() == [21, 0]

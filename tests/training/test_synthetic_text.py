@@ -1,4 +1,4 @@
-"""Back-translation and distillation: a model makes the side that a corpus lacks, once, and line by line the same."""
+"""Back-translation and distillation: a model generates the missing side of a corpus once, reproducibly line by line."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ LINES = ["zwei Katze", "rot", "", "Hund und Katze und Hund", "nicht blau drei"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Text, a model from German to English, and a recipe from English to German that wants its help."""
+    """Text, a German-English model, and an English-German recipe that uses it for back-translation."""
     folder = tmp_path_factory.mktemp("synthetic")
     write_corpus(folder)
     reverse = RECIPE.replace("source: en, target: de", "source: de, target: en").replace("name: tiny", "name: reverse")
@@ -41,7 +41,7 @@ def made(recipe, folder):
     return spec, Path(spec.source).read_text()
 
 
-def test_a_model_makes_sources_for_targets_by_sampling(folder, tmp_path):
+def test_back_translation_samples_sources_for_targets(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml")
     spec, text = made(recipe, tmp_path)
     assert text.count("\n") == len(LINES)
@@ -53,7 +53,7 @@ def test_a_model_makes_sources_for_targets_by_sampling(folder, tmp_path):
     assert Path(searched.data.train[1].source).read_text() != text
 
 
-def test_it_is_made_once(folder, tmp_path, monkeypatch):
+def test_synthetic_text_is_generated_once(folder, tmp_path, monkeypatch):
     recipe = load_recipe(folder / "recipe.yaml")
     _, text = made(recipe, tmp_path)
     monkeypatch.setattr(synthetic, "Translator", None)
@@ -66,7 +66,7 @@ def flip(path):
     path.write_bytes(contents)
 
 
-def test_damaged_text_is_refused_where_it_would_be_read_and_made_again(folder, tmp_path):
+def test_damaged_synthetic_text_is_detected_and_generated_again(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=2"])
     spec, text = made(recipe, tmp_path / "synthetic")
     flip(Path(spec.source))
@@ -75,7 +75,7 @@ def test_damaged_text_is_refused_where_it_would_be_read_and_made_again(folder, t
     assert made(recipe, tmp_path / "synthetic")[1] == text
 
 
-def test_damaged_text_that_was_not_finished_is_begun_anew(folder, tmp_path, capsys):
+def test_damaged_unfinished_synthetic_text_is_generated_again(folder, tmp_path, capsys):
     recipe = load_recipe(folder / "recipe.yaml")
     spec, text = made(recipe, tmp_path)
     part = Path(spec.source).with_suffix(".part")
@@ -86,7 +86,7 @@ def test_damaged_text_that_was_not_finished_is_begun_anew(folder, tmp_path, caps
     assert "is damaged: its checksum is wrong" in capsys.readouterr().err
 
 
-def test_new_scores_of_the_model_do_not_make_it_anew(folder, tmp_path, monkeypatch):
+def test_new_scores_in_the_metadata_do_not_regenerate_synthetic_text(folder, tmp_path, monkeypatch):
     recipe = load_recipe(folder / "recipe.yaml")
     _, text = made(recipe, tmp_path)
     update_bundle_metadata(folder / "reverse" / "best", test={"small": {"measured": "by seq2seq evaluate"}})
@@ -96,7 +96,7 @@ def test_new_scores_of_the_model_do_not_make_it_anew(folder, tmp_path, monkeypat
 
 @pytest.mark.parametrize("own", [
     {"sampling": True, "top_k": 5, "mbr": 32}, {"diverse_groups": 5}, {"require": ("Katze",)}, {"mbr": 3, "n_best": 2}])
-def test_the_recipe_says_whether_it_is_drawn_whatever_the_model_does_otherwise(own):
+def test_sampling_of_synthetic_text_follows_the_recipe_instead_of_the_model(own):
     own = DecodingSection(**own)
     for samples in (True, False):
         options = DecodingSection.model_validate({**own.model_dump(), **synthetic._options(own, samples)})
@@ -104,7 +104,7 @@ def test_the_recipe_says_whether_it_is_drawn_whatever_the_model_does_otherwise(o
 
 
 @pytest.mark.parametrize("torn", [b"", b"the start of a li"])
-def test_what_a_stopped_run_has_made_is_kept(folder, tmp_path, torn):
+def test_synthetic_text_of_an_interrupted_run_is_kept(folder, tmp_path, torn):
     recipe = load_recipe(folder / "recipe.yaml")
     spec, text = made(recipe, tmp_path)
     lines = text.encode().splitlines(keepends=True)
@@ -115,7 +115,7 @@ def test_what_a_stopped_run_has_made_is_kept(folder, tmp_path, torn):
     assert not path.with_suffix(".part").exists()
 
 
-def test_a_teacher_makes_targets_for_sources_by_search(folder, tmp_path):
+def test_distillation_translates_sources_with_beam_search(folder, tmp_path):
     recipe = load_recipe(folder / "reverse.yaml", [
         f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
     spec = with_synthetic_text(recipe, tmp_path).data.train[0]
@@ -130,13 +130,13 @@ def test_a_model_of_the_other_direction_is_refused(folder, tmp_path):
         with_synthetic_text(recipe, tmp_path)
 
 
-def test_a_model_of_the_same_languages_may_write_their_codes_otherwise(folder, tmp_path):
+def test_language_codes_may_be_written_differently(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml", ["languages={source: eng, target: ger}"])
     assert made(recipe, tmp_path)[1] == made(load_recipe(folder / "recipe.yaml"), tmp_path)[1]
 
 
 @pytest.mark.parametrize("name", ["mono[1]", "mono*"])
-def test_names_of_the_text_and_of_the_model_are_no_patterns(folder, tmp_path, name):
+def test_file_names_are_not_interpreted_as_patterns(folder, tmp_path, name):
     for stem, text in (("mono1", "blau\n"), ("mono2", "blau\n"), (name, "zwei Katze\n")):
         (tmp_path / f"{stem}.de").write_text(text)
     (tmp_path / "model1").mkdir()
@@ -149,7 +149,7 @@ def test_names_of_the_text_and_of_the_model_are_no_patterns(folder, tmp_path, na
     assert reuse_tokenizers(recipe).joint
 
 
-def test_a_training_sees_the_pairs_with_their_tag(folder, tmp_path):
+def test_synthetic_pairs_are_trained_on_with_their_tag(folder, tmp_path):
     training = Training(load_recipe(folder / "recipe.yaml"), tmp_path / "run")
     assert training.prepared.counts["mono.de"]["lines"] == len(LINES)
     # The tag is no text: what was translated into nothing is empty.
@@ -167,7 +167,7 @@ def test_check_refuses_a_model_of_another_direction_as_training_does(folder, tmp
             start()
 
 
-def test_check_leaves_out_what_is_not_made_yet_and_says_so(folder, tmp_path):
+def test_check_reports_synthetic_text_that_does_not_exist_yet(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml")
     report = check_recipe(recipe, tmp_path)
     assert [corpus.label for corpus in report.corpora if corpus.role == "train"] == ["train.en"]

@@ -1,4 +1,4 @@
-"""Training: what it computes, how it stops, goes on and ends."""
+"""Training: its results, and how it is stopped, resumed and finished."""
 
 import json
 import os
@@ -146,7 +146,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(recipe, tm
     assert not same(final_weights(tmp_path / "first"), final_weights(tmp_path / "other"))
 
 
-def test_a_finished_run_says_so_and_measures_again(recipe, tmp_path, capsys):
+def test_a_finished_run_reports_this_and_evaluates_again(recipe, tmp_path, capsys):
     first = train(recipe(), tmp_path / "run")
     weights = final_weights(tmp_path / "run")
     again = train(recipe(), str(tmp_path / "run"))
@@ -155,7 +155,7 @@ def test_a_finished_run_says_so_and_measures_again(recipe, tmp_path, capsys):
     assert same(final_weights(tmp_path / "run"), weights)
 
 
-def test_the_path_of_a_recipe_is_no_recipe(tmp_path):
+def test_train_requires_a_recipe_object_instead_of_a_path(tmp_path):
     with pytest.raises(TypeError, match=r"recipe is of type str; expected Recipe, such as load_recipe\(path\)"):
         train("recipe.yaml", tmp_path / "run")
 
@@ -180,8 +180,8 @@ def test_another_recipe_is_refused_with_every_difference(recipe, tmp_path):
     assert same(final_weights(run), weights)
 
 
-def test_a_run_keeps_its_size_of_vocabulary_where_the_recipe_leaves_it_to_the_text(recipe, folder):
-    """A run from before `auto` was the default has a number that its recipe does not name."""
+def test_a_run_keeps_its_automatic_vocabulary_size(recipe, folder):
+    """A run from before `auto` was the default has a vocabulary size that its recipe does not contain."""
     run = folder / "run"
     train(recipe("training.max_steps=2", "tokenizer.vocab_size=293"), run)
     (folder / "recipe.yaml").write_text(RECIPE.replace("tokenizer: {vocab_size: 300}\n", ""))
@@ -223,7 +223,7 @@ def test_a_run_does_not_go_on_with_other_text(recipe, folder):
 
 
 def assert_trained_alike(run, other):
-    """Equal weights, but for rounding."""
+    """Check that the final weights of two runs are equal up to rounding, except for biases of keys."""
     one, two = final_weights(run), final_weights(other)
     # Adam divides by the gradient's own size: rounding decides what it makes of a gradient that is truly zero, which
     # that of a key's bias is.
@@ -232,7 +232,7 @@ def assert_trained_alike(run, other):
         torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-4)
 
 
-def test_parts_of_a_step_change_nothing(recipe, tmp_path):
+def test_accumulation_does_not_change_the_result(recipe, tmp_path):
     for accumulation in (1, 3):
         settings = ("model.dropout=0.0", f"training.accumulation={accumulation}", "training.max_steps=5")
         train(recipe(*settings), tmp_path / str(accumulation))
@@ -257,7 +257,7 @@ def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, 
         assert training._translator().precision == chosen
 
 
-def test_a_lack_of_memory_cuts_the_steps_and_changes_nothing_else(recipe, tmp_path, monkeypatch, capsys):
+def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(recipe, tmp_path, monkeypatch, capsys):
     settings = ("model.dropout=0.0", "training.max_steps=5", "training.precision=fp32")
     train(recipe(*settings), tmp_path / "whole")
     loss, most = gradient_accumulation.training_loss, 20
@@ -303,14 +303,15 @@ def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, 
 
 @pytest.fixture
 def exploding(monkeypatch):
-    """Updates a thousand times too large from step 8 on, unless the training has gone back and lowered its rate."""
+    """Make updates a thousand times too large from step 8 on, unless the training has rolled back and lowered its
+    learning rate."""
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)      # so that a short training shows it
     monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
         self, rate * (1000 if step >= 8 and self.state.rate_factor == 1 else 1), step))
 
 
-def test_a_loss_that_blows_up_stops_the_training_and_names_the_good_checkpoint(recipe, tmp_path, exploding):
+def test_a_diverging_loss_stops_the_training_and_names_the_last_good_checkpoint(recipe, tmp_path, exploding):
     settings = "training.max_steps=60", "training.validate_every=3"
     with pytest.raises(UserError, match=r"step \d+: .* has risen from .*: the training has diverged. The checkpoint of "
                                         r"step 3 .*training.divergence=lower_rate"):
@@ -341,7 +342,7 @@ def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkey
     assert capsys.readouterr().err.count("rolling back to step 3") == 5
 
 
-def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recipe, tmp_path, monkeypatch, capsys):
+def test_a_training_that_diverges_again_before_saving_rolls_back_again(recipe, tmp_path, monkeypatch, capsys):
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     begins = {1: 11, 0.5: 7}                                                    # by rate: 6 is good, 9 not known to be
@@ -354,7 +355,7 @@ def test_a_training_that_diverges_anew_before_it_has_saved_goes_back_again(recip
     assert (progress["step"], progress["retreats"], progress["rate_factor"]) == (20, 2, 0.25)
 
 
-def test_weights_that_are_no_numbers_at_a_validation_are_a_divergence_too(recipe, tmp_path, monkeypatch, capsys):
+def test_nan_weights_at_a_validation_count_as_divergence(recipe, tmp_path, monkeypatch, capsys):
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
@@ -367,7 +368,7 @@ def test_weights_that_are_no_numbers_at_a_validation_are_a_divergence_too(recipe
     assert newest_checkpoint(tmp_path / "run").step == 20
 
 
-def test_a_healthy_training_is_never_taken_for_a_diverged_one():
+def test_a_normal_training_is_not_classified_as_diverged():
     progress = TrainState()
     generator = torch.Generator().manual_seed(3)
     for step in range(3000):
@@ -419,7 +420,7 @@ def test_a_score_outside_the_expected_range_is_a_warning(recipe, folder, capsys)
     assert "below the expected 99 to 100" in capsys.readouterr().err
 
 
-def test_the_bundle_tells_scores_counts_and_the_recipe_as_it_was_written(recipe, tmp_path):
+def test_the_bundle_contains_scores_counts_and_the_original_recipe(recipe, tmp_path):
     train(recipe("training.max_steps=2"), tmp_path / "run")
     best = load_bundle(tmp_path / "run" / "best")
     assert best.metadata["corpora"]["train.en"]["lines"] == 60
@@ -450,7 +451,7 @@ def test_a_first_start_that_failed_does_not_bind_the_run_to_its_recipe(recipe, t
 
 
 @pytest.mark.parametrize("setting", ["tokenizer.vocab_size=9000", "training.device=tpu", "data.valid.target=short.de"])
-def test_a_training_that_is_refused_leaves_nothing_where_nothing_was(recipe, folder, monkeypatch, setting):
+def test_a_refused_training_creates_no_files(recipe, folder, monkeypatch, setting):
     monkeypatch.chdir(folder)
     (folder / "short.de").write_text("eins\n")
     before = sorted(folder.rglob("*"))
@@ -460,7 +461,7 @@ def test_a_training_that_is_refused_leaves_nothing_where_nothing_was(recipe, fol
         assert sorted(folder.rglob("*")) == before
 
 
-def test_a_restart_with_text_that_cannot_be_read_leaves_the_old_run_where_it_is(recipe, folder):
+def test_a_restart_that_fails_does_not_move_the_old_run(recipe, folder):
     train(recipe("training.max_steps=1"), folder / "run")
     (folder / "short.de").write_text("eins\n")
     with pytest.raises(UserError, match="must match line by line"):
@@ -488,7 +489,7 @@ def test_sentences_may_fill_all_positions_of_the_model(recipe, tmp_path):
     assert newest_checkpoint(tmp_path / "run").step == 5
 
 
-def test_averaging_asked_for_late_takes_the_checkpoints_that_are_left(recipe, tmp_path):
+def test_averaging_enabled_after_resuming_uses_the_remaining_checkpoints(recipe, tmp_path):
     run = tmp_path / "run"
     train(recipe("training.keep_checkpoints=1"), run)
     train(recipe("training.max_steps=15", "training.average.kind=last", "training.average.count=4"), run)
@@ -520,7 +521,7 @@ def test_restart_does_not_move_the_text_away(recipe, folder):
     assert (folder / "train.en").exists()
 
 
-def test_decoding_changed_in_a_finished_run_is_what_its_model_keeps(recipe, tmp_path):
+def test_changed_decoding_settings_are_saved_in_the_model_of_a_finished_run(recipe, tmp_path):
     run = tmp_path / "run"
     train(recipe("training.max_steps=2"), run)
     train(recipe("training.max_steps=2", "decoding.beam_size=3"), run)

@@ -1,4 +1,4 @@
-"""`verify-resume`: two trainings, one of them killed, and what is said of their difference."""
+"""`verify-resume`: the comparison of two trainings, one of which is killed, and its report."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def write_counters(checkpoint, step=4, seconds=1.0, candidate=0):
 
 
 @pytest.mark.slow
-def test_a_training_is_proven_to_resume_and_nothing_is_left_behind(folder, capsys):
+def test_verify_resume_succeeds_and_removes_its_files(folder, capsys):
     before = sorted(path.name for path in folder.iterdir())
     assert main(["verify-resume", "recipe.yaml", "--steps", "60", "--kills", "2"]) == 0
     out = capsys.readouterr().out
@@ -38,9 +38,9 @@ def test_a_training_is_proven_to_resume_and_nothing_is_left_behind(folder, capsy
     assert not any((folder / "runs").iterdir())
 
 
-def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monkeypatch):
+def test_a_difference_is_reported_and_both_trainings_are_kept(folder, capsys, monkeypatch):
     def careless(place, run, until, advance, before, kill=None):
-        """A training that comes out otherwise when it is killed."""
+        """Replacement for a training whose result depends on whether it is killed."""
         (run / "best").mkdir(parents=True, exist_ok=True)
         (run / "best" / "model.safetensors").write_bytes(run.name.encode())
         for path in (run / "tokenizer", run / "prepared", run / "checkpoints" / "step-00000004"):
@@ -60,7 +60,7 @@ def test_a_difference_is_named_and_both_trainings_are_kept(folder, capsys, monke
     assert main(["verify-resume", "recipe.yaml"]) == 2
 
 
-def test_what_stops_the_training_is_told(folder, monkeypatch):
+def test_an_error_of_the_training_is_reported(folder, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(UserError, match="exit code 1"):
         verification.verify_resume(load_recipe("recipe.yaml"), folder / "place", 4, 1, lambda done: None)
@@ -73,7 +73,7 @@ def test_a_directory_that_cannot_be_made_is_named(folder, capsys):
     assert (folder / "file").read_text() == "precious"
 
 
-def test_only_the_clock_may_differ(tmp_path):
+def test_only_values_that_depend_on_the_clock_may_differ(tmp_path):
     for name, seconds, loss in (("one", 1.0, 5.0), ("two", 2.0, 5.0), ("three", 2.0, 5.1)):
         (tmp_path / name / "best").mkdir(parents=True)
         (tmp_path / name / "best" / "model.safetensors").write_bytes(b"weights")
@@ -84,7 +84,7 @@ def test_only_the_clock_may_differ(tmp_path):
     assert differences(one, three) == ["the log of step 3"]
 
 
-def test_a_checkpoint_that_the_clock_or_a_signal_asked_for_is_no_difference(tmp_path):
+def test_additional_checkpoints_are_not_a_difference(tmp_path):
     for name, steps in (("one", (3, 9)), ("two", (7, 9)), ("three", (7,))):
         for place in ("best", *(f"checkpoints/step-{step:08d}" for step in steps)):
             (tmp_path / name / place).mkdir(parents=True)
@@ -96,14 +96,14 @@ def test_a_checkpoint_that_the_clock_or_a_signal_asked_for_is_no_difference(tmp_
     assert {"checkpoints/step-00000009/model.safetensors", "counters"} <= set(differences(one, three))
 
 
-def test_the_short_recipe_keeps_what_is_to_be_proven(folder):
+def test_the_shortened_recipe_keeps_the_model_and_training_settings(folder):
     recipe = load_recipe("recipe.yaml")
     short = shorten(recipe, 24)
     assert short.training.max_steps == 24 and short.training.validate_every == 8 and not short.data.test
     assert short.model == recipe.model and short.training.ema_decay == recipe.training.ema_decay
 
 
-def test_the_short_recipe_names_the_same_model_wherever_it_lies(folder):
+def test_the_shortened_recipe_resolves_the_path_of_start_from(folder):
     (folder / "other").mkdir()
     recipe = load_recipe("recipe.yaml", ["training.start_from=other"])
     written = load_recipe("recipe.yaml", check_files=False)
@@ -113,7 +113,7 @@ def test_the_short_recipe_names_the_same_model_wherever_it_lies(folder):
         folder / "other")
 
 
-def test_a_kill_that_came_too_late_is_none(folder, monkeypatch):
+def test_a_kill_after_the_end_of_the_training_is_not_counted(folder, monkeypatch):
     (folder / "run").mkdir()
     (folder / "run" / "metrics.jsonl").write_text('{"step": 3}\n')
     monkeypatch.setattr(sys, "executable", "/bin/true")

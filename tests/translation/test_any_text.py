@@ -25,7 +25,8 @@ LONG = 100_000
 
 @pytest.fixture(scope="module")
 def translate(tmp_path_factory) -> Iterator:
-    """Runs the command in this process, with all that is loaded once: (text, options) -> (code, output, errors)."""
+    """Function that translates a text in this process with a model that is loaded once; returns exit code, output and
+    errors."""
     place = tmp_path_factory.mktemp("models") / "model"
     bundle = save_random_model(place, RECIPE, trained_tokenizers(RECIPE, PAIRS), seed=1)
     loaded, command = Translator.load(bundle, "cpu", "fp32", 1), typer.main.get_command(cli.app)
@@ -45,7 +46,7 @@ def translate(tmp_path_factory) -> Iterator:
 
 
 def check(translate, text: bytes) -> None:
-    """All that is promised of any text."""
+    """Check all guarantees about the translation of a text."""
     code, out, err = translate(text)
     assert code == 0 and "Traceback" not in err, err
     lines, translations = text.split(b"\n"), out.split(b"\n")
@@ -100,7 +101,7 @@ def test_2000_texts_are_translated_line_by_line(translate, text):
 
 
 def long_lines(seed: int) -> bytes:
-    """A line of 100,000 characters between short ones; what it is made of differs with the seed."""
+    """A line of 100,000 random characters between short lines."""
     draw = random.Random(seed)
     units = [["Hund "], ["a"], ["Das ist ein Satz. "], ["狗跑。"], ["狗"], ["é", "\u0301"], ["\x00", "\x01 "],
              [" ", "\t", "x"],

@@ -1,4 +1,4 @@
-"""Texts drawn from a language model, and translations chosen anew with one. The models are random, but reproducibly."""
+"""Generation with a language model, and rescoring with one. The models have random weights from fixed seeds."""
 
 import dataclasses
 import io
@@ -35,7 +35,7 @@ PROMPTS = ["the", "", "a cat", "  the dog ", "zwölf"]
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory) -> dict[str, Path]:
-    """A model that translates and one that speaks, whose vocabularies differ."""
+    """A translation model and a language model with different vocabularies."""
     directory = tmp_path_factory.mktemp("models")
     tokenizers = {TRANSLATES: trained_tokenizers(TRANSLATES),
                   SPEAKS: trained_tokenizers(SPEAKS, [("", line) for line in ENGLISH])}
@@ -203,7 +203,7 @@ def test_what_cannot_be_rescored_is_told(models):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsysbinary):
-    """Runs a command in this process: exit code, standard output and error."""
+    """Function that runs a command in this process and returns exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object, stdin: str = "") -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""Faults are found where people would see them, and not in what people write."""
+"""Faults of translations are detected, and correct text is not reported as faulty."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A second search mends what the first one got wrong, and nothing else; and the same everywhere."""
+"""A retry corrects faulty translations only, with the same results for any batching and number of processes."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def bundle(tokenizers, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def mend(tokenizers):
-    """Mends texts by a search that gives what the test says; what the search was asked for is kept in `asked_for`."""
+    """Retry with a fake search that returns given translations; `asked_for` lists its requests."""
     tokenizer = tokenizers.target
 
     def found(text: str, mean: float = -0.5) -> PartTranslation:
@@ -62,12 +62,12 @@ def mend(tokenizers):
     return mend
 
 
-def test_what_has_no_fault_is_not_searched_again(mend):
+def test_a_translation_without_faults_is_not_retried(mend):
     assert mend({"ein Hund läuft": ["a dog runs"]}, {}) == [[("a dog runs", (), False)]]
     assert mend.asked_for == []
 
 
-def test_a_loop_is_searched_again_without_repetitions(mend):
+def test_a_repetition_loop_is_retried_without_repetitions(mend):
     found = mend({"ein Hund läuft": ["a dog runs"], "der Hund läuft im Haus": [LOOP]},
                  {"der Hund läuft im Haus": [LOOP, "the dog runs in the house", "the dog sleeps in the house"]})
     assert found == [[("a dog runs", (), False)], [("the dog runs in the house", (), True)]]
@@ -76,7 +76,7 @@ def test_a_loop_is_searched_again_without_repetitions(mend):
     assert [part.line for part in parts] == [1]
 
 
-def test_what_was_asked_for_holds_in_the_second_search_too(mend):
+def test_constraints_also_apply_to_the_retry(mend):
     mend({"der Hund läuft im Haus": [LOOP]}, {"der Hund läuft im Haus": []}, no_repeat_ngram=2, beam_size=6,
          forbid=("cat",), diverse_groups=3, length_penalty=0.7)
     (options, _), = mend.asked_for
@@ -94,14 +94,14 @@ def test_lost_numbers_and_addresses_are_required(mend, tokenizers):
     assert part.required[1].phrase.is_in("the 1987s"), "1987er of German"
 
 
-def test_of_a_line_that_has_lost_a_table_of_numbers_none_is_required(mend):
+def test_many_lost_numbers_are_not_required_in_the_retry(mend):
     source = "der Hund 1987 2987 3987 4987 5987 6987"
     mend({source: ["the dog"]}, {source: ["the dog 1987"]})
     (_, (part,)), = mend.asked_for
     assert part.required == ()
 
 
-def test_what_cannot_be_had_with_the_lost_numbers_is_searched_without_them(tokenizers):
+def test_if_the_lost_numbers_cannot_be_produced_the_retry_omits_them(tokenizers):
     required = []
 
     def search(parts, second):
@@ -117,7 +117,7 @@ def test_what_cannot_be_had_with_the_lost_numbers_is_searched_without_them(token
     assert found[0].text == "the dog runs in the house" and found[0].faults == ("lost_number",)
 
 
-def test_an_empty_translation_is_searched_again_and_not_empty(mend):
+def test_an_empty_translation_is_retried(mend):
     assert mend({"ein Hund": [""]}, {"ein Hund": ["", "a dog"]}) == [[("a dog", (), True)]]
     assert mend.asked_for[0][0].min_length == 1
 
@@ -127,26 +127,26 @@ def test_an_empty_translation_is_searched_again_and_not_empty(mend):
     (["the cat the cat the cat the cat the cat runs"], -0.4),                   # as many faults
     ([], -0.5),
 ])
-def test_what_is_not_better_is_not_taken_and_the_fault_is_told(mend, again, mean):
+def test_a_retry_that_is_not_better_is_discarded_and_the_fault_is_reported(mend, again, mean):
     source = "der Hund läuft im Haus"
     assert mend({source: [LOOP]}, {source: again}, mean) == [[(LOOP, ("loop",), False)]]
 
 
 @pytest.mark.parametrize(("mean", "taken"), [(-0.6, True), (-0.8, False)])
-def test_a_copy_that_the_model_is_sure_of_stays(mend, mean, taken):
+def test_a_copy_of_the_source_with_high_probability_is_kept(mend, mean, taken):
     source = "die Katze läuft im Haus"
     found = mend({source: [source]}, {source: ["the cat runs in the house"]}, mean)
     assert found == [[("the cat runs in the house", (), True) if taken else (source, ("copied",), False)]]
 
 
-def test_what_cannot_be_had_of_one_line_can_of_others(mend):
+def test_a_constraint_that_fails_for_one_line_does_not_affect_other_lines(mend):
     sources = ["der Hund läuft im Haus", "die Katze läuft im Haus", "ein Hund läuft im Haus"]
     found = mend({source: [LOOP] for source in sources},
                  {source: ["the dog runs in the house"] for source in sources[::2]})
     assert [ways[0][2] for ways in found] == [True, False, True]
 
 
-def test_the_best_of_several_gets_a_better_one_before_it(mend):
+def test_the_retry_is_ranked_before_the_faulty_translations_of_an_n_best_list(mend):
     source = "der Hund läuft im Haus"
     found = mend({source: [LOOP, "the dog sleeps", "the cat runs"]},
                  {source: ["the cat runs", "the dog runs"]}, n_best=3)
@@ -154,7 +154,7 @@ def test_the_best_of_several_gets_a_better_one_before_it(mend):
 
 
 @pytest.mark.parametrize("options", [{"sampling": True}, {"mbr": 2}])
-def test_samples_and_expected_utilities_are_judged_and_kept(mend, options):
+def test_samples_and_minimum_bayes_risk_are_checked_but_not_retried(mend, options):
     assert mend({"der Hund läuft im Haus": [LOOP]}, {}, **options) == [[(LOOP, ("loop",), False)]]
     assert mend.asked_for == []
 
@@ -167,14 +167,14 @@ LINES = ["ein Hund läuft", "", "der Hund 1987 schläft", "die Katze läuft im H
 
 
 @pytest.mark.slow
-def test_several_processes_mend_as_one_does(bundle):
+def test_several_processes_retry_like_one(bundle):
     with TranslatorPool(bundle, 2, "cpu", "fp32") as pool:
         shared = [best for best, *_ in pool.translate_stream(LINES)]
     assert [(one.text, one.faults, one.retried) for one in shared] \
         == [(one.text, one.faults, one.retried) for one, *_ in Translator.load(bundle, "cpu", "fp32").translate(LINES)]
 
 
-def test_lines_are_mended_each_for_itself(bundle):
+def test_each_line_is_retried_independently(bundle):
     translator = Translator.load(bundle, "cpu", "fp32")
     plain = [best for best, *_ in translator.translate(LINES, safety_net=False)]
     together = [best for best, *_ in translator.translate(LINES)]
@@ -190,7 +190,7 @@ def test_lines_are_mended_each_for_itself(bundle):
             assert len(one.faults) <= len(faults(line.strip(), unmended.text.strip(), "de", "en"))
 
 
-def test_scores_of_what_was_mended_are_the_models(bundle):
+def test_scores_of_retried_translations_are_those_of_the_model(bundle):
     translator = Translator.load(bundle, "cpu", "fp32")
     mended_lines = [(line, best) for line, (best, *_) in zip(LINES, translator.translate(LINES, word_confidence=True),
                                                              strict=True) if best.retried and best.parts == 1]
@@ -199,7 +199,7 @@ def test_scores_of_what_was_mended_are_the_models(bundle):
         assert best.words
 
 
-def test_the_command_names_the_lines_and_jsonl_the_faults(bundle, tmp_path, capfd):
+def test_the_command_reports_the_faulty_lines_and_jsonl_lists_their_faults(bundle, tmp_path, capfd):
     from seq2seq.cli import main
 
     (tmp_path / "in").write_text("\n".join([*LINES, *["der Hund 1987 läuft"] * 7, ""]))

@@ -1,4 +1,4 @@
-"""The options of `decoding` through the translator: each does what it says, whatever stands beside a line."""
+"""Every option of `decoding` has its documented effect in the translator, independently of the other lines."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def tokenizers() -> Tokenizers:
 
 
 def bundle(place, tokenizers, seed=5, text=RECIPE):
-    """A model all of whose weights are random."""
+    """Model with random weights."""
     return save_random_model(place, text, tokenizers, seed, noise=0.12)
 
 
 @pytest.fixture(scope="module")
 def places(tokenizers, tmp_path_factory):
-    """Two models of one vocabulary."""
+    """Two models with the same vocabulary."""
     directory = tmp_path_factory.mktemp("models")
     return [bundle(directory / f"model{seed}", tokenizers, seed) for seed in (5, 7)]
 
 
 @pytest.fixture(scope="module")
 def speaker(tokenizers, tmp_path_factory):
-    """A language model of their vocabulary."""
+    """Language model with the vocabulary of the translation models."""
     return bundle(tmp_path_factory.mktemp("speakers") / "speaker", tokenizers, 11, OF_A_LANGUAGE_MODEL)
 
 
@@ -91,7 +91,7 @@ def exact(translator) -> Translator:
 
 @pytest.fixture(scope="module")
 def joined(places, speaker) -> Translator:
-    """An ensemble with fusion."""
+    """Translator of an ensemble with fusion."""
     return in_double(Translator.load(places[0], "cpu", "fp32", ensemble=[places[1]], fusion=speaker))
 
 
@@ -111,7 +111,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize(("name", "models"), [*((name, "exact") for name in OPTIONS), ("diverse", "joined"),
                                               ("all that goes together", "joined")])
-def test_nothing_depends_on_the_batch(name, models, request):
+def test_samples_do_not_depend_on_the_batch(name, models, request):
     translator, options = request.getfixturevalue(models), OPTIONS[name]
     together = translator.translate(LINES, **options)
     numbers = range(len(LINES))
@@ -146,7 +146,7 @@ def pool(places):
         yield pool
 
 
-def test_workers_go_on_after_a_request_that_cannot_be_had(pool, exact):
+def test_workers_continue_after_a_request_that_is_refused(pool, exact):
     impossible = Request(GERMAN[0], required=("dog",))
     for _ in range(2):
         with pytest.raises(RequestError, match="line 1: "):
@@ -159,7 +159,7 @@ def test_workers_go_on_after_a_request_that_cannot_be_had(pool, exact):
     (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. Systems end processes in this way when memory"),
     (signal.SIGSEGV, r"was ended by SIGSEGV at lines 3 to \d+\. Translate these lines with one worker"),
     (signal.SIGABRT, r"was ended by SIGABRT at lines 3 to \d+\. Translate these lines with one worker")], ids=str)
-def test_a_worker_that_dies_is_told_with_its_signal_and_its_lines(places, number, told):
+def test_the_death_of_a_worker_is_reported_with_its_signal_and_lines(places, number, told):
     with TranslatorPool(places[0], workers=1, device="cpu", precision="fp32") as pool:
         blocks = pool.translate_blocks([Request(line) for line in GERMAN], begin=2)
         os.kill(pool.processes[0].pid, number)
@@ -168,7 +168,7 @@ def test_a_worker_that_dies_is_told_with_its_signal_and_its_lines(places, number
             next(blocks)
 
 
-def test_workers_draw_what_one_translator_draws(pool, translator):
+def test_workers_draw_the_same_samples_as_one_translator(pool, translator):
     requests = [Request(line, prefix="the" if number % 2 else "") for number, line in enumerate(LINES * 2)]
     expected = list(translator.translate_stream(requests, sampling=True, n_best=2))
     found = list(pool.translate_stream(requests, 7, sampling=True, n_best=2))
@@ -197,7 +197,7 @@ def test_a_sample_has_the_probability_that_the_model_gives_it(exact, monkeypatch
 # Constraints
 
 
-def test_translations_begin_as_asked_and_other_lines_as_ever(exact):
+def test_prefixes_apply_only_to_their_own_lines(exact):
     prefixes = ["a dog", "", "  the cat runs ", "x \U0001f600"]
     requests = [Request(line, prefix) for line, prefix in zip(GERMAN, prefixes, strict=True)]
     for options in ({"n_best": 3}, {"beam_size": 1}, {"sampling": True}, {"diverse_groups": 2, "n_best": 3}):
@@ -208,13 +208,13 @@ def test_translations_begin_as_asked_and_other_lines_as_ever(exact):
         assert [one.text for one in alone] == [one.text for one in found[1]]
 
 
-def test_of_a_line_in_parts_the_first_begins_as_asked(exact):
+def test_the_prefix_of_a_long_line_applies_to_its_first_part(exact):
     (found,), = exact.translate([Request(LONG, "the dog")])
     assert found.parts > 3 and found.text.startswith("the dog") and found.text.count("the dog") == 1
 
 
 @pytest.mark.parametrize("beam_size", [1, 6])
-def test_every_translation_holds_what_is_required(exact, beam_size):
+def test_every_translation_contains_the_required_phrases(exact, beam_size):
     requests = [Request(GERMAN[0], required=("cat",)), Request(GERMAN[1]), Request(GERMAN[2], "the", ("a cat", "dog")),
                 Request("", required=("dog",))]
     first, second, third, blank = exact.translate(requests, beam_size=beam_size, n_best=beam_size)
@@ -228,7 +228,7 @@ def test_every_translation_holds_what_is_required(exact, beam_size):
 
 
 def mostly(translator: Translator, pieces: list[str], monkeypatch) -> None:
-    """Make the model sure that these pieces come one behind another, over and over."""
+    """Change the model so that it repeats these pieces with high probability."""
     ids = [translator.tokenizers.target.pieces(range(translator.tokenizers.target.vocab_size)).index(piece)
            for piece in pieces]
     step = type(translator.engine).step
@@ -287,7 +287,7 @@ def test_a_phrase_is_required_in_any_casing(exact, monkeypatch):
         assert all("THE" in whole_words(one.text) for one, in found), "what the model prefers"
 
 
-def test_casings_that_search_proposes(tokenizers):
+def test_the_search_proposes_several_casings_of_a_phrase(tokenizers):
     def casings(phrase, **options):
         setup = SearchSetup(DecodingSection(**options), tokenizers.target, "en")
         return tokenizers.target.decode(setup.phrases.required_phrase(phrase).spellings)
@@ -302,7 +302,7 @@ def test_casings_that_search_proposes(tokenizers):
         setup.phrases.required_phrase("Dogs", 2)
 
 
-def test_phrases_are_meant_as_the_tokenizer_normalises_them():
+def test_phrases_are_normalised_like_other_text():
     text = RECIPE.replace("vocab_size: 283", "vocab_size: 283, normalization: nmt_nfkc")
     target = trained_tokenizers(text).target
     setup = SearchSetup(DecodingSection(forbid=("\uff44\uff4f\uff47",)), target, "en")
@@ -325,7 +325,7 @@ def test_a_tokenizer_that_puts_no_space_before_a_line_spells_a_phrase_in_two_way
     assert [b"".join(target.piece_bytes[piece] for piece in each) for each in spellings] == [b"dog", b" dog"]
 
 
-def test_no_translation_holds_what_is_forbidden(exact):
+def test_no_translation_contains_forbidden_phrases(exact):
     # What a random model says is mostly bytes that are no text: here it says none.
     target = Tokenizer(exact.tokenizers.target.model)
     target.__dict__["never_generated_ids"] = [*target.never_generated_ids, *range(END_ID + 1, END_ID + 257)]
@@ -342,7 +342,7 @@ def test_no_translation_holds_what_is_forbidden(exact):
             word.lower() for word in forbidden)
 
 
-def test_in_languages_without_spaces_phrases_stand_anywhere(tokenizers, tmp_path):
+def test_in_languages_without_spaces_phrases_may_occur_anywhere(tokenizers, tmp_path):
     text = RECIPE.replace("target: en", "target: zh")
     chinese = Translator.load(bundle(tmp_path / "model", tokenizers, text=text), "cpu", "fp32")
     for phrase in ("房子", "dog"):
@@ -353,7 +353,7 @@ def test_in_languages_without_spaces_phrases_stand_anywhere(tokenizers, tmp_path
         assert not letters & set(one.text)
 
 
-def test_lengths_are_kept(exact):
+def test_length_limits_are_respected(exact):
     for one in itertools.chain(*exact.translate(GERMAN, max_length=3, n_best=3)):
         assert one.tokens <= 4
     for one in itertools.chain(*exact.translate(GERMAN, min_length=13, n_best=3)):
@@ -373,7 +373,7 @@ def test_lengths_are_kept(exact):
     (Request("ein Hund", "a dog"), {"forbid": ["dog"]}, "line 1: no translation satisfies all constraints"),
     (Request("ein Hund", required=("a\x07b",)), {}, "line 1: the required phrase"),
 ])
-def test_what_cannot_be_had_is_refused(translator, request_, options, message):
+def test_constraints_that_cannot_be_satisfied_are_refused(translator, request_, options, message):
     with pytest.raises(UserError, match=message):
         translator.translate([request_], **options)
 
@@ -401,7 +401,7 @@ def test_options_that_contradict_each_other_are_refused(translator, options, mes
 
 
 @pytest.mark.parametrize("options", [{}, {"sampling": True}])
-def test_minimum_bayes_risk_takes_what_a_direct_computation_takes(exact, options):
+def test_minimum_bayes_risk_selects_the_same_translation_as_a_direct_computation(exact, options):
     for line, found in zip(GERMAN, exact.translate(GERMAN, mbr=6, n_best=6, **options), strict=True):
         (candidates,) = exact.translate([Request(line, number=GERMAN.index(line))], n_best=6, **options)
         utilities = expected_utilities([one.text for one in candidates])
@@ -411,14 +411,14 @@ def test_minimum_bayes_risk_takes_what_a_direct_computation_takes(exact, options
         assert len({one.text for one in found}) == len(found)
 
 
-def test_diverse_translations_hold_no_text_twice(exact):
+def test_diverse_translations_are_all_different(exact):
     found = exact.translate(GERMAN, beam_size=12, diverse_groups=4, diverse_strength=0.0, n_best=12)
     assert all(len(each) == len({one.text for one in each}) <= 3 for each in found)
     assert all(len(each) > 3 for each in exact.translate(GERMAN, beam_size=12, diverse_groups=4, diverse_strength=3.0,
                                                           n_best=12))
 
 
-def test_the_best_of_a_diverse_beam_is_chosen_among_so_many(exact):
+def test_minimum_bayes_risk_chooses_among_the_hypotheses_of_a_diverse_beam(exact):
     options = {"beam_size": 6, "diverse_groups": 3, "diverse_strength": 3.0}
     for found, candidates in zip(exact.translate(GERMAN, mbr=3, n_best=3, **options),
                                  exact.translate(GERMAN, n_best=3, **options), strict=True):
@@ -459,7 +459,7 @@ def test_words_of_languages_without_spaces_are_pieces_and_characters_stay_whole(
     assert [word.confidence for word in words] == pytest.approx([math.exp(-0.5)] * 3)
 
 
-def test_words_join_to_the_translation(exact):
+def test_the_words_with_confidence_join_to_the_translation(exact):
     for one, in exact.translate([*GERMAN, "", LONG], word_confidence=True):
         assert " ".join(word.text for word in one.words).split() == one.text.split()
         assert all(0 < word.confidence <= 1 for word in one.words)
@@ -476,7 +476,7 @@ def test_an_ensemble_of_the_same_model_twice_is_that_model(places, exact):
             assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-6)
 
 
-def test_a_language_model_of_no_weight_says_nothing_and_one_of_weight_does(places, speaker, exact):
+def test_fusion_with_weight_zero_changes_nothing_and_with_a_weight_it_does(places, speaker, exact):
     fused = in_double(Translator.load(places[0], "cpu", "fp32", fusion=speaker))
     without = [one.text for one, in exact.translate(GERMAN)]
     assert [one.text for one, in fused.translate(GERMAN, fusion_weight=0.0)] == without

@@ -1,4 +1,4 @@
-"""One list of translations a line, whatever the line is; scores that are the model's; models that do not fit."""
+"""The translator: one list of translations for any line, scores that equal the model's, and invalid models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tokenizers() -> Tokenizers:
 
 @pytest.fixture(scope="module")
 def weights(tokenizers) -> dict[str, torch.Tensor]:
-    """All of them random."""
+    """Models with random weights."""
     return stored_weights(random_model(RECIPE_TEXT, tokenizers, seed=5, noise=0.1))
 
 
@@ -72,7 +72,7 @@ def translator(bundle) -> Translator:
 
 @pytest.fixture(scope="module")
 def exact(translator) -> Translator:
-    """The same model in float64."""
+    """Translator of the same model in float64."""
     engine = EagerEngine(copy.deepcopy(translator.model).double(), "fp32", translator.device)
     return dataclasses.replace(translator, engine=engine)
 
@@ -93,12 +93,12 @@ def test_every_line_has_its_translations(translator):
     assert translator.translate([]) == []
 
 
-def test_white_space_comes_back_as_it_is(translator):
+def test_white_space_is_preserved(translator):
     assert translator.translate(BLANK) == [[Translation(line, 0.0, 0.0, 0, 0)] for line in BLANK]
     assert translator.translate(BLANK, n_best=2) == translator.translate(BLANK)
 
 
-def test_white_space_around_a_line_is_carried_round_the_model(translator):
+def test_white_space_around_a_line_is_copied_to_the_output(translator):
     (plain,), = translator.translate(["ein Hund"])
     for before, after in itertools.product(["", " ", "\t \u3000"], ["", "  ", "\u2028\r"]):
         (found,), = translator.translate([f"{before}ein Hund{after}"])
@@ -116,7 +116,7 @@ def test_a_line_too_long_is_translated_in_parts(translator):
     assert found.score == pytest.approx(found.log_probability / found.tokens)
 
 
-def test_the_parts_of_a_line_are_translated_as_lines_are(exact):
+def test_parts_of_a_line_are_translated_like_separate_lines(exact):
     parts = ["Der Hund läuft im Haus und schläft.", "Die Katze auch."]
     assert len(exact.tokenizers.source.encode([" ".join(parts)])[0]) > exact.max_pieces
     (whole,), = exact.translate(["  ".join(parts)])
@@ -127,7 +127,7 @@ def test_the_parts_of_a_line_are_translated_as_lines_are(exact):
     assert whole.tokens == sum(best.tokens for best in alone)
 
 
-def test_blank_parts_are_no_parts(exact):
+def test_blank_parts_are_not_translated(exact):
     (found,), = exact.translate(["Hund." + " " * 100 + "Katze."])
     (first,), (second,) = exact.translate(["Hund.", "Katze."])
     assert (found.parts, found.text) == (2, first.text + " " * 100 + second.text)
@@ -142,7 +142,7 @@ def test_the_longest_line_that_fits_stays_whole(translator):
         assert translator.translate([line])[0][0].parts == parts
 
 
-def test_no_translation_holds_what_is_banned(translator):
+def test_no_translation_contains_banned_tokens(translator):
     found = translator.translate(GERMAN, beam_size=11, n_best=11)
     for one in itertools.chain(*found):
         assert not set(map(chr, range(32))).intersection(one.text)
@@ -162,7 +162,7 @@ def test_lines_translated_alone_and_together_are_the_same(exact):
     assert texts(exact.translate(MIXED[::-1], n_best=2))[::-1] == texts(together)
 
 
-def test_in_fp32_the_scores_of_a_line_are_its_own_to_rounding(translator):
+def test_in_fp32_the_scores_of_a_line_do_not_depend_on_the_batch_up_to_rounding(translator):
     together = translator.translate(MIXED)
     for line, (first,) in zip(MIXED, together, strict=True):
         (second,), = translator.translate([line])
@@ -230,7 +230,7 @@ def test_options_are_checked_before_anything_is_translated(translator, options, 
         assert isinstance(caught.value, ValueError) and "pydantic" not in f"{caught.value}{caught.value.__cause__}"
 
 
-def test_an_option_that_does_not_exist_is_told_with_those_that_do(translator):
+def test_an_unknown_option_is_refused_with_the_list_of_known_ones(translator):
     with pytest.raises(UserError) as caught:
         translator.translate(["ein Hund"], beam_sise=3, wrong_key=1, beam_size=0, max_length=2.0, forbid=["a", 5],
                              top_k=np.int64(3))
@@ -245,7 +245,7 @@ def test_an_option_that_does_not_exist_is_told_with_those_that_do(translator):
         "it with int()."}
 
 
-def test_options_are_typed_as_the_section_of_the_recipe_is():
+def test_option_types_are_those_of_the_decoding_section():
     hints, options = typing.get_type_hints(DecodingSection), typing.get_type_hints(DecodingOptions)
     section = {key: hints[key] for key in DecodingSection.model_fields}
     phrases = {"forbid": Sequence[str], "require": Sequence[str]}               # a list will do
@@ -262,7 +262,7 @@ def test_options_are_typed_as_the_section_of_the_recipe_is():
     (b"ein Hund", "^lines is of type bytes"), (None, "^lines is of type NoneType"), (5, "^lines is of type int"),
     (Request("ein Hund"), "^lines is of type Request"),
 ])
-def test_what_is_no_line_is_told_by_its_place_and_type(translator, lines, message):
+def test_an_item_that_is_not_a_line_is_refused_with_its_index_and_type(translator, lines, message):
     with pytest.raises(TypeError, match=message):
         translator.translate(lines)
     with pytest.raises(TypeError, match=message):
@@ -274,7 +274,7 @@ def test_what_is_no_line_is_told_by_its_place_and_type(translator, lines, messag
     ({"required": "dog"}, r"^required is of type str; expected a sequence, such as \[text\]"),
     ({"required": ("dog", None)}, r"^required\[1\] is of type NoneType"), ({"number": "3"}, "^number is of type str"),
 ])
-def test_a_request_is_made_of_texts(arguments, message):
+def test_a_request_must_consist_of_texts(arguments, message):
     with pytest.raises(TypeError, match=message):
         Request(**({"text": "ein Hund"} | arguments))
 
@@ -284,13 +284,13 @@ def test_a_request_is_made_of_texts(arguments, message):
     (["ab"], r"^pairs\[0\] is 'ab'; expected two texts"), ([None], r"^pairs\[0\] is None"),
     ("ab", "^pairs is of type str"),
 ])
-def test_what_is_no_pair_is_told_by_its_place_and_type(translator, pairs, message):
+def test_an_item_that_is_not_a_pair_is_refused_with_its_index_and_type(translator, pairs, message):
     for call in (translator.score, translator.scorable_pairs):
         with pytest.raises(TypeError, match=message):
             call(pairs)
 
 
-def test_blocks_of_no_lines_are_refused_at_once(translator):
+def test_a_block_size_of_zero_is_refused(translator):
     for call in (translator.translate_stream, translator.translate_blocks):
         with pytest.raises(UserError, match="a block of 0 lines is empty"):
             call(["ein Hund"], 0)
@@ -304,7 +304,7 @@ def test_blocks_of_no_lines_are_refused_at_once(translator):
     ({"ensemble": "model"}, TypeError, "ensemble is of type str; expected a sequence"),
     ({"beam_size": 5}, TypeError, "unexpected keyword argument 'beam_size'"),
 ])
-def test_what_is_wrong_with_loading_is_told(bundle, options, error, message):
+def test_errors_while_loading_are_reported(bundle, options, error, message):
     with pytest.raises(error, match=message) as caught:
         Translator.load(bundle, **{"device": "cpu", **options})
     assert "pydantic" not in str(caught.value)
@@ -320,7 +320,7 @@ def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
         TranslatorPool(bundle, 0)
 
 
-def test_workers_refuse_what_is_no_option_and_no_line_at_once(bundle):
+def test_workers_refuse_unknown_options_and_invalid_lines_immediately(bundle):
     with TranslatorPool(bundle, 1, "cpu", "fp32") as pool:
         for call in (pool.translate_stream, pool.translate_blocks):
             with pytest.raises(UserError, match="Did you mean 'beam_size'"):
@@ -362,7 +362,7 @@ def test_the_longest_translation_follows_the_options(translator):
     assert one.tokens <= 31
 
 
-def test_a_wider_beam_finds_no_worse_here(translator):
+def test_a_wider_beam_finds_no_worse_translations(translator):
     narrow, wide = (translator.translate(GERMAN, beam_size=size, length_penalty=0.0) for size in (1, 13))
     gains = [after.score - before.score for (before,), (after,) in zip(narrow, wide, strict=True)]
     assert min(gains) > -1e-4 and max(gains) > 1
@@ -372,7 +372,8 @@ def test_a_wider_beam_finds_no_worse_here(translator):
 
 
 def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, monkeypatch):
-    """Of hypotheses whose pieces are those that the tokenizer makes of their text; a random model says others too."""
+    """Compare only hypotheses whose pieces equal those of the tokenizer for their text; a random model also generates
+    others."""
     hypotheses = []
     monkeypatch.setattr(module, "search", lambda *arguments, **options: hypotheses.extend(
         found := search(*arguments, **options)) or found)
@@ -420,7 +421,7 @@ def test_progress_of_scoring_sums_to_the_number_of_pairs(translator):
     assert sum(steps) == len(GERMAN)
 
 
-def test_what_is_too_long_to_score_is_an_error(translator):
+def test_a_pair_too_long_to_be_scored_is_an_error(translator):
     for pair in ((LONG, "a dog"), ("ein Hund", LONG)):
         with pytest.raises(ValueError):
             translator.score([pair])
@@ -439,7 +440,7 @@ def changed(bundle: Path, place: Path, tokenizers: Tokenizers, weights=None, rec
     return save_bundle(place, weights, recipe, tokenizers.files(), {})
 
 
-def test_a_bundle_holds_tied_weights_once_and_gives_the_model_back(bundle, weights, translator):
+def test_a_bundle_stores_tied_weights_once_and_restores_the_model(bundle, weights, translator):
     names = set(read_tensors(bundle / MODEL))
     assert names == set(weights) == {name for name, _ in translator.model.named_parameters()}
     tied = [name for name, parameter in translator.model.named_parameters(remove_duplicate=False)
@@ -487,7 +488,7 @@ def test_a_recipe_of_another_model_is_refused(bundle, tmp_path, tokenizers, righ
 
 
 def test_a_recipe_of_fewer_layers_is_refused(bundle, tmp_path, tokenizers):
-    """Its model has all it needs, but it is not the model that was trained."""
+    """The bundle is complete, but its recipe describes another model than the trained one."""
     text = RECIPE_TEXT.replace("decoder_layers: 2", "decoder_layers: 1")
     with pytest.raises(CheckpointError, match=r"has the weights decoder\.1.* in its recipe\.yaml has not"):
         Translator.load(changed(bundle, tmp_path / "model", tokenizers, recipe=text), "cpu")
@@ -509,12 +510,12 @@ def test_a_bundle_without_a_tokenizer_is_refused(bundle, tmp_path, weights):
         Translator.load(place, "cpu")
 
 
-def test_no_model_is_said(tmp_path):
+def test_a_missing_model_is_reported(tmp_path):
     with pytest.raises(CheckpointError, match="nothing does not exist"):
         Translator.load(tmp_path / "nothing")
 
 
-def test_weights_that_are_no_numbers_are_an_error_and_no_translation(bundle, tmp_path, tokenizers, weights):
+def test_nan_weights_cause_an_error(bundle, tmp_path, tokenizers, weights):
     broken = {name: torch.full_like(weight, math.nan) for name, weight in weights.items()}
     translator = Translator.load(changed(bundle, tmp_path / "model", tokenizers, broken), "cpu")
     with pytest.raises(CheckpointError, match="scores are not numbers: its weights are damaged"):

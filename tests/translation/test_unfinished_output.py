@@ -1,4 +1,4 @@
-"""An output that was not finished is gone on with, whatever ended it, and comes out as if nothing had happened."""
+"""An unfinished output is resumed after any kind of interruption and equals that of an uninterrupted translation."""
 
 import fcntl
 import gzip
@@ -32,7 +32,7 @@ TEXT = b"".join(b"%d ein Hund\n\ndie Katze\r\n\xff\xfe\n%s\n" % (number, b"der H
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> Path:
-    """A directory with the bundles `model` and `other`."""
+    """Directory with the bundles `model` and `other`."""
     tokenizers = trained_tokenizers(RECIPE)
     place = tmp_path_factory.mktemp("models")
     for seed, name in enumerate(["model", "other"]):
@@ -58,7 +58,7 @@ def translate(*arguments: object) -> int:
 
 @pytest.fixture
 def interrupted(directory, monkeypatch):
-    """Runs a command that fails in the given block, the first being 1."""
+    """Function that runs a command that fails in a block, counted from 1."""
 
     def interrupted(block: int, *arguments: object) -> None:
         count = 0
