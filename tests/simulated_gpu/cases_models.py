@@ -142,8 +142,9 @@ def test_in_half_precision_attention_runs_packed_and_reads_no_row_that_the_offse
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_trains_packed_exactly_if_none_of_its_sentences_is_padded(name, gpu, monkeypatch):
-    padded, unpacking = [], Sentences.unpacking
-    monkeypatch.setattr(Sentences, "unpacking", lambda *arguments: padded.append(1) or unpacking(*arguments))
+    padded, unpack_indices = [], Sentences.unpack_indices
+    monkeypatch.setattr(Sentences, "unpack_indices",
+                        lambda *arguments: padded.append(1) or unpack_indices(*arguments))
     corpus = corpus_for(MODELS[name].get("type"))
     batch = gather(corpus, np.arange(len(corpus))).to(torch.device("cuda"))
     trained_step(built(MODELS[name]).to("cuda").to(torch.bfloat16), batch)
