@@ -37,7 +37,7 @@ def show_report(report: Report) -> None:
                 ["corpus", "side", "pairs", "characters 50", "95", "99", "100", "words 50", "95", "99", "100"],
                 [row for corpus in read for row in _length_rows(corpus)], left=2)
     training = [corpus for corpus in read if corpus.role == "train"]
-    dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.first_dropped[reason]:,}"]
+    dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.examples[reason]:,}"]
                for corpus in training for reason, count in corpus.counts.dropped.items() if count]
     if dropped:
         print_table("Pairs that cleaning drops from train", ["corpus", "reason", "pairs", "example line"], dropped,

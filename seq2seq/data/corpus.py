@@ -35,14 +35,14 @@ Row = tuple[int, tuple[str, ...]]
 class Counts:
     """Statistics of reading and cleaning a corpus.
 
-    lines: number of lines read. dropped: number of lines dropped, by reason. first_dropped: line number of the first
+    lines: number of lines read. dropped: number of lines dropped, by reason. examples: line number of the first
     line dropped, by reason. carriage_returns: number of lines that ended in \\r\\n. inner_newlines: number of line
     feeds inside a field, replaced by spaces. byte_order_marks: number of byte order marks removed.
     """
 
     lines: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
-    first_dropped: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, int] = field(default_factory=dict)
     carriage_returns: int = 0
     inner_newlines: int = 0
     byte_order_marks: int = 0
@@ -55,19 +55,19 @@ class Counts:
     def count_dropped(self, reason: str, line: int) -> None:
         """Count a dropped line."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
-        self.first_dropped.setdefault(reason, line)
+        self.examples.setdefault(reason, line)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON values."""
         return {
-            "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.first_dropped),
+            "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.examples),
             "carriage_returns": self.carriage_returns, "inner_newlines": self.inner_newlines,
             "byte_order_marks": self.byte_order_marks,
         }
 
     def summary(self) -> str:
         """Return a one-line summary for the user."""
-        reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.first_dropped[reason]:,})"
+        reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.examples[reason]:,})"
                    for reason, count in self.dropped.items()]
         repairs = [f"{count:,} {name}" for name, count in (
             ("carriage returns removed", self.carriage_returns), ("inner line breaks replaced", self.inner_newlines),

@@ -137,12 +137,12 @@ class SubwordSampler:
                 self._bpe_cache[word] = cached
         ids, merges = cached
         # Mostly no merge is dropped; the cached deterministic segmentation is then the result.
-        first_dropped = 0
-        while first_dropped < merges and uniform() >= alpha:
-            first_dropped += 1
-        if first_dropped == merges:
+        examples = 0
+        while examples < merges and uniform() >= alpha:
+            examples += 1
+        if examples == merges:
             return ids
-        return self._merge(word, lambda step: step == first_dropped or (step > first_dropped and uniform() < alpha))[0]
+        return self._merge(word, lambda step: step == examples or (step > examples and uniform() < alpha))[0]
 
     def _merge(self, word: str, is_dropped: Callable[[int], bool]) -> tuple[list[int], int]:
         """Merge the adjacent pair with the best score, the leftmost one in case of a tie, until no pair can be merged.

@@ -93,7 +93,7 @@ def test_cleaning_is_counted_by_reason_with_an_example(directory):
     train, more = (corpus for corpus in checked().corpora if corpus.role == "train")
     assert (train.label, train.pairs, more.pairs) == ("train.de", 3, 1)
     assert train.counts.dropped == {"empty": 2, "too_long": 1}
-    assert train.counts.first_dropped == {"empty": 2, "too_long": 4}
+    assert train.counts.examples == {"empty": 2, "too_long": 4}
 
 
 def test_lengths_are_those_of_the_text(directory):

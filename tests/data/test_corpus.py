@@ -676,7 +676,7 @@ def test_each_reason_is_counted_with_its_first_line():
                            remove_duplicates=True)
     assert kept == [1, 11]
     assert counts.dropped == {"empty": 3, "too_long": 2, "length_ratio": 2, "identical": 1, "duplicate": 2}
-    assert counts.first_dropped == {"empty": 2, "too_long": 5, "length_ratio": 7, "identical": 9, "duplicate": 10}
+    assert counts.examples == {"empty": 2, "too_long": 5, "length_ratio": 7, "identical": 9, "duplicate": 10}
     assert counts.summary() == (
         "12 lines, 2 kept; 3 empty (first: line 2); 2 too long (first: line 5); 2 length ratio (first: line 7); "
         "1 identical (first: line 9); 2 duplicate (first: line 10)")
