@@ -483,7 +483,7 @@ def test_weights_that_are_missing_are_named(bundle, tmp_path, tokenizers, weight
 @pytest.mark.parametrize("right, wrong", [("d_model: 12", "d_model: 14"), ("decoder_layers: 2", "decoder_layers: 3")])
 def test_a_recipe_of_another_model_is_refused(bundle, tmp_path, tokenizers, right, wrong):
     place = changed(bundle, tmp_path / "model", tokenizers, recipe=RECIPE_TEXT.replace(right, wrong))
-    with pytest.raises(CheckpointError, match=rf"{place}/model.safetensors does not match its recipe.yaml: .*the same run"):
+    with pytest.raises(CheckpointError, match=rf"{place}/{MODEL} does not match its {RECIPE}: .*the same run"):
         Translator.load(place, "cpu")
 
 
