@@ -17,10 +17,11 @@ from toy import RECIPE, write_corpus
 
 from seq2seq.cli import main
 from seq2seq.compressed_files import bounded_lines
+from seq2seq.data.parallel_text import require_as_many_lines, zip_parallel
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.translation.text_io import Input, blocks_of_pairs, require_as_many_lines, zip_with_lines
+from seq2seq.translation.text_io import Input
 
 HARNESS = Path(hostile.__file__)
 INPUTS_PER_PROCESS = 120
@@ -92,16 +93,16 @@ class Endless(io.RawIOBase):
 
 def test_a_text_that_never_ends_beside_a_short_one_is_not_counted_to_its_end():
     few, endless = Input(io.BytesIO(b"dog\n" * 3), "few"), Input(Endless(), "endless")
-    with pytest.raises(CorpusError, match="^few has 3 lines, endless has at least 100,003"):
-        list(zip_with_lines(iter(few), "few", endless))
+    with pytest.raises(CorpusError, match="^few: 3 lines; endless: at least 100,004 lines"):
+        list(zip_parallel(["few", "endless"], few, endless))
     few, endless = Input(io.BytesIO(b"dog\n" * 3), "few"), Input(Endless(), "endless")
-    with pytest.raises(CorpusError, match="^endless has at least 100,004 lines, few has 3"):
-        list(blocks_of_pairs(endless, few, 2))
+    with pytest.raises(CorpusError, match="^endless: at least 100,004 lines; few: 3 lines"):
+        list(zip_parallel(["endless", "few"], endless, few))
 
 
 def test_lines_that_were_counted_to_their_end_are_exact():
-    with pytest.raises(CorpusError, match="^long has 200,003 lines, short has 3"):
-        require_as_many_lines(Input(io.BytesIO(), "long", 200_003), Input(io.BytesIO(), "short", 3))
+    with pytest.raises(CorpusError, match="^long: 200,003 lines; short: 3 lines"):
+        require_as_many_lines(["long", "a pipe", "short"], 200_003, None, 3)
 
 
 @pytest.mark.parametrize("kind", hostile.KINDS)

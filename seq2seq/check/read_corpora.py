@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, compress
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from seq2seq.check.report import CorpusReport, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import Pair, read_pairs
 from seq2seq.data.line_splitting import SPACELESS, main_language
-from seq2seq.data.preparation import BLOCK_PAIRS, blocks, cleaned
+from seq2seq.data.parallel_text import blocks
+from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
 from seq2seq.data.subword_sampled_epochs import sampled
 from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus, Recipe
@@ -113,26 +115,22 @@ class CorpusReader:
         """Count the lengths and the pieces of a block. Return its pairs without those that have too many pieces."""
         if self.tokenizers:
             ids_of = {side: self._tokenizer(side).encode(texts) for side, texts in self._sides(block)}
-            pieces = {side: [len(ids) for ids in lines] for side, lines in ids_of.items()}
-            self._count_limits(pieces)
-            limit = self.recipe.data.cleaning.max_pieces
-            too_long = {index for index, lengths in enumerate(zip(*pieces.values(), strict=True))
-                        if clean and max(lengths) > limit}
-            for index in sorted(too_long):
-                self.report.counts.count_dropped("too_many_pieces", block[index][0])
-            block = [pair for index, pair in enumerate(block) if index not in too_long]
+            lengths = {side: _lengths(lines) for side, lines in ids_of.items()}
+            self._count_limits(lengths)
+            if clean:
+                limit = self.recipe.data.cleaning.max_pieces
+                kept = within_max_pieces(list(lengths.values()), np.array([number for number, _, _ in block]), limit,
+                                         self.report.counts)
+                block = list(compress(block, kept))
+                ids_of = {side: list(compress(lines, kept)) for side, lines in ids_of.items()}
+                lengths = {side: _lengths(lines) for side, lines in ids_of.items()}
+                if alpha := self.recipe.tokenizer.subword_sampling:
+                    seed = derived_seed(self.recipe.seed, "subwords", len(self.lengths[self.spec.sides[0]]))
+                    lengths = {side: _lengths(sampled(self._tokenizer(side), texts, alpha, seed, limit))
+                               for side, texts in self._sides(block)}
             for side, lines in ids_of.items():
-                for index, ids in enumerate(lines):
-                    if index not in too_long:
-                        self.pieces[side].update(ids)
-            if clean and (alpha := self.recipe.tokenizer.subword_sampling):
-                seed = derived_seed(self.recipe.seed, "subwords", len(self.lengths[self.spec.sides[0]]))
-                pieces = {side: [len(ids) for ids in sampled(self._tokenizer(side), texts, alpha, seed, limit)]
-                          for side, texts in self._sides(block)}
-                too_long = set()                                                # `block` has lost them already
-            for side, lengths in pieces.items():
-                self.lengths[side].append(np.array(
-                    [length + 1 for index, length in enumerate(lengths) if index not in too_long], np.int32))
+                self.pieces[side].update(chain.from_iterable(lines))
+                self.lengths[side].append(lengths[side] + 1)
         for side, texts in self._sides(block):
             self.characters[side].update(map(len, texts))
             self.words[side].update(len(text.split()) for text in texts)
@@ -146,12 +144,16 @@ class CorpusReader:
         languages = self.recipe.languages
         return languages.source or "" if side == "source" else languages.target
 
-    def _count_limits(self, pieces: dict[str, list[int]]) -> None:
+    def _count_limits(self, lengths: dict[str, np.ndarray]) -> None:
         """Count the pairs that each of MAX_PIECES would drop."""
         limits = self.report.limits.setdefault("max_pieces", dict.fromkeys(map(str, MAX_PIECES), 0))
-        for longest in map(max, zip(*pieces.values(), strict=True)):
-            for limit in MAX_PIECES:
-                limits[str(limit)] += longest > limit
+        longest = np.maximum.reduce(list(lengths.values()))
+        for limit in MAX_PIECES:
+            limits[str(limit)] += int((longest > limit).sum())
+
+
+def _lengths(lines: Sequence[Sequence[int]]) -> np.ndarray:
+    return np.array([len(ids) for ids in lines], np.int32)
 
 
 def _unknown_ids(tokenizer: Vocabulary) -> list[int]:

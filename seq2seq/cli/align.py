@@ -20,7 +20,8 @@ from seq2seq.cli.common import (
     too_long,
 )
 from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
-from seq2seq.translation.text_io import blocks_of_pairs, reading, require_as_many_lines, writing
+from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
+from seq2seq.translation.text_io import reading, writing
 
 if TYPE_CHECKING:
     from seq2seq.analysis.attention_maps import Alignment
@@ -85,7 +86,8 @@ def align(
     options = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,
                "rule": rule and rule.value}
     with reading(source) as sources, reading(target) as targets, writing(None) as output:
-        require_as_many_lines(sources, targets)
+        names = sources.name, targets.name
+        require_as_many_lines(names, sources.total, targets.total)
         from seq2seq.analysis.alignment import format_links
         from seq2seq.analysis.attention_maps import align as align_pairs
 
@@ -95,7 +97,7 @@ def align(
         console.print_message(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "
                               f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
         with bar("aligning", sources, output) as advance:
-            for block in blocks_of_pairs(sources, targets, PAIRS_PER_BLOCK):
+            for block in blocks(zip_parallel(names, sources, targets), PAIRS_PER_BLOCK):
                 pairs = [(source_line.text.strip(), target_line.text.strip()) for source_line, target_line in block]
                 try:
                     alignments = align_pairs(translator, pairs, aligner, progress=advance)

@@ -12,8 +12,8 @@ import typer
 from seq2seq import console
 from seq2seq.cli.common import load_translator, print_json, require_code, scores_as_text
 from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
+from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.translation.text_io import not_parallel
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
@@ -111,9 +111,7 @@ def evaluate(
         return
     if source is not None:
         texts, *streams = [read_texts(path) for path in (source, *references)]
-        for path, stream in zip(references, streams, strict=True):              # check before translating
-            if len(stream) != len(texts):
-                raise not_parallel(str(source), len(texts), str(path), len(stream))
+        require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
         translator = load_translator(model, device, precision, threads)
         with console.progress("translating", len(texts)) as advance:
             hypotheses = [n_best[0].text for n_best in translator.translate(texts, progress=advance)]
@@ -179,9 +177,8 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
                 raise UserError(f"{path} is a file of translations; name the reference translations with --reference.")
             files[path] = read_texts(path)
     if source is not None:
-        for path, stream in [*zip(references, streams, strict=True), *files.items()]:
-            if len(stream) != len(tests[""][0]):
-                raise not_parallel(str(source), len(tests[""][0]), str(path), len(stream))
+        require_as_many_lines([str(path) for path in (source, *references, *files)],
+                              *map(len, (tests[""][0], *streams, *files.values())))
     translations: list[dict[str, list[str]]] = []                               # of each system, by test set
     precisions: list[str | None] = []
     for path in (system, baseline):

@@ -10,6 +10,7 @@ import typer
 
 from seq2seq.cli.common import bar, json_line, load_translator
 from seq2seq.cli.options import FORMAT, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
+from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.json_reader import parse_json
 from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
@@ -64,7 +65,6 @@ def rescore(
     with reading(file_or_standard(input)) as lines, writing(file_or_standard(output)) as out:
         weighted_models = [(load_translator(path, device, precision, threads), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]
-        from seq2seq.data.preparation import blocks
         from seq2seq.translation.rescoring import rescore as rescore_n_best
 
         with bar("rescoring", lines, out) as advance:

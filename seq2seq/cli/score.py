@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +10,9 @@ import typer
 
 from seq2seq.cli.common import bar, json_line, load_translator, require_model_first, too_long
 from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
+from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
 from seq2seq.errors import UserError
-from seq2seq.translation.text_io import Input, Line, blocks_of_pairs, reading, require_as_many_lines, writing
+from seq2seq.translation.text_io import reading, writing
 
 if TYPE_CHECKING:
     from seq2seq.translation.translator import Translator
@@ -49,12 +49,12 @@ def score(
         names = ("source", "target") if target else ("text",)
         inputs = [stack.enter_context(reading(path)) for path in (source, target) if path]
         output = stack.enter_context(writing(None))
-        if target:
-            require_as_many_lines(*inputs)
+        input_names = [text.name for text in inputs]
+        require_as_many_lines(input_names, *(text.total for text in inputs))
         translator = load_translator(model, device, precision, threads)
         _require_sides(translator, model, target)
         advance = stack.enter_context(bar("scoring", inputs[0], output))
-        for block in _blocks(inputs):
+        for block in blocks(zip_parallel(input_names, *inputs), PAIRS_PER_BLOCK):
             # A language model scores text as the target of an empty source. White space around a line is not scored,
             # because translation removes it, too.
             pairs = [("" if len(lines) == 1 else lines[0].text.strip(), lines[-1].text.strip()) for lines in block]
@@ -69,16 +69,6 @@ def score(
                     output.write(json_line({
                         "line": lines[0].number, **{name: line.text for name, line in zip(names, lines, strict=True)},
                         "log_probability": score.log_probability, "tokens": score.tokens}) + "\n")
-
-
-def _blocks(inputs: Sequence[Input]) -> Iterator[Sequence[tuple[Line, ...]]]:
-    """Yield the lines of one input, or the pairs of lines of two inputs, in blocks of PAIRS_PER_BLOCK."""
-    if len(inputs) == 2:
-        yield from blocks_of_pairs(inputs[0], inputs[1], PAIRS_PER_BLOCK)
-    else:
-        from seq2seq.data.preparation import blocks  # not at the top of the module: it imports torch
-
-        yield from blocks(((line,) for line in inputs[0]), PAIRS_PER_BLOCK)
 
 
 def _require_sides(translator: Translator, model: Path, target: Path | None) -> None:

@@ -35,6 +35,7 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.compressed_files import MAX_LINE_BYTES
+from seq2seq.data.parallel_text import require_as_many_lines, zip_parallel
 from seq2seq.errors import UserError
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import (
@@ -44,8 +45,6 @@ from seq2seq.translation.text_io import (
     file_or_standard,
     map_in_blocks,
     reading,
-    require_as_many_lines,
-    zip_with_lines,
 )
 from seq2seq.translation.unfinished_output import Journal, resumable
 
@@ -176,9 +175,8 @@ def translate(
         journal = stack.enter_context(resumable(file_or_standard(output), resume))
         prefixes, phrases = (None if path is None else stack.enter_context(reading(path, max_line_bytes))
                              for path in (prefix, require))
-        for other in (prefixes, phrases):
-            if other is not None:
-                require_as_many_lines(lines, other)
+        inputs = [text for text in (lines, prefixes, phrases) if text is not None]
+        require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
         translator = stack.enter_context(
             _translators(engine, model, device, precision, threads, workers,
                          {"ensemble": ensemble or (), "fusion": fusion}))
@@ -307,8 +305,10 @@ def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> It
     """Yield each line with its request, which has the prefix and the phrases from the other files."""
     from seq2seq.translation.requests import Request
 
-    for (line, prefix), required in zip_with_lines(
-            zip_with_lines(iter(lines), lines.name, prefixes), lines.name, phrases):
+    inputs = [text for text in (lines, prefixes, phrases) if text is not None]
+    for line, *others in zip_parallel([text.name for text in inputs], *inputs):
+        prefix = "" if prefixes is None else others[0].text
+        required = "" if phrases is None else others[-1].text
         yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
 

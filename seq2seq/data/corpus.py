@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, bounded_lines, opened
+from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.json_reader import NotJson, parse_json
@@ -169,27 +170,14 @@ def _replace_line_breaks(text: str, counts: Counts) -> str:
 
 def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
     paths = [directory / str(path) for path in spec.columns]
-    first, *others = [read_lines(path, spec.max_line_bytes) for path in paths]
-    number = 0
-    for number, text in enumerate(first, 1):
-        texts = [text, *(line for side in others if (line := next(side, None)) is not None)]
-        if len(texts) < len(paths):
-            raise _not_parallel(paths, (number + sum(1 for _ in first), number - 1))
-        yield number, tuple(texts)
-    for side in others:
-        extra = sum(1 for _ in side)
-        if extra:
-            raise _not_parallel(paths, (number, number + extra))
-
-
-def _not_parallel(paths: list[Path], lines: tuple[int, int]) -> CorpusError:
-    # A line may be missing in the middle. Then the lines before the end of the shorter file are not all parallel.
-    message = (f"{paths[0]} has {lines[0]:,} lines, {paths[1]} has {lines[1]:,}. Parallel files must match line by "
-               "line. Run the step that wrote them again.")
-    if min(lines):
-        message += (f" To find the line where they stop matching, write `limit: {min(lines)}` in this corpus and run "
-                    "seq2seq check, which reports the line if it can detect it from the text.")
-    return CorpusError(message)
+    sides = [read_lines(path, spec.max_line_bytes) for path in paths]
+    try:
+        yield from enumerate(zip_parallel([str(path) for path in paths], *sides, max_counted=None), 1)
+    except NotParallelError as error:
+        # A line may be missing in the middle. Then the lines before the end of the shorter file are not all parallel.
+        advice = (f" To find the line where they stop matching, write `limit: {error.shorter}` in this corpus and run "
+                  "seq2seq check, which reports the line if it can detect it from the text.") if error.shorter else ""
+        raise CorpusError(f"{error}{advice}") from None
 
 
 def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:

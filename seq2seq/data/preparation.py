@@ -7,11 +7,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from seq2seq.compressed_files import regular_bytes
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, Pair, read_pairs
+from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import LINE_LIMIT_KEY, Corpus, Recipe
@@ -45,7 +45,6 @@ DESCRIPTION = "corpus.json"
 SYNTHETIC = "synthetic"
 """Name of the directory of a run for the text that `translated_by` generates."""
 SIDES = ("source", "target")
-Item = TypeVar("Item")
 MAX_REPETITIONS = 10_000
 """Maximum length of an epoch, as a multiple of the pairs in the corpora. The plan of an epoch takes 8 bytes a pair."""
 
@@ -239,13 +238,6 @@ def _file_states(spec: Corpus) -> list[tuple[int, int]]:
     return states
 
 
-def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items in lists of `size`; the last list may be shorter."""
-    iterator = iter(items)
-    while block := list(islice(iterator, size)):
-        yield block
-
-
 class SideWriter:
     """Appends tokenised sentences of one language to a file of ids and a file of offsets."""
 
@@ -297,7 +289,8 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
                 numbers = np.array([line for line, _, _ in block], np.int64)
                 sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
                 sides = [_encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)]
-                kept = _within_max_pieces(sides, numbers, recipe.data.cleaning.max_pieces, counts)
+                kept = within_max_pieces([lengths - 1 for _, lengths in sides], numbers,    # without `</s>`
+                                         recipe.data.cleaning.max_pieces, counts)
                 for writer, (ids, lengths) in zip(writers, sides, strict=True):
                     writer.append(ids[np.repeat(kept, lengths)], lengths[kept])
                 for text, lines in zip(texts, (sources, targets), strict=False):
@@ -331,10 +324,13 @@ def _encode(tokenizer: Vocabulary, lines: list[str], threads: int) -> tuple[np.n
     return np.insert(flat, offsets[1:], END_ID), lengths + 1
 
 
-def _within_max_pieces(sides: list[tuple[np.ndarray, np.ndarray]], numbers: np.ndarray, max_pieces: int,
-                  counts: Counts) -> np.ndarray:
-    """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` on each side. Counts the others as dropped."""
-    kept = np.maximum(sides[0][1], sides[1][1]) <= max_pieces + 1
+def within_max_pieces(lengths: Sequence[np.ndarray], numbers: np.ndarray, max_pieces: int,
+                      counts: Counts) -> np.ndarray:
+    """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` on each side. Counts the others as dropped.
+
+    lengths: numbers of pieces of each side, (pairs,). numbers: line numbers of the pairs, (pairs,).
+    """
+    kept = np.maximum.reduce(lengths) <= max_pieces
     for line in numbers[~kept].tolist():
         counts.count_dropped("too_many_pieces", line)
     return kept

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, derived_seed
-from seq2seq.data.preparation import BLOCK_PAIRS, Prepared, SideWriter, blocks, id_type, open_side
+from seq2seq.data.parallel_text import blocks
+from seq2seq.data.preparation import BLOCK_PAIRS, Prepared, SideWriter, id_type, open_side
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 

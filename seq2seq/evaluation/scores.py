@@ -15,6 +15,7 @@ from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.line_splitting import main_language
 from seq2seq.data.pair_quality import is_tokenized
+from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
 
 if TYPE_CHECKING:
@@ -305,12 +306,8 @@ def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[st
         raise CorpusError("There are no references to compare with. Give at least one.")
     if not hypotheses:
         raise CorpusError(f"There is nothing to evaluate: {names[0]}: 0 lines.")
+    require_as_many_lines(names, *map(len, (hypotheses, *references)))
     for stream, name in zip(references, names[1:], strict=True):
-        if len(stream) != len(hypotheses):
-            raise CorpusError(
-                f"{names[0]}: {len(hypotheses):,} lines; {name}: {len(stream):,} lines. They must match line by line: "
-                "translate the whole test set again, and check that no tool has dropped blank lines."
-            )
         # sacreBLEU would compute meaningless scores for blank references (BLEU 0, TER 100).
         if not any(line.strip() for line in stream):
             raise CorpusError(f"There is nothing to compare with: {name}: all lines are blank.")

@@ -34,6 +34,7 @@ from seq2seq.inference.kernel_interface import (
     Stack,
 )
 from seq2seq.model.interface import Seq2Seq, State
+from seq2seq.model.packing import check_length
 from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
 from seq2seq.search.interface import Continuations
@@ -180,9 +181,7 @@ class Int8Engine:
         """See `interface.Stepwise.step`."""
         if not isinstance(state, Int8State):
             return self.eager.step(last_tokens, state)
-        if state.position >= self.max_positions:
-            raise ValueError(f"a sentence of {state.position + 1} tokens; this model has {self.max_positions} "
-                             "positions")
+        check_length(state.position + 1, self.max_positions)
         rows = last_tokens.shape[0]
         after = state.with_next_position(rows)
         keys_values, memory = after.cache.keys_values, state.memory

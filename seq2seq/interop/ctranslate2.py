@@ -313,8 +313,7 @@ class CTranslate2Translator(LineTranslator):
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
         tokenizers = Tokenizers.from_files(files, str(directory))
         _require_same_pieces(directory, tokenizers)
-        max_pieces = min(recipe.data.cleaning.max_pieces, recipe.model.max_positions - 1)
-        return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, max_pieces,
+        return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces,
                                      torch_device(loaded.device), recipe.task, loaded, recipe)
 
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,

@@ -276,6 +276,13 @@ class Recipe(Section):
         return self.model.task
 
     @property
+    def max_input_pieces(self) -> int:
+        """Maximum number of pieces of a text that is translated as one part. Longer text is divided into parts, unless
+        the task needs undivided lines."""
+        accepted = self.model.max_positions - 1                                 # without `</s>`
+        return min(accepted, self.data.cleaning.max_pieces) if self.task.target_is_text else accepted
+
+    @property
     def directory(self) -> Path:
         """Absolute path of the directory that paths in the recipe are relative to, which is the directory of its
         file."""

@@ -24,7 +24,7 @@ from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
 from seq2seq.translation.line_translator import ReportProgress, Translation
-from seq2seq.translation.requests import Request, number_requests
+from seq2seq.translation.requests import Request, equal_shares, number_requests
 from seq2seq.translation.translator import Translator
 
 Item = TypeVar("Item")
@@ -183,12 +183,11 @@ def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: S
                            progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                            ) -> list[list[Translation]]:
     """Translate lines as `Translator.translate`, each rank its share; return all translations on every rank."""
-    # Sorted by length before they are shared, so that all ranks have equal work.
     requests = list(number_requests(lines))
-    order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
-    share = [requests[index] for index in group.shard(order)]
-    translations = group.gather(translator.translate(share, progress=progress, **decoding))
-    return [translations[index] for index in np.argsort(order)] if order else []
+    share = equal_shares(requests, group.world_size)[group.rank]
+    translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)
+    return [n_best for _, n_best in sorted(group.gather(list(zip(share, translations, strict=True))),
+                                           key=lambda indexed: indexed[0])]
 
 
 @contextmanager

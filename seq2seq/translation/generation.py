@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from seq2seq.data.preparation import blocks
+from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import OptionError, UserError, require_iterable, require_text
 from seq2seq.recipe import DecodingOptions, decoding_with
 from seq2seq.translation.requests import Request, growing_blocks

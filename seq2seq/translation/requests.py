@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
@@ -55,6 +55,12 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0) -> Iterator[
         return replace(request, number=begin + index) if request.number is None else request
 
     return (numbered(index, line) for index, line in enumerate(lines))
+
+
+def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
+    """Return `count` lists of indices of requests, with about equal work: every `count`-th request by length."""
+    order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
+    return [order[first::count] for first in range(count)]
 
 
 def growing_blocks(lines: Iterable[Item], max_lines: int, begin: int = 0) -> Iterator[list[Item]]:

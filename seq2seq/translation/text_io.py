@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -23,9 +22,6 @@ from seq2seq.errors import CorpusError, UserError
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-MAX_COUNTED = 100_000
-"""Maximum number of surplus lines that are counted if one text is longer than the other. A pipe or a device may never
-end."""
 MAX_WARNINGS = 3
 """Maximum number of warnings of one kind. Further lines are only counted."""
 
@@ -254,72 +250,6 @@ def map_in_blocks(items: Iterable[Item], function: Callable[[Iterator[Item]], It
     for results in function(remembered()):
         yield [(waiting.popleft(), result) for result in results]
     assert not waiting, "the function yielded fewer results than it got items"
-
-
-def zip_with_lines(items: Iterator[Item], name: str, other: Input | None) -> Iterator[tuple[Item, str]]:
-    """Yield each item, which belongs to a line of the input `name`, with the same line of `other`, or with an empty
-    line if `other` is None.
-
-    Raises:
-        CorpusError: one input has more lines than the other; raised at the end of the shorter one.
-    """
-    if other is None:
-        yield from ((item, "") for item in items)
-        return
-    lines, count = iter(other), 0
-    for item in items:
-        line = next(lines, None)
-        if line is None:
-            rest = 1 + _count_rest(items)
-            raise not_parallel(name, count + rest, other.name, count, at_least=rest > MAX_COUNTED)
-        yield item, line.text
-        count += 1
-    if rest := _count_rest(lines):
-        raise not_parallel(name, count, other.name, count + rest, at_least=rest == MAX_COUNTED)
-
-
-def blocks_of_pairs(sources: Input, targets: Input, size: int) -> Iterator[list[tuple[Line, Line]]]:
-    """Yield blocks of `size` pairs of lines of two inputs.
-
-    Raises:
-        CorpusError: one input has more lines than the other; raised at the end of the shorter one.
-    """
-    block: list[tuple[Line, Line]] = []
-    count = 0
-    remaining_sources, remaining_targets = iter(sources), iter(targets)
-    for source in remaining_sources:
-        target = next(remaining_targets, None)
-        if target is None:
-            rest = 1 + _count_rest(remaining_sources)
-            raise not_parallel(sources.name, count + rest, targets.name, count, at_least=rest > MAX_COUNTED)
-        block.append((source, target))
-        count += 1
-        if len(block) == size:
-            yield block
-            block = []
-    if rest := _count_rest(remaining_targets):
-        raise not_parallel(sources.name, count, targets.name, count + rest, at_least=rest == MAX_COUNTED)
-    if block:
-        yield block
-
-
-def require_as_many_lines(sources: Input, targets: Input) -> None:
-    """Raise CorpusError if the numbers of lines are known before reading and differ."""
-    if sources.total is not None and targets.total is not None and sources.total != targets.total:
-        raise not_parallel(sources.name, sources.total, targets.name, targets.total)
-
-
-def _count_rest(lines: Iterator[object]) -> int:
-    """Return the number of remaining lines, at most MAX_COUNTED."""
-    return sum(1 for _ in islice(lines, MAX_COUNTED))
-
-
-def not_parallel(source: str, source_lines: int, target: str, target_lines: int, at_least: bool = False) -> CorpusError:
-    """Return the error about two texts whose numbers of lines differ. at_least: the longer text may have more lines."""
-    counts = [f"{'at least ' * (at_least and lines == max(source_lines, target_lines))}{lines:,}"
-              for lines in (source_lines, target_lines)]
-    return CorpusError(f"{source} has {counts[0]} lines, {target} has {counts[1]}. "
-                       "They must match line by line; run again the step that wrote them.")
 
 
 def _reason(error: Exception) -> str:

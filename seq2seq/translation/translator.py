@@ -106,10 +106,7 @@ class Translator(LineTranslator):
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
-        max_input_pieces = recipe.model.max_positions - 1                       # without `</s>`
-        if recipe.task.target_is_text:                                          # longer lines are split
-            max_input_pieces = min(max_input_pieces, recipe.data.cleaning.max_pieces)
-        return Translator(tokenizers, recipe.languages, recipe.decoding, max_input_pieces, device, recipe.task,
+        return Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces, device, recipe.task,
                           load_engine(model, precision, device))
 
     @torch.inference_mode()

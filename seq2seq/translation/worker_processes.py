@@ -22,7 +22,7 @@ from seq2seq.errors import OptionError, UserError, require_iterable
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import signal_name
 from seq2seq.translation.line_translator import ReportProgress, Translation
-from seq2seq.translation.requests import Request, growing_blocks, number_requests
+from seq2seq.translation.requests import Request, equal_shares, growing_blocks, number_requests
 from seq2seq.translation.translator import Translator, refuse_compile
 
 
@@ -103,11 +103,9 @@ class TranslatorPool:
 
     def _translate(self, lines: Sequence[Request], progress: ReportProgress | None,
                    decoding: DecodingOptions) -> list[list[Translation]]:
-        # Lines are sorted by length, and each of n workers gets every n-th line, so that all have equal work.
-        order = sorted(range(len(lines)), key=lambda index: len(lines[index].text))
         if self.shared is not None:
-            return self._translate_in_threads(lines, order, progress, decoding)
-        shares = {pipe: order[first :: len(self.pipes)] for first, pipe in enumerate(self.pipes)}
+            return self._translate_in_threads(lines, progress, decoding)
+        shares = dict(zip(self.pipes, equal_shares(lines, len(self.pipes)), strict=True))
         waiting = [pipe for pipe, share in shares.items() if share]
         for pipe in waiting:
             numbers = [number + 1 for index in shares[pipe] if (number := lines[index].number) is not None]
@@ -135,7 +133,7 @@ class TranslatorPool:
             raise refused
         return translations
 
-    def _translate_in_threads(self, lines: Sequence[Request], order: list[int], progress: ReportProgress | None,
+    def _translate_in_threads(self, lines: Sequence[Request], progress: ReportProgress | None,
                               decoding: DecodingOptions) -> list[list[Translation]]:
         assert self.shared is not None
         lock = Lock()
@@ -145,7 +143,7 @@ class TranslatorPool:
                 if progress:
                     progress(amount)
 
-        shares = [order[first :: self.workers] for first in range(self.workers)]
+        shares = equal_shares(lines, self.workers)
         futures = [self.executor.submit(self.shared.translate, [lines[index] for index in share], progress=advance,
                                         **decoding) for share in shares]
         wait_for(futures)

@@ -402,7 +402,7 @@ def test_alignment_settings_come_from_the_metadata_unless_options_override_them(
 
 
 @pytest.mark.parametrize(("source", "target", "arguments", "message"), [
-    (["a"], ["a", "b"], (), "s has 1 lines, t has 2. They must match line by line"),
+    (["a"], ["a", "b"], (), "s: 1 line; t: 2 lines. They must match line by line"),
     (["a"], ["b"], ("--layer", 3), "--layer 3: the cross attention of this model has layers 1 to 2."),
     (["a"], ["b"], ("--head", "all"), "--head all: expected a number of at least 1, or mean."),
     (["a", "x" * 70], ["b", "b"], (), "s:2: 7"),

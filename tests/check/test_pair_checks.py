@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from seq2seq.check import check_recipe, show_report
 from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample
+from seq2seq.check.misalignment import TranslationTable
 from seq2seq.check.pair_checks import MIN_BLOCKS, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
-from seq2seq.check.misalignment import TranslationTable
 from seq2seq.recipe import Languages, load_recipe
 
 RECIPE = """\

@@ -471,7 +471,7 @@ def test_files_beside_the_input_match_it_line_by_line(run, model, directory, opt
         (directory / "in").write_bytes(lines)
         for source, options in (("standard input", ()), ("in", ("in",))):
             result = run("translate", model, *options, option, "two", stdin=lines)
-            assert result.code == 2 and f"{source} has {count} lines, two has 2." in result.err
+            assert result.code == 2 and f"{source}: {count} line{'s' * (count > 1)}; two: 2 lines." in result.err
     assert "no.txt cannot be read" in run("translate", model, option, "no.txt").err
 
 
@@ -701,7 +701,7 @@ def test_texts_with_different_numbers_of_lines_are_not_scored(run, directory, mo
     (directory / "b").write_text("x\n" * 3)
     result = run("score", "model", "a", "b")
     assert (result.code, result.out) == (2, b"")
-    assert "a has 5 lines, b has 3" in result.err
+    assert "a: 5 lines; b: 3 lines" in result.err
 
 
 def test_a_pair_too_long_to_score_is_named(run, model, directory):
@@ -813,7 +813,7 @@ def test_files_that_do_not_match_are_refused_before_translating(run, model, dire
     (directory / "b").write_text("x\n" * 3)
     result = run("evaluate", model, "--source", "a", "--reference", "b")
     assert result.code == 2
-    assert "a has 5 lines, b has 3" in result.err
+    assert "a: 5 lines; b: 3 lines" in result.err
 
 
 @pytest.mark.parametrize("others", [[], ["--baseline", "theirs"]], ids=["alone", "compared"])

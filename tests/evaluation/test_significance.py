@@ -131,7 +131,7 @@ def test_a_baseline_model_needs_a_source_and_files_are_checked_before_translatin
     monkeypatch.setattr(evaluate, "load_translator", lambda path, *_: loaded.append(path))
     (files / "short").write_text("one line\n")
     assert main([*arguments, "--source", str(files / "short")]) == 2            # the option that the message asked for
-    assert "short has 1 lines" in capsys.readouterr().err
+    assert "short: 1 line; " in capsys.readouterr().err
     assert main(["evaluate", str(model), "--baseline", str(files / "missing"), "--source", str(files / "good"),
                  "--reference", str(files / "reference")]) == 2
     assert "missing cannot be read" in capsys.readouterr().err
