@@ -59,8 +59,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
                 before = dict(training.state.window)
                 start = time.perf_counter()
                 training._step(micro_batches)
-                if cuda:
-                    torch.cuda.synchronize(training.device)
+                training.results.read()                                         # waits for a GPU
                 seconds.append(time.perf_counter() - start)
                 tokens.append(sum(training.state.window.get(key, 0) - before.get(key, 0)
                                   for key in ("source_tokens", "target_tokens")))

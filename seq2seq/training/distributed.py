@@ -30,18 +30,22 @@ from seq2seq.translation.translator import Translator
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-COLLECTIVE_TIMEOUT = timedelta(hours=12)
+WAITING_TIMEOUT = timedelta(hours=12)
 """Maximum time that ranks wait for each other. It is long because the main rank alone may prepare a large corpus."""
+GRADIENT_TIMEOUT = timedelta(minutes=10)
+"""Maximum time that the GPUs wait for each other's gradients."""
 
 
 class ProcessGroup:
     """Process group of a distributed training, from the point of view of one rank.
 
-    rank: number of this process, from 0. world_size: number of processes.
+    rank: number of this process, from 0. world_size: number of processes. gradients: group that sums and broadcasts
+    tensors on GPUs, by NCCL; None: the default group. The default group, by gloo, connects the processes on the hosts,
+    so that they wait for each other and agree on decisions without waiting for their GPUs.
     """
 
-    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
-        self.rank, self.world_size = rank, world_size
+    def __init__(self, rank: int = 0, world_size: int = 1, gradients: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.world_size, self.gradients = rank, world_size, gradients
 
     @property
     def is_main(self) -> bool:
@@ -84,14 +88,15 @@ class ProcessGroup:
         if self.world_size == 1:
             return
         with explain_lost_rank():
-            for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            for work in [dist.all_reduce(tensor, group=self.gradients, async_op=True) for tensor in tensors]:
                 work.wait()
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by that of the main rank."""
         if self.world_size > 1:
             with explain_lost_rank():
-                for work in [dist.broadcast(tensor.detach(), 0, async_op=True) for tensor in tensors]:
+                for work in [dist.broadcast(tensor.detach(), 0, group=self.gradients, async_op=True)
+                             for tensor in tensors]:
                     work.wait()
 
     def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
@@ -114,13 +119,11 @@ class ProcessGroup:
                                 f"{starts[0][0]:,}). All machines must see the same run directory, and use the same "
                                 "version of torch.")
 
-    def maximum(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+    def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each number over all ranks."""
         if self.world_size == 1:
             return list(numbers)
         largest = torch.tensor(numbers)
-        if device.type == "cuda":                                               # from pinned memory without waiting
-            largest = largest.pin_memory().to(device, non_blocking=True)
         with explain_lost_rank():
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return cast(list[int], largest.tolist())
@@ -165,18 +168,22 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
         gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(gpu)
     try:
-        # Without device_id, the first barrier guesses the GPU from the global rank: wrong if nodes differ in size.
-        dist.init_process_group("nccl" if gpu else "gloo", timeout=COLLECTIVE_TIMEOUT, device_id=gpu)
+        dist.init_process_group("gloo", timeout=WAITING_TIMEOUT)
+        # Without device_id, NCCL guesses the GPU from the global rank: wrong if nodes differ in size.
+        gradients = dist.new_group(backend="nccl", timeout=GRADIENT_TIMEOUT, device_id=gpu) if gpu else None
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes of this training cannot connect to each other: {error}. Start them with "
                         "one torchrun command on each machine.") from error
-    group = ProcessGroup(dist.get_rank(), size)
+    group = ProcessGroup(dist.get_rank(), size, gradients)
     try:
         if not group.is_main:
             console.silence()
         yield group
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        if gradients is None:                                           # NCCL would wait for ranks that have ended
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
 
 
 def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Request], *,

@@ -18,6 +18,9 @@ from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.model.loss import training_loss
 
+ALIGNMENT = 4
+"""Weights begin at multiples of this number of elements in the gradient, 16 bytes, as vector instructions need it."""
+
 
 class StepGradients:
     """Computes gradients of micro-batches with the model or its bf16 copy, and adds them up for the fp32 weights.
@@ -38,36 +41,49 @@ class StepGradients:
         """
         self.compute_model, self.weights = compute_model, weights
         self.compute_weights = list(compute_model.parameters())
+        self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights]
         self.seed, self.label_smoothing = seed, label_smoothing
         # Batches padded to a fixed shape all need the same memory, so a limit of the tokens turns the fixed shape off.
         self.shape = shape if max_tokens is None else None
         self.max_length, self.max_tokens = max_length, max_tokens
 
     def accumulate(self, corpus: EncodedCorpus, step: int,
-                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> Tensor:
+                   micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> tuple[Tensor, Tensor]:
         """Compute the gradients of some micro-batches of a step, and store their sum in the `grad` of each weight.
 
         micro_batches: each with its path: its index in the step, then 0 or 1 for every time it was split in half.
         Returns:
-            (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in nats,
-            summed over the tokens of these micro-batches.
+            sums: (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in
+                nats, summed over the tokens of these micro-batches.
+            gradient: (elements,), in the type of the weights: the memory of all `grad`, one weight after another.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
         sums = torch.zeros(2, dtype=torch.float64, device=self.compute_weights[0].device)
-        gradients = list[Tensor]()
+        gradient: Tensor | None = None
         pending = list(micro_batches)
         while pending:
             path, pairs = pending.pop(0)
             splits = list(self._split_to_fit(corpus, pairs))
-            if len(splits) == 1 and not self._add_micro_batch(corpus, (step, *path), pairs, sums, gradients):
-                self._lower_max_tokens(corpus, pairs)
-                splits = [pairs[::2], pairs[1::2]]
+            if len(splits) == 1:
+                new = self._gradient_of_micro_batch(corpus, (step, *path), pairs, sums)
+                if new is None:
+                    self._lower_max_tokens(corpus, pairs)
+                    splits = [pairs[::2], pairs[1::2]]
+                else:
+                    gradient = new if gradient is None else gradient.add_(new)
             if len(splits) > 1:
                 pending = [((*path, number), split) for number, split in enumerate(splits)] + pending
-        for weight, gradient in zip(self.weights, gradients or map(torch.zeros_like, self.weights), strict=True):
-            weight.grad = gradient
-        return sums
+        if gradient is None:                                                    # a rank without micro-batches
+            gradient = torch.zeros(sum(self.sizes), dtype=self.weights[0].dtype, device=sums.device)
+        for weight, part in zip(self.weights, self._parts(gradient), strict=True):
+            weight.grad = part
+        return sums, gradient
+
+    def _parts(self, gradient: Tensor) -> list[Tensor]:
+        """Return a view of the gradient of each weight, in the shape of the weight."""
+        return [part[: weight.numel()].view_as(weight)
+                for part, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
 
     def _split_to_fit(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the parts of a micro-batch that are computed separately; the whole one if no split is needed."""
@@ -78,13 +94,13 @@ class StepGradients:
         else:
             yield from split_by_length(corpus, pairs)
 
-    def _add_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray, sums: Tensor,
-                         gradients: list[Tensor]) -> bool:
-        """Add gradients and sums of a micro-batch to those of the step.
+    def _gradient_of_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray,
+                                 sums: Tensor) -> Tensor | None:
+        """Return the gradient of a micro-batch, (elements,), and add its sums to those of the step.
 
         path: the step and the micro-batch's path; the dropout masks depend on it.
         Returns:
-            False, with nothing added, if memory does not suffice.
+            None, with nothing added, if memory does not suffice.
         """
         device = self.compute_weights[0].device
         try:
@@ -93,22 +109,18 @@ class StepGradients:
             loss = training_loss(self.compute_model(batch), batch.target_output, batch.target_count,
                                  self.label_smoothing)
             loss.total.backward()
+            gradient = torch.empty(sum(self.sizes), dtype=self.weights[0].dtype, device=device)
+            torch._foreach_copy_(self._parts(gradient), [gradient_of(weight) for weight in self.compute_weights])
         except RuntimeError as error:
             for weight in self.compute_weights:
                 weight.grad = None
             if not is_out_of_memory(error):
                 raise
-            return False
-        new = [gradient_of(compute_weight).to(weight.dtype)
-               for compute_weight, weight in zip(self.compute_weights, self.weights, strict=True)]
+            return None
         for weight in self.compute_weights:
             weight.grad = None
-        if gradients:
-            torch._foreach_add_(gradients, new)
-        else:
-            gradients += new
         sums += torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double()
-        return True
+        return gradient
 
     def _lower_max_tokens(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
         """Set `max_tokens` to half the size of a micro-batch for which memory did not suffice.
@@ -126,22 +138,6 @@ class StepGradients:
         self.max_tokens, self.shape = max(1, tokens // 2), None
         console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on it is limited to "
                      f"{self.max_tokens:,} tokens. The gradients stay the same.")
-
-
-def read_sums(sums: Tensor, gradients: Sequence[Tensor], tokens: int) -> tuple[float, float, float]:
-    """Return loss, negative log-likelihood and gradient norm of a step, in a single copy to the host.
-
-    At each copy the host waits until the GPU has computed everything before it.
-
-    Args:
-        sums: as returned by `StepGradients.accumulate`. gradients: summed over the step's tokens.
-        tokens: number of target tokens of the step.
-    Returns:
-        Both sums, and the norm of the mean gradient.
-    """
-    norm = torch.nn.utils.get_total_norm(gradients)
-    loss, negative_log_likelihood, value = torch.cat([sums, norm.double()[None]]).tolist()
-    return loss, negative_log_likelihood, value / tokens
 
 
 def gradient_of(weight: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -45,11 +44,20 @@ class Optimizer:
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
 
-    def step(self, learning_rate: float) -> None:
-        """Update all weights with this learning rate."""
+    def step(self, learning_rate: float, skip: Tensor | None = None) -> None:
+        """Update all weights with this learning rate.
+
+        skip: () float32 on the device of the weights; 1: leave weights and optimizer state as they are. Adam reads it
+            on the device. Muon makes the host wait for it. None: 0.
+        """
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
+            if isinstance(optimizer, torch.optim.Muon):
+                if skip is not None and skip.item():
+                    continue
+            else:
+                optimizer.found_inf = skip                                      # type: ignore[attr-defined]
             optimizer.step()
 
     def zero_grad(self) -> None:
@@ -72,23 +80,31 @@ class Optimizer:
         optimizer.state[weight] = state
 
 
-def scale_gradients(gradients: list[Tensor], norm: float, tokens: int, clip: float) -> None:
-    """Divide summed gradients in place by the step's target tokens, then clip their norm to at most `clip`.
+def mean_gradient_norm(gradients: list[Tensor], tokens: int) -> Tensor:
+    """Return the norm of the mean gradient, () float64. gradients: sums over the step's target tokens."""
+    return torch.nn.utils.get_total_norm(gradients).double() / tokens
 
-    norm: of the mean gradient before clipping. If it is NaN or infinite, the gradients are not changed.
-    clip: maximum norm; 0 turns clipping off.
+
+def scale_gradient(gradient: Tensor, norm: Tensor, tokens: int, clip: float) -> None:
+    """Divide a summed gradient in place by the step's target tokens, then clip its norm to at most `clip`.
+
+    norm: of the mean gradient before clipping, () float64. clip: maximum norm; 0 turns clipping off.
     """
-    factor = 1 / tokens if not clip or norm <= clip else clip / (norm * tokens)
-    if math.isfinite(norm):
-        torch._foreach_mul_(gradients, factor)
+    factor = torch.full_like(norm, 1 / tokens)
+    if clip:
+        factor = torch.where(norm <= clip, factor, clip / (norm * tokens))
+    gradient.mul_(factor)
 
 
 @torch.no_grad()
-def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tensor], decay: float, step: int) -> None:
+def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tensor], decay: float, step: int,
+                          skip: Tensor) -> None:
     """Update the exponential moving average in place: ema_weights = d ema_weights + (1 - d) weights.
 
     d = min(decay, (1 + step) / (10 + step)). In the first steps, d is smaller than `decay`, so that the random initial
     weights are soon forgotten, as in TensorFlow's ExponentialMovingAverage.
+
+    skip: () float32 on the device of the weights; 1: leave the average as it is.
     """
     decay = min(decay, (1 + step) / (10 + step))
-    torch._foreach_lerp_(list(ema_weights), list(weights), 1 - decay)
+    torch._foreach_lerp_(list(ema_weights), list(weights), [(1 - decay) * (1 - skip)] * len(weights))

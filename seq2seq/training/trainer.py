@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,12 +44,18 @@ from seq2seq.storage.locks import lock_run
 from seq2seq.storage.run_directory import Log, NoLog, check_and_store_recipe, recipe_checksum, rename_old_run
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
-from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, require_convergence, roll_back
-from seq2seq.training.gradient_accumulation import StepGradients, gradient_of, read_sums
+from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, roll_back
+from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
 from seq2seq.training.learning_curves import draw_curves
 from seq2seq.training.learning_rate import learning_rate
-from seq2seq.training.optimizers import build_optimizer, scale_gradients, update_moving_average
+from seq2seq.training.optimizers import (
+    build_optimizer,
+    mean_gradient_norm,
+    scale_gradient,
+    update_moving_average,
+)
 from seq2seq.training.reporting import format_number, pop_window_means, print_training_summary, progress_bar_fields
+from seq2seq.training.step_results import StepResult, StepResults
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, ValidationResult, require_held_out
@@ -158,6 +163,7 @@ class Training:
         self.gradients = StepGradients(
             self.compute_model, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing,
             shape=shape, max_length=max_length, max_tokens=self.state.most_tokens)
+        self.results = StepResults(self.state, self.prepared.corpus, run)
 
     # The loop
 
@@ -180,21 +186,20 @@ class Training:
                 self._validate_if_due(log)
                 for micro_batches in self._steps():
                     self._step(micro_batches)
-                    require_convergence(state, self.run)
                     self.prepared.require_intact(wait=False)
                     advance(1)
                     if state.step % section.log_every == 0 or state.finished(self.recipe):
                         advance(0, self._log_window(log))
                     # The clock of the main rank decides, so that all ranks save at the same steps.
                     late = self.group.is_main and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
-                    due, stopped_by = self.group.maximum((int(late), request.number or 0), self.device)
+                    due, stopped_by = self.group.maximum((int(late), request.number or 0))
                     if due or stopped_by:
                         self._save(log)
                         saved_at = time.monotonic()
                     self._stop(stopped_by)
                     if self._validate_if_due(log):
                         saved_at = time.monotonic()
-                self._stop(*self.group.maximum((request.number or 0,), self.device))  # signal during last validation
+                self._stop(*self.group.maximum((request.number or 0,)))  # signal during last validation
             self._average_checkpoints(log)
         finally:
             self._draw_curves()
@@ -225,45 +230,30 @@ class Training:
         """Do one optimizer step. The gradients of all micro-batches are summed, then divided by their target tokens."""
         began = time.monotonic()
         step = self.state.step + 1
-        sums = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
+        sums, gradient = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
         self.state.most_tokens = self.gradients.max_tokens
-        gradients = [gradient_of(weight) for weight in self.weights]
-        self.group.sum([*gradients, sums])
+        self.group.sum([gradient, sums])
         source_tokens, target_tokens = self.corpus.tokens(micro_batches)        # of all ranks
-        loss, likelihood, norm = read_sums(sums, gradients, target_tokens)
-        scale_gradients(gradients, norm, target_tokens, self.section.gradient_clip)
-        if math.isfinite(norm):
-            self._update(self._learning_rate(step), step)
-            self.state.skipped_in_row = 0
-            self.state.update_smoothed_loss(likelihood / target_tokens)
-            self.state.add_to_window(loss=loss, likelihood=likelihood, source_tokens=source_tokens,
-                                     target_tokens=target_tokens, gradient_norm=norm, steps=1)
-        else:
-            self._skip(step, micro_batches)
+        norm = mean_gradient_norm([gradient_of(weight) for weight in self.weights], target_tokens)
+        scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
+        # The device decides about skipping, because on a GPU the host would have to wait for the norm.
+        self._update(self._learning_rate(step), step, skip=1 - norm.isfinite().float())
         self.optimizer.zero_grad()
         self.state.step = step
         self.state.step_in_epoch += 1
         self.state.averaged = False
         self.state.add_to_window(seconds=time.monotonic() - began)
+        self.results.add(StepResult(step, torch.cat([sums, norm[None]]), micro_batches, source_tokens, target_tokens))
 
     def _learning_rate(self, step: int) -> float:
         return self.state.rate_factor * learning_rate(self.section, step)
 
-    def _update(self, rate: float, step: int) -> None:
-        self.optimizer.step(rate)
+    def _update(self, rate: float, step: int, skip: Tensor) -> None:
+        self.optimizer.step(rate, skip)
         if self.ema_weights:
-            update_moving_average(self.ema_weights, self.weights, self.section.ema_decay, step)
+            update_moving_average(self.ema_weights, self.weights, self.section.ema_decay, step, skip)
         if self.compute_model is not self.model:
             _copy_all(list(self.compute_model.parameters()), self.weights)
-
-    def _skip(self, step: int, micro_batches: Sequence[np.ndarray]) -> None:
-        """Count a step whose gradient is not finite, and print its lines in the corpus. The weights are not changed."""
-        self.state.skipped += 1
-        self.state.skipped_in_row += 1
-        lines = self.prepared.corpus.lines
-        numbers = [] if lines is None else sorted(int(lines[index]) for pairs in micro_batches for index in pairs)
-        console.warn(f"step {step:,} is skipped, because its gradient is not finite; its pairs are from the lines "
-                     f"{', '.join(map(str, numbers[:20]))}{', …' if len(numbers) > 20 else ''}")
 
     # Reporting
 
@@ -277,6 +267,7 @@ class Training:
 
     def _log_window(self, log: Log) -> list[str]:
         """Log the means since the last log line, and return them as text for the progress bar."""
+        self.results.read()
         means = pop_window_means(self.state, self._learning_rate(self.state.step))
         if not means:
             return []
@@ -301,6 +292,7 @@ class Training:
         return True
 
     def _validate(self, log: Log) -> None:
+        self.results.read()
         began = time.monotonic()
         with self._use_weights(self.ema_weights or self.weights):
             result, better = self._evaluate(log, "validation", f"step {self.state.step:,}  validation")
@@ -372,6 +364,7 @@ class Training:
 
     def _save(self, log: Log) -> None:
         """Save a checkpoint, and delete older ones that are no longer needed."""
+        self.results.read()
         self.state.update_good_step()                               # on all ranks: all must know where to roll back
         if not self.group.is_main:
             return

@@ -9,19 +9,34 @@ from seq2seq.training.distributed import join_process_group
 
 @pytest.fixture
 def third_of_four(monkeypatch):
-    """Environment of the third rank of four, which is the second on its machine; returns the arguments of the group."""
+    """Environment of the third rank of four, which is the second on its machine; returns the groups that it makes."""
     for name, value in {"WORLD_SIZE": 4, "RANK": 2, "LOCAL_RANK": 1}.items():
         monkeypatch.setenv(name, str(value))
-    given = {}
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: given.update(options, backend=backend))
+    groups = []
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: groups.append((backend, options)))
+    monkeypatch.setattr(dist, "new_group", lambda backend, **options: groups.append((backend, options)) or "by NCCL")
     monkeypatch.setattr(dist, "get_rank", lambda: 2)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    return given
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: groups.append("destroyed"))
+    return groups
 
 
-@pytest.mark.parametrize(("device", "backend", "device_id"), [
-    ("auto", "nccl", torch.device("cuda", 1)), ("cuda", "nccl", torch.device("cuda", 1)), ("cpu", "gloo", None)])
-def test_a_rank_tells_its_group_which_gpu_it_uses(gpu, third_of_four, device, backend, device_id):
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_gpus_sum_gradients_by_nccl_and_hosts_wait_by_gloo(gpu, third_of_four, device):
     with join_process_group(device) as group:
-        assert (group.rank, group.world_size) == (2, 4)
-    assert (third_of_four["backend"], third_of_four["device_id"]) == (backend, device_id)
+        assert (group.rank, group.world_size, group.gradients) == (2, 4, "by NCCL")
+    (hosts, waiting), (gpus, summing), end = third_of_four
+    assert (hosts, gpus, end) == ("gloo", "nccl", "destroyed")
+    assert summing["device_id"] == torch.device("cuda", 1) and summing["timeout"] < waiting["timeout"]
+
+
+def test_trainings_on_cpus_have_one_group(gpu, third_of_four):
+    with join_process_group("cpu") as group:
+        assert group.gradients is None
+    assert [backend for backend, _ in third_of_four[:-1]] == ["gloo"]
+
+
+@pytest.mark.parametrize(("device", "destroyed"), [("cuda", False), ("cpu", True)])
+def test_a_rank_with_an_error_does_not_wait_for_the_gpus_of_others(gpu, third_of_four, device, destroyed):
+    with pytest.raises(RuntimeError), join_process_group(device):
+        raise RuntimeError("another rank has ended")
+    assert ("destroyed" in third_of_four) == destroyed

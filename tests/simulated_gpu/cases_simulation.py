@@ -1,6 +1,7 @@
 """The simulated GPU itself: what it refuses, what it counts, and its reference of variable-length attention."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch.nn.functional as F
 from simulation import DeviceMismatch
 from torch.nn.attention.varlen import varlen_attn
 
-from seq2seq.training.gradient_accumulation import read_sums
+from seq2seq.training.step_results import StepResult, StepResults
+from seq2seq.training.train_state import TrainState
 
 
 def on_gpu(*shape, dtype=torch.float32):
@@ -75,10 +77,13 @@ def test_what_the_host_need_not_wait_for_is_not_counted(gpu, passing):
     assert not gpu.record.waits
 
 
-def test_a_wait_is_found_in_the_line_that_causes_it(gpu):
-    read_sums(on_gpu(2).double(), [on_gpu(2, 3)], 7)
+def test_a_wait_is_found_in_the_line_that_causes_it(gpu, tmp_path):
+    results = StepResults(TrainState(), SimpleNamespace(lines=None), tmp_path)
+    results.add(StepResult(1, on_gpu(3).double(), [], 2, 2))
+    assert not gpu.record.waits
+    results.read()
     ((reason, place), count), = gpu.record.waits.items()
-    assert (reason, count) == ("copy to the host", 1) and place.startswith("training/gradient_accumulation.py:")
+    assert (reason, count) == ("copy to the host", 1) and place.startswith("training/step_results.py:")
 
 
 @pytest.mark.parametrize(("deterministic", "waits"), [(False, []), (True, ["deterministic scatter_add_"])])

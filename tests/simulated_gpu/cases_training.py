@@ -160,9 +160,9 @@ def test_a_step_without_a_finite_gradient_is_skipped(toy_recipe, tmp_path, gpu, 
     accumulate = training.gradients.accumulate
 
     def spoilt(*arguments):
-        sums = accumulate(*arguments)
+        sums, gradient = accumulate(*arguments)
         training.weights[0].grad.fill_(math.nan)
-        return sums
+        return sums, gradient
 
     training.gradients.accumulate = spoilt
     training._step(next(steps))
@@ -170,7 +170,10 @@ def test_a_step_without_a_finite_gradient_is_skipped(toy_recipe, tmp_path, gpu, 
     assert all(torch.equal(weight.cpu(), same) for weight, same in zip(training.weights, before, strict=True))
     training._step(next(steps))
     assert not torch.equal(training.weights[0].cpu(), before[0])
-    assert training.state.step == 3
+    assert training.state.step == 3 and training.state.skipped == 0
+    training.results.read()                                                     # as before a log line or a checkpoint
+    assert (training.state.skipped, training.state.skipped_in_row, training.state.window["steps"]) == (1, 0, 2)
+    assert capsys.readouterr().err.count("step 2 is skipped, because its gradient is not finite") == 1
 
 
 @pytest.mark.parametrize(("settings", "fixed"), [

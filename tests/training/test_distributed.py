@@ -52,8 +52,8 @@ if "EXPLODES" in os.environ:
     from seq2seq.training import train_state
     train_state.SMOOTHING_STEPS = 2
     update = trainer.Training._update
-    trainer.Training._update = lambda self, rate, step: update(
-        self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step)
+    trainer.Training._update = lambda self, rate, step, skip: update(
+        self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip)
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 
@@ -213,7 +213,7 @@ def test_ranks_compare_step_and_weights(monkeypatch, others, same):
 
 def test_the_clock_of_the_main_rank_decides_when_a_checkpoint_is_due(folder, monkeypatch):
     asked = []
-    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, numbers, device: asked.append(numbers[0]) or numbers)
+    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, numbers: asked.append(numbers[0]) or numbers)
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
     train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
     assert asked.count(1) == 4                                  # once a step; signals ask, too, and there are none

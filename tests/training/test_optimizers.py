@@ -5,7 +5,7 @@ import torch
 
 from seq2seq.recipe import TrainingSection
 from seq2seq.training.learning_rate import learning_rate
-from seq2seq.training.optimizers import build_optimizer, scale_gradients, update_moving_average
+from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
 
 
 def rates(steps, **section):
@@ -108,29 +108,44 @@ def gradients():
 @pytest.mark.parametrize(("clip", "factor"), [(0, 1), (5, 1), (100, 1), (2, 0.4)])
 def test_gradients_become_means_and_are_clipped_to_a_norm(clip, factor):
     scaled = gradients()
-    scale_gradients(scaled, 5, 7, clip)
-    assert [gradient.flatten().tolist() for gradient in scaled] == [pytest.approx([3 * factor, 0]),
-                                                                    pytest.approx([4 * factor])]
+    norm = mean_gradient_norm(scaled, 7)
+    assert norm.item() == 5
+    gradient = torch.cat([part.flatten() for part in scaled])
+    scale_gradient(gradient, norm, 7, clip)
+    assert gradient.tolist() == pytest.approx([3 * factor, 0, 4 * factor])
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_gradients_with_a_norm_that_is_not_finite_are_not_clipped(value):
-    broken = gradients()
-    scale_gradients(broken, value, 7, 1.0)
-    assert broken[0].tolist() == [21, 0]
+def test_a_skipped_step_changes_neither_weights_nor_optimizer_state(optimizer, value):
+    weights = {"encoder.0": torch.nn.Parameter(torch.eye(3)), "bias": torch.nn.Parameter(torch.ones(3))}
+    built = build_optimizer(TrainingSection(optimizer=optimizer, weight_decay=0.1), weights.items())
+
+    def step(gradient, skip):
+        for weight in weights.values():
+            weight.grad = torch.full_like(weight, gradient)
+        built.step(0.1, torch.tensor(skip))
+        return [tensor.clone() for tensor in [*weights.values(), *built.states(weights.values())]]
+
+    before = step(0.5, 0.0)
+    assert all(map(torch.equal, step(value, 1.0), before))
+    assert not all(map(torch.equal, step(0.5, 0.0), before))
 
 
 def test_the_moving_average_follows_its_equation():
     average, weights = [torch.tensor([1.0, 2.0])], [torch.tensor([3.0, 7.0])]
-    update_moving_average(average, weights, 0.75, step=1000)
+    update_moving_average(average, weights, 0.75, step=1000, skip=torch.tensor(0.0))
     assert average[0].tolist() == pytest.approx([0.75 * 1 + 0.25 * 3, 0.75 * 2 + 0.25 * 7])
     assert weights[0].tolist() == [3, 7]
+    before = average[0].clone()
+    update_moving_average(average, weights, 0.75, step=1001, skip=torch.tensor(1.0))
+    assert torch.equal(average[0], before)
 
 
 def test_the_moving_average_soon_forgets_the_random_start():
     # TensorFlow's ExponentialMovingAverage: decay min(d, (1 + step) / (10 + step)), here 2/11 and 3/12.
     average, weights = [torch.tensor([11.0 * 12])], [torch.zeros(1)]
-    update_moving_average(average, weights, 0.999, step=1)
+    update_moving_average(average, weights, 0.999, step=1, skip=torch.tensor(0.0))
     assert average[0].item() == pytest.approx(2 * 12)
-    update_moving_average(average, weights, 0.999, step=2)
+    update_moving_average(average, weights, 0.999, step=2, skip=torch.tensor(0.0))
     assert average[0].item() == pytest.approx(2 * 3)

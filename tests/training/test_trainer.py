@@ -1,6 +1,7 @@
 """Training: its results, and how it is stopped, resumed and finished."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -277,10 +278,10 @@ def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(
 def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, tmp_path, monkeypatch, capsys):
     from seq2seq.training import trainer
 
-    real = trainer.read_sums
+    real = trainer.mean_gradient_norm
     calls = iter(range(100))
-    monkeypatch.setattr(trainer, "read_sums",
-                        lambda *arguments: (1.0, 1.0, float("nan")) if next(calls) == 3 else real(*arguments))
+    monkeypatch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * (
+        math.nan if next(calls) == 3 else 1))
     train(recipe(), tmp_path / "run")
     progress = newest_checkpoint(tmp_path / "run").info["progress"]
     assert (progress["step"], progress["skipped"]) == (11, 1)
@@ -291,10 +292,10 @@ def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, t
 def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, monkeypatch):
     from seq2seq.training import trainer
 
-    real = trainer.read_sums
+    real = trainer.mean_gradient_norm
     calls = iter(range(100))
-    monkeypatch.setattr(trainer, "read_sums",
-                        lambda *arguments: (1.0, 1.0, float("inf")) if next(calls) >= 5 else real(*arguments))
+    monkeypatch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * (
+        math.inf if next(calls) >= 5 else 1))
     with pytest.raises(UserError, match="diverged"):
         train(recipe("training.max_steps=50"), tmp_path / "run")
     assert newest_checkpoint(tmp_path / "run").step >= 5
@@ -307,8 +308,8 @@ def exploding(monkeypatch):
     learning rate."""
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)      # so that a short training shows it
-    monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
-        self, rate * (1000 if step >= 8 and self.state.rate_factor == 1 else 1), step))
+    monkeypatch.setattr(Training, "_update", lambda self, rate, step, skip: done(
+        self, rate * (1000 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip))
 
 
 def test_a_diverging_loss_stops_the_training_and_names_the_last_good_checkpoint(recipe, tmp_path, exploding):
@@ -334,7 +335,7 @@ def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkey
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     monkeypatch.setattr(Training, "_update",
-                        lambda self, rate, step: done(self, rate * (1e5 if step >= 8 else 1), step))
+                        lambda self, rate, step, skip: done(self, rate * (1e5 if step >= 8 else 1), step, skip))
     with pytest.raises(UserError, match="diverged. It has been rolled back 5 times, each time with half the learning "
                                         "rate. Train from the beginning "):
         train(recipe("training.max_steps=60", "training.validate_every=3", "training.divergence=lower_rate"),
@@ -346,8 +347,8 @@ def test_a_training_that_diverges_again_before_saving_rolls_back_again(recipe, t
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     begins = {1: 11, 0.5: 7}                                                    # by rate: 6 is good, 9 not known to be
-    monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
-        self, rate * (1e5 if step >= begins.get(self.state.rate_factor, 99) else 1), step))
+    monkeypatch.setattr(Training, "_update", lambda self, rate, step, skip: done(
+        self, rate * (1e5 if step >= begins.get(self.state.rate_factor, 99) else 1), step, skip))
     train(recipe("training.max_steps=20", "training.validate_every=3", "training.divergence=lower_rate",
                  "training.keep_checkpoints=1"), tmp_path / "run")
     assert capsys.readouterr().err.count("rolling back to step 6") == 2
@@ -358,8 +359,8 @@ def test_a_training_that_diverges_again_before_saving_rolls_back_again(recipe, t
 def test_nan_weights_at_a_validation_count_as_divergence(recipe, tmp_path, monkeypatch, capsys):
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
-    monkeypatch.setattr(Training, "_update", lambda self, rate, step: done(
-        self, rate * (1e38 if step == 11 and self.state.rate_factor == 1 else 1), step))
+    monkeypatch.setattr(Training, "_update", lambda self, rate, step, skip: done(
+        self, rate * (1e38 if step == 11 and self.state.rate_factor == 1 else 1), step, skip))
     settings = "training.max_steps=20", "training.validate_every=3"
     with pytest.raises(UserError, match="step 12: the validation loss is not a number: the training has diverged"):
         train(recipe(*settings), tmp_path / "run")
