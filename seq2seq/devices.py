@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from seq2seq.errors import OptionError, UserError
 
@@ -135,6 +136,11 @@ def choose_precision(precision: str, device: torch.device) -> str:
 
 # Texts of RuntimeErrors: of the allocator on CPUs, and of libraries that do not use torch's allocator on GPUs.
 OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
+def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a copy on `device` of a tensor of the host, without waiting for a GPU. On a CPU: the tensor itself."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def is_out_of_memory(error: Exception) -> bool:

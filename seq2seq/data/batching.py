@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seq2seq.devices import copy_to_device
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 IGNORE_INDEX = -100
@@ -63,7 +64,7 @@ class Batch:
         if self.source.device == device:
             return self
         tensors: dict[str, Any] = {
-            field.name: (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
+            field.name: copy_to_device(value, device)
             for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **tensors)

@@ -32,10 +32,10 @@ class Sentences:
     _cache: dict[tuple[Any, ...], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
-    def from_offsets(offsets: Tensor, longest: int) -> Sentences:
-        """Return the sentences with these offsets. Arguments: as in the class."""
+    def from_offsets(offsets: Tensor, longest: int, tokens: int | None = None) -> Sentences:
+        """Return the sentences with these offsets. tokens: number of tokens; None: it is read from the offsets."""
         begins, lengths = offsets[:-1].long(), offsets.diff().long()
-        begin_of_token = torch.repeat_interleave(begins, lengths)               # (tokens,)
+        begin_of_token = torch.repeat_interleave(begins, lengths, output_size=tokens)
         return Sentences(offsets, torch.arange(len(begin_of_token), device=offsets.device) - begin_of_token, longest)
 
     def __len__(self) -> int:

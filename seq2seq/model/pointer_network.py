@@ -115,7 +115,7 @@ class PointerNetwork(nn.Module):
               keep_attention: bool = False) -> PointerState:
         """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
-        sentences = Sentences.from_offsets(source_offsets, longest_source)
+        sentences = Sentences.from_offsets(source_offsets, longest_source, len(source))
         memory = self.encode(source, sentences)
         return PointerState(unpack_rows(memory, sentences), unpack_rows(self.key(memory), sentences),
                             source_offsets.diff(), self._first_states(memory, sentences), 0, keep_attention)

@@ -274,7 +274,7 @@ class RecurrentModel(nn.Module):
               keep_attention: bool = False) -> RecurrentState:
         """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
-        sentences = Sentences.from_offsets(source_offsets, longest_source)
+        sentences = Sentences.from_offsets(source_offsets, longest_source, len(source))
         memory, hidden = self.encode(source, sentences)
         return RecurrentState(hidden, memory.new_zeros(len(sentences), self.d_model),
                               self.attention.start(memory, sentences), keep_attention,

@@ -246,7 +246,7 @@ class Transformer(nn.Module):
               keep_attention: bool = False) -> TransformerState:
         """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
-        sentences = Sentences.from_offsets(source_offsets, longest_source)
+        sentences = Sentences.from_offsets(source_offsets, longest_source, len(source))
         memory = self.encode(source, sentences)
         projected = [cast(DecoderLayer, layer).cross_attention.start(memory, sentences) for layer in self.decoder]
         caches = tuple(LayerCache(keys[:, :, :0], values[:, :, :0], keys, values) for keys, values in projected)

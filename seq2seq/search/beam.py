@@ -11,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from seq2seq.devices import copy_to_device
 from seq2seq.model.interface import Stepwise
+from seq2seq.search.device_search import device_search
 from seq2seq.search.interface import TopK, WholeSearch
 from seq2seq.search.options import Hypotheses, SearchOptions
 from seq2seq.search.topk import ban, log_sum_exp, to_numpy
@@ -119,7 +122,7 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         max_lengths: maximum number of target tokens of each sentence, `</s>` included; a hypothesis of this length
             must end.
         topk: the engine's function that finds the most probable continuations.
-        whole_search: the engine's search, which is used if `options` has no hooks.
+        whole_search: the engine's search, which is used if `options` has no hooks; None: on a GPU, `device_search`.
     Returns:
         The hypotheses of each sentence, best first.
     Raises:
@@ -127,13 +130,16 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         FloatingPointError: the logits are NaN.
     """
     device, groups = source.device, options.groups
-    banned = torch.tensor([index for index in options.banned_ids if index != END_ID], dtype=torch.int64, device=device)
+    banned_ids = [index for index in options.banned_ids if index != END_ID]
+    if whole_search is None and device.type == "cuda":
+        whole_search = partial(device_search, model)
     if whole_search is not None and not options.has_hooks and max(max_lengths, default=0) <= model.max_positions:
         ended = whole_search(source, source_offsets, longest_source, beam_size=options.beam_size,
-                             max_lengths=max_lengths, enough=options.finished_per_group, forbidden=banned.tolist())
+                             max_lengths=max_lengths, enough=options.finished_per_group, forbidden=banned_ids)
         by_sentence = [[Hypothesis(tokens, total, total / options.length_penalty(len(tokens) + 1))
                         for tokens, total in hypotheses] for hypotheses in ended]
         return _n_best(by_sentence, options, model, (source, source_offsets, longest_source))
+    banned = copy_to_device(torch.tensor(banned_ids, dtype=torch.int64), device)
     frontier = _Frontier.start(np.array(max_lengths, np.int64), groups)
     finished: list[list[Hypothesis]] = [[] for _ in frontier.group_ids]
     shortest_limit = min(max_lengths, default=0)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
-from seq2seq.devices import choose_device, configure_process
+from seq2seq.devices import choose_device, configure_process, copy_to_device
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError, require_iterable
 from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.model import Model
@@ -154,7 +154,8 @@ class Translator(LineTranslator):
         model = setup.ensemble((self.engine, *self.other_engines))
         searched = setup.with_fusion_and_coverage(model, self.language_model)
         whole_search = self.engine.whole_search if searched is self.engine else None
-        source, source_offsets = (torch.from_numpy(array).to(self.device) for array in (ids, offsets.astype(np.int32)))
+        source, source_offsets = (copy_to_device(torch.from_numpy(array), self.device)
+                                  for array in (ids, offsets.astype(np.int32)))
         lengths = np.diff(offsets)
         longest = int(lengths.max())
         max_lengths = setup.max_lengths(parts, lengths, searched.max_positions)

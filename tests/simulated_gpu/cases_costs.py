@@ -18,6 +18,9 @@ from seq2seq.translation.translator import Translator
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 
+SHAPE = "data.cleaning.max_pieces=30", "training.batch_tokens=330"
+
+
 @dataclass(frozen=True)
 class Cost:
     """Upper bounds of a step."""
@@ -35,8 +38,10 @@ TRAINING_STEP = {
     ("bf16", 8, 2): Cost(0, 372, 3),
     ("fp32", 1, 1): Cost(0, 287),                                               # 2 of them decide about skipping
 }
+# Per micro-batch of a Transformer of 6 + 6 layers, in bf16, without the update of the step.
+MICRO_BATCH_OPERATORS = 597
 # By beam size, the mean of a search of 8 steps, its start included.
-SEARCH_STEP = {1: Cost(7.5, 66), 4: Cost(8, 67)}
+SEARCH_STEP = {1: Cost(1 / 8, 97), 4: Cost(1 / 8, 98)}
 
 
 def assert_within(found, bound, steps=1):
@@ -57,18 +62,29 @@ def eight_ranks():
 @pytest.mark.parametrize(("precision", "ranks", "micro_batches"), TRAINING_STEP)
 def test_a_training_step(toy_recipe, tmp_path, request, precision, ranks, micro_batches):
     group = SINGLE_PROCESS if ranks == 1 else request.getfixturevalue("eight_ranks")
-    recipe = toy_recipe(f"training.precision={precision}", f"training.accumulation={ranks * micro_batches}",
-                        "data.cleaning.max_pieces=30", "training.batch_tokens=330")
+    recipe = toy_recipe(f"training.precision={precision}", f"training.accumulation={ranks * micro_batches}", *SHAPE)
+    record = record_of_step(recipe, tmp_path, group, micro_batches)
+    assert_within(record, TRAINING_STEP[precision, ranks, micro_batches])
+
+
+def record_of_step(recipe, folder, group, micro_batches):
     with SimulatedGPU() as gpu:
-        training = Training(recipe, tmp_path / "run", group)
+        training = Training(recipe, folder / f"run{micro_batches}", group)
         steps = training._steps()
         training._step(next(steps))                                             # makes the optimizer's state
         step = next(steps)
         assert len(group.micro_batches(step)) == micro_batches
         gpu.record.clear()
         training._step(step)
-        group.maximum((0, 0))                                  # as the loop does after each step
-    assert_within(gpu.record, TRAINING_STEP[precision, ranks, micro_batches])
+        group.maximum((0, 0))                                                   # as the loop does after each step
+    return gpu.record
+
+
+def test_a_micro_batch_of_six_layers(toy_recipe, tmp_path):
+    one, four = (record_of_step(
+        toy_recipe("training.precision=bf16", f"training.accumulation={number}", "model.encoder_layers=6",
+                   "model.decoder_layers=6", *SHAPE), tmp_path, SINGLE_PROCESS, number) for number in (1, 4))
+    assert (four.totals["operators"] - one.totals["operators"]) / 3 <= MICRO_BATCH_OPERATORS, one.operators
 
 
 @pytest.mark.parametrize("beam_size", SEARCH_STEP)
