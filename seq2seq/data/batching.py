@@ -1,7 +1,8 @@
-"""Packed batches: planning of an epoch's optimizer steps, and gathering of their tokens into flat arrays.
+"""Packed batches: the plan of an epoch's optimizer steps, and the batches of token ids that it describes.
 
-Token ids are stored in flat arrays with offsets (`EncodedCorpus`, memory-mapped by `preparation`). The plan of an epoch
-consists of arrays of pair indices. A batch is gathered in one operation, without worker processes and without padding.
+The token ids of a corpus are stored in one flat array for each side, with the offset of each sentence (`EncodedCorpus`,
+memory-mapped by `preparation`). The plan of an epoch consists of arrays of pair indices. One NumPy operation copies the
+tokens of a batch, so neither worker processes nor padding are needed.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 IGNORE_INDEX = -100
 """Target id of the positions that fill a batch up to a fixed shape; loss and metrics ignore them."""
 
-# On a CPU, the numbers of tokens and sentences of a batch are rounded up to multiples of these numbers.
+# `Shape.rounded` rounds the numbers of tokens and of sentences in a batch up to multiples of these numbers.
 TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8
-# Cost of one more group of similar length, as a number of padded attention scores. It is small enough to split off a
-# long tail of lengths, and large enough to keep image captions (2,048 tokens a step) together. Chosen by timing three
-# models on one core.
+# `split_by_length` forms one more group of sentences only if this saves more than GROUP_COST attention scores, which
+# would be computed for padding. A few very long sentences then get a group of their own, but the image captions of a
+# step (2,048 tokens) stay together. Chosen by timing three models on one core.
 GROUP_COST = 700_000
-# Room of a fixed shape for larger micro-batches than those of the first epoch.
+# Factor by which a fixed shape is larger than the largest micro-batch of the first epoch. Later epochs may have larger
+# micro-batches.
 SHAPE_ROOM = 1.02
 # Maximum number of groups that a micro-batch is split into.
 MAX_GROUPS = 32
@@ -41,11 +43,12 @@ class Batch:
     source: (source_tokens,) int64, every sentence ends with `</s>`.
     source_offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
     source_positions: (source_tokens,) int64, position of each token in its sentence, from 0.
-    longest_source: length of the longest source in tokens; a Python number, to avoid waiting for the device.
+    longest_source: length of the longest source in tokens, rounded up if the batch was filled up to a shape. It is a
+        Python number, because reading it from a tensor would wait for the GPU.
     target_input: (target_tokens,) int64, every sentence begins with `<s>`.
     target_output: (target_tokens,) int64, target_input shifted by one token; every sentence ends with `</s>`.
-    target_offsets, target_positions, longest_target: the same for the target.
-    target_count: number of target tokens that count in the loss.
+    target_offsets, target_positions, longest_target: as for the source.
+    target_count: number of target tokens in the loss; tokens of dummy sentences are not counted.
     """
 
     source: Tensor
@@ -89,7 +92,10 @@ class EncodedSide:
         return np.diff(self.offsets)
 
     def lengths_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return the lengths of the sentences `indices`, (indices,), without computing all lengths of the corpus."""
+        """Return the lengths in tokens of the sentences with these indices; both arrays have the shape (sentences,).
+
+        Unlike `lengths`, it does not compute the lengths of all other sentences.
+        """
         lengths: np.ndarray = self.offsets[indices + 1] - self.offsets[indices]
         return lengths
 
@@ -102,7 +108,11 @@ class EncodedSide:
         return EncodedSide(ids, offsets)
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the sentences `indices`: ids (tokens,) int64, offsets (sentences + 1,) and positions (tokens,)."""
+        """Concatenate the sentences with these indices.
+
+        Returns:
+            Token ids, (tokens,) int64; offsets, (sentences + 1,), and positions, (tokens,), as in `Batch`.
+        """
         begins, lengths = self.offsets[indices], self.lengths_of(indices)
         offsets = np.zeros(len(indices) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -115,7 +125,7 @@ class EncodedSide:
 class EncodedCorpus:
     """Sentence pairs as token ids.
 
-    weights: (pairs,) float, number of times that each pair occurs in an epoch; None: once.
+    weights: (pairs,) float, number of times that each pair occurs in an epoch on average; None: each occurs once.
     lines: (pairs,) int64, line number of each pair in its corpus; None if the numbers are not needed.
     """
 
@@ -128,7 +138,7 @@ class EncodedCorpus:
         return len(self.source)
 
     def tokens(self, micro_batches: Iterable[np.ndarray]) -> tuple[int, int]:
-        """Return the numbers of source and target tokens of some micro-batches, arrays of pair indices."""
+        """Return the numbers of source and of target tokens in `micro_batches`, which are arrays of pair indices."""
         pairs = np.concatenate(list(micro_batches))
         return int(self.source.lengths_of(pairs).sum()), int(self.target.lengths_of(pairs).sum())
 
@@ -151,9 +161,9 @@ class Shape:
     def for_corpus(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, longest: int, seed: int) -> Shape:
         """Return one shape for all micro-batches of `plan_epoch` with the same arguments.
 
-        It holds the largest micro-batch of the first epoch and `SHAPE_ROOM` more. A rare micro-batch of another epoch
-        that is too large is split by `split_to_shape`. Capacities are taken from the plan because unused ones cost
-        memory: the backward pass of the variable-length kernel allocates 128 rows for every sentence, empty or not.
+        Its size is `SHAPE_ROOM` times that of the largest micro-batch of the first epoch. In later epochs a micro-batch
+        is rarely larger; `split_to_shape` then splits it. A larger shape would waste memory: the backward pass of the
+        variable-length kernel allocates 128 rows for every sentence, even for an empty one.
 
         longest: maximum length of a sentence, in tokens.
         """
@@ -161,7 +171,8 @@ class Shape:
         sides = [[int(side.lengths_of(pairs).sum()) for pairs in plan] for side in (corpus.source, corpus.target)]
         source, target, sentences = (math.ceil(SHAPE_ROOM * max(sizes)) for sizes in (*sides, map(len, plan)))
         source, target = max(source, longest), max(target, longest)
-        # A dummy sentence needs at least one token on each side; a real target sentence has at least two.
+        # If real sentences fill one side, dummy sentences must be able to fill the other. Each dummy sentence needs at
+        # least one token on each side.
         dummies = -(-max(source, target) // longest) + 2
         return Shape(source + dummies, target + dummies, sentences + dummies, longest, longest)
 
@@ -170,7 +181,9 @@ class Shape:
         """Return the size of the batch of `pairs`, rounded up so that only few different shapes occur.
 
         oneDNN generates code for every new size of a matrix product. Without rounding, this takes a fifth of a training
-        step on a CPU, and the generated code occupies gigabytes. `longest` limits the length of a sentence, in tokens.
+        step on a CPU, and the generated code occupies gigabytes.
+
+        longest: maximum length of a sentence, in tokens.
         """
         source, target = corpus.source.lengths_of(pairs), corpus.target.lengths_of(pairs)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
@@ -222,8 +235,9 @@ def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> It
 def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
     """Gather the pairs `indices` into a packed batch.
 
-    fill: shape that the batch is filled up to; None: it is not filled. Dummy sentences, which the loss ignores, fill
-        the tokens, so that the offsets cover every token. Empty sentences then fill the number of sentences.
+    fill: shape that the batch is filled up to; None: the batch is not filled up. Dummy sentences, which the loss
+        ignores, are added until the batch has the shape's numbers of tokens, then empty sentences until it has the
+        shape's number of sentences.
     Raises:
         ValueError: the pairs do not fit into `fill`.
     """
@@ -254,13 +268,15 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
 def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:
     """Split a micro-batch, ordered by target length, into groups of similar length that are padded separately.
 
-    Dynamic programming over splits at multiples of `SENTENCE_MULTIPLE` minimises the cost: the number of padded
-    attention scores, (source + target length)^2 per sentence, plus `GROUP_COST` per group.
+    Dynamic programming finds the groups with the lowest total cost. A group costs `GROUP_COST` plus the number of its
+    attention scores with padding: (longest source + longest target)^2 for each sentence. Groups begin only at multiples
+    of `SENTENCE_MULTIPLE` sentences.
     """
     block = _round_up(-(-len(pairs) // MAX_GROUPS), SENTENCE_MULTIPLE)
     begins = list(range(0, len(pairs), block))
     longest = [np.maximum.reduceat(side.lengths_of(pairs), begins).tolist() for side in (corpus.source, corpus.target)]
-    best: list[tuple[float, list[int]]] = [(0, [])]                             # of the first n blocks: cost and splits
+    # best[n]: lowest cost of the first n blocks, and the index of the first pair of each group.
+    best: list[tuple[float, list[int]]] = [(0, [])]
     for last, begin in enumerate(begins):
         end, source, target, candidates = min(begin + block, len(pairs)), 0, 0, []
         for first in range(last, -1, -1):                                       # last group: blocks first to last
@@ -302,15 +318,16 @@ def derived_seed(*numbers: int | str) -> int:
 
 def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int,
                epoch: int) -> list[list[np.ndarray]]:
-    """Assign the pairs of the corpus to the optimizer steps of an epoch, as a function of (seed, epoch).
+    """Assign the pairs of the corpus to the optimizer steps of an epoch; the same seed and epoch give the same plan.
 
     Every pair occurs in exactly one step (if the corpora have weights, in `weight` steps on average). A step consists
     of at most `batch_tokens` target tokens and a proportional number of source tokens, or of a single longer pair. The
-    pairs of a step are drawn at random, independently of their lengths. Training on steps of pairs of similar length is
-    slower, because each step pulls the model towards this length (benchmarks/README.md, Learning).
+    pairs of a step are drawn at random, independently of their lengths. With pairs of similar length in each step, the
+    model learns more slowly, because each step pulls it towards this length (benchmarks/README.md, Learning).
 
     Returns:
-        For each step up to `accumulation` micro-batches, each an array of pair indices, shortest target first.
+        For each step a list of at most `accumulation` micro-batches. Each micro-batch is an array of pair indices,
+        ordered by target length, the shortest first.
     """
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
     return [_micro_batches(step, source_lengths, target_lengths, accumulation)
@@ -318,11 +335,11 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
 
 
 def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
-    """Yield the pair indices of each step of `plan_epoch`, in random order. Reads the lengths of the sentences only."""
+    """Yield the pair indices of each step of `plan_epoch`, in random order. Of the corpus, only lengths are read."""
     random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
     order = random.permutation(_repeat_by_weight(corpus, random))
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
-    # In general the target tokens limit a step. The limit of source tokens keeps steps with long sources small.
+    # Most steps reach the limit of target tokens first. The limit of source tokens ends steps with very long sources.
     source_budget = batch_tokens * max(1.0, 1.1 * source_lengths.sum() / target_lengths.sum())
     return _cut_into_steps(order, source_lengths, target_lengths, source_budget, batch_tokens)
 
@@ -357,7 +374,8 @@ def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths:
     """Split a step into micro-batches with nearly equal numbers of source and target tokens.
 
     Pairs are sorted by target length, and by source length within small groups of similar target length. They are then
-    assigned to the micro-batches in turn, alternately in forward and in backward order.
+    dealt to the micro-batches one by one: from the first micro-batch to the last, back from the last to the first, and
+    so on.
     """
     step = step[np.lexsort((source_lengths[step], target_lengths[step]))]
     numbers = np.arange(len(step))
@@ -369,9 +387,10 @@ def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths:
 
 
 def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Yield the sentence indices of batches of at most `batch_tokens` padded tokens, or of one longer sentence.
+    """Divide sentences into batches of similar length, and yield the sentence indices of each batch.
 
-    The longest sentences come first, so that out-of-memory errors occur in the first batch.
+    A batch has at most `batch_tokens` tokens, padding included, or consists of one longer sentence. The longest
+    sentences come first, so that out-of-memory errors occur in the first batch.
     """
     order = np.argsort(-lengths, kind="stable")
     begin = 0

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 SHORT_TEXT = 10
 """The length ratio is checked only if both texts have more than this number of characters."""
 STATISTICS_PAIRS = 10_000
-"""Maximum number of pairs, from the first, from which the filters compute their statistics of a corpus."""
+"""Number of pairs at the beginning of a corpus from which the filters compute the statistics of the corpus."""
 
 
 def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
           languages: Languages | None = None) -> Iterator[Pair]:
-    """Yield the pairs that pass the filters, and count the others by reason.
+    """Yield the pairs that pass the filters. The others are counted in `counts`, by the reason to drop them.
 
     Duplicates are found by 64-bit hashes, which take some 80 bytes per pair. Two different pairs have the same hash
     with a probability of 1 in 10^19.
@@ -32,7 +32,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
     Args:
         sides: number of texts of a pair; 1 for monolingual text, whose source is empty. The filters that compare the
             two sides are then skipped.
-        languages: languages of both sides, for `language: lingua`.
+        languages: language codes of both sides; only the filter `language: lingua` needs them.
     Raises:
         UserError: lingua is not installed, or does not know one of the languages.
     """
@@ -52,7 +52,10 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Statistics of a corpus that the filters need. max_deviation: limit of the length deviation."""
+    """Statistics of a corpus that the filters need; None where a filter is off.
+
+    max_deviation: maximum of `LengthModel.deviation`, in standard deviations.
+    """
 
     lengths: LengthModel | None = None
     max_deviation: float = 0.0
@@ -69,7 +72,7 @@ class _Statistics:
 
 def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
                         ) -> tuple[_Statistics, Iterable[Pair]]:
-    """Return the statistics of the first pairs, and all pairs. Pairs are read ahead only if a filter needs them."""
+    """Return the statistics, and all pairs. If a filter needs statistics of the text, the first pairs are read now."""
     detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs

@@ -80,11 +80,11 @@ class Counts:
 
 
 def read_lines(path: str | Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, which may be compressed (.gz, .zst), unchanged except for the line feed.
+    """Yield the lines of a UTF-8 file, unchanged but without line feeds. The file may be compressed (.gz, .zst).
 
     max_line_bytes: maximum length of a line in bytes.
     Raises:
-        CorpusError: the file cannot be read, is not UTF-8, or has a longer line; the message names the line.
+        CorpusError: the file cannot be read, is not UTF-8, or has a line that is too long; the message names the line.
     """
     for number, line in enumerate(byte_lines(Path(path), max_line_bytes), 1):
         try:
@@ -119,7 +119,7 @@ def byte_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[byt
 
 
 def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> Iterator[Pair]:
-    """Yield the pairs of one of the recipe's corpora. The targets for a pointer network are checked.
+    """Yield the pairs of one of the recipe's corpora. For a pointer network, targets must be source positions.
 
     Raises:
         CorpusError: as `read_corpus`, or a target for a pointer network contains a word that is not a source position.
@@ -174,7 +174,7 @@ def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
     try:
         yield from enumerate(zip_parallel([str(path) for path in paths], *sides, max_counted=None), 1)
     except NotParallelError as error:
-        # A line may be missing in the middle. Then the lines before the end of the shorter file are not all parallel.
+        # If the missing line is in the middle of the shorter file, the lines after it do not match either.
         advice = (f" To find the line where they stop matching, write `limit: {error.shorter}` in this corpus and run "
                   "seq2seq check, which reports the line if it can detect it from the text.") if error.shorter else ""
         raise CorpusError(f"{error}{advice}") from None
@@ -213,8 +213,10 @@ HEADER_WORDS = frozenset((
 
 
 def first_line_warnings(recipe: Recipe) -> Iterator[str]:
-    """Yield a warning for each text file or table whose first line may be misread: it looks like a header but is read
-    as a pair, or it has more than two columns, and the first two are read by default.
+    """Yield a warning for each text file or table whose first line may be misread.
+
+    Either the line looks like a header, but is read as a pair; or it has more than two columns, and the recipe does not
+    say which columns to read, so that the first two are read.
 
     Files that cannot be read are skipped, because reading the whole corpus will report the error.
     """
@@ -251,8 +253,10 @@ def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
 
 
 def _is_column_name(text: str, languages: Languages) -> bool:
-    """Return True if all words of the text are HEADER_WORDS, names of languages, or codes of these two languages, as in
-    `en`, `German text`, `source_sentence1`."""
+    """Return True if all words of the text are HEADER_WORDS, names of any languages, or codes of the two `languages`.
+
+    Examples: `en`, `German text`, `source_sentence1`.
+    """
     codes = {subtags(code)[0] for code in (languages.source, languages.target) if code}
     words = re.findall(r"[^\W\d_]+", text.lower())
     return bool(words) and all(word in HEADER_WORDS or subtags(word)[0] in codes or code_for(word) for word in words)
@@ -267,8 +271,8 @@ def _tsv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]
 def _csv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each line of a CSV file (RFC 4180).
 
-    A byte order mark and a final `\\r` outside of quotes are kept in the first and the last field. `read_corpus`
-    removes and counts them.
+    The byte order mark of the file stays at the beginning of the first field, and the `\\r` of `\\r\\n` at the end of
+    the last field, even if these fields are quoted. `read_corpus` removes and counts them.
 
     Raises:
         CorpusError: a quote is misplaced or not closed in its line, or a line has more or fewer fields than the first
@@ -360,8 +364,9 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
         raise
     except Exception as error:                                                  # the hub's errors have no common class
         reason = f"{type(error).__name__}: {_first_line(error)}"
-        raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check the name, config and split, "
-                          "and the network; data sets that are Python scripts are no longer supported.") from error
+        raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check its name, config and split in the "
+                          "recipe, and the network connection. The datasets library no longer loads data sets that are "
+                          "Python scripts.") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -369,7 +374,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
-    """Return the texts of a record from the columns of the corpus, or from these keys of its `translation`."""
+    """Return the texts in a record's columns. If the first column is missing, the columns are read as the keys of the
+    record's value `translation`."""
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
     if spec.columns[0] not in record and isinstance(record.get("translation"), dict):
@@ -386,7 +392,7 @@ def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
 
 
 def _reject_surrogates(text: str, where: str) -> str:
-    """Return the text. Raises CorpusError if it cannot be encoded in UTF-8."""
+    """Return the text unchanged, or raise CorpusError if UTF-8 cannot encode it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Detection of texts in a wrong language, by character n-grams learned from the corpus, or by lingua (75 languages)."""
+"""Detection of texts in a wrong language, by character n-grams learned from the corpus, or by the package lingua."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ LETTERS = re.compile(r"[^\W\d_]+")
 N_GRAM_LENGTH = 3
 SMOOTHING = 0.5
 """Number that is added to the count of each n-gram (Jeffreys' prior)."""
-# A text is in the wrong language if the log odds of the other side's language, in nats, are at least MIN_LOG_ODDS in
-# total and MIN_MEAN_LOG_ODDS per n-gram. Names, which are spelled alike in both languages, have log odds near 0. A
-# sentence of five words has some 30 n-grams.
+# `SideLanguages` finds a text to be in the wrong language if the log odds that it is in the other side's language are
+# above MIN_LOG_ODDS in total and above MIN_MEAN_LOG_ODDS per n-gram, in nats. Names, which are spelled alike in both
+# languages, have log odds near 0. A sentence of five words has some 30 n-grams.
 MIN_LOG_ODDS = 8.0
 MIN_MEAN_LOG_ODDS = 0.35
-# A text is in the wrong language if lingua assigns at least the first probability to another language, and less than
-# the second one to the expected language.
+# `LanguageDetector` finds a text to be in the wrong language if lingua assigns a probability of at least
+# MIN_OTHER_PROBABILITY to another language, and less than MIN_EXPECTED_PROBABILITY to the expected language.
 MIN_OTHER_PROBABILITY, MIN_EXPECTED_PROBABILITY = 0.3, 0.03
-# Minimum number of letters of a text that lingua checks. Shorter texts are mostly names and codes.
+# `LanguageDetector` checks only texts with at least this number of letters. Shorter texts are mostly names and codes.
 MIN_LETTERS = 15
 
 
 class SideLanguages:
     """Naive Bayes classifier over character n-grams that distinguishes the languages of the two sides of a corpus.
 
-    It learns both languages from the corpus. It finds nothing if both sides are in the same language, and cannot detect
-    a third language. Cavnar and Trenkle 1994 compare ranks of the same kind of n-grams.
+    Both languages are learned from the corpus. If both sides are in the same language, no text is found to be wrong. A
+    third language is not detected. Cavnar and Trenkle 1994 also use character n-grams, but compare their ranks.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -46,7 +46,7 @@ class SideLanguages:
                 count.update(_grams(_words(text)))
         grams = counts[0].keys() | counts[1].keys()
         source, target = (count.total() + SMOOTHING * len(grams) for count in counts)
-        self._log_odds = {                                                      # of the source against the target
+        self._log_odds = {                                                      # positive for the source's language
             gram: math.log((counts[0][gram] + SMOOTHING) / source * target / (counts[1][gram] + SMOOTHING))
             for gram in grams}
 

@@ -1,4 +1,7 @@
-"""Splitting of lines for the model: removes white space around the text, to restore it later, and splits long lines."""
+"""Splitting of input lines: white space around the text is set aside, and long text is split to fit the model.
+
+The translated line gets the white space back.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def main_language(code: str) -> str:
 
 @dataclass(frozen=True)
 class DividedLine:
-    """Line that was split for the model.
+    """Line that was split into texts that fit the model.
 
     before, after: white space around the text of the line. texts: parts of the text, usually one; none if the line is
     empty or white space. gaps: white space between consecutive parts.
@@ -46,7 +49,7 @@ def divide(line: str, fits: Callable[[str], bool], prefix: str = "") -> DividedL
     """Split a line into parts that fit the model. No part is empty or has white space around it.
 
     Args:
-        fits: returns True if a text is short enough for the model. It must return True for a single character.
+        fits: function that returns True if a text is short enough for the model, and True for any single character.
         prefix: language token at the beginning of the text; it is repeated before each part.
     """
     before, text, after = split_margins(line)
@@ -82,7 +85,7 @@ def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
     The concatenated parts are the text.
 
     Args:
-        fits: returns True if a text is short enough for the model. It must return True for a single character.
+        fits: function that returns True if a text is short enough for the model, and True for any single character.
     """
     if len(text) <= 1 or fits(text):
         return [text]
@@ -122,10 +125,10 @@ def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator
 def join_translations(parts: list[tuple[str, str]], target_language: str) -> str:
     """Join the translations of the parts of a line.
 
-    Spaces between parts are removed if the target language is written without spaces. Otherwise a space is added
-    between parts without white space. Other white space, such as tabs, is kept.
+    If the target language is written without spaces, the spaces between parts are removed. Otherwise parts that the
+    source line does not separate by white space get a space between them. Tabs and other white space are kept.
 
-    parts: the translation of each part, and the white space after the part in the source line.
+    parts: translation of each part, and the white space after the part in the source line.
     """
     spaceless = main_language(target_language) in SPACELESS
     joined = ""

@@ -14,8 +14,9 @@ from fractions import Fraction
 
 NUMBER_WORD_LANGUAGES = ("de", "en", "ja", "zh")
 """Languages whose numerals and number words are recognised."""
-# Digits in groups of three are one number with any separator, 3,600 or 3.600, except for a space. A full-width comma is
-# a separator between full-width digits only; elsewhere it is the comma of a Chinese sentence.
+# Digits in groups of three are one number if a separator joins the groups: 3,600 or 3.600. A no-break space is a
+# separator, too, but an ordinary space is not. A full-width comma is a separator between full-width digits only;
+# elsewhere it is the comma of a Chinese sentence.
 NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|[０-９]{1,3}(?:[，．][０-９]{3})+(?![０-９])|\d+")
 
 
@@ -27,9 +28,9 @@ def numbers(text: str) -> Counter[str]:
 def number_agreement(source: str, target: str) -> float:
     """Return the share of the numbers in digits that have a counterpart on the other side; 1 if there are no numbers.
 
-    Of the two sides, the larger count of numbers and the larger count of numbers without a counterpart are used. A
-    counterpart is the same number in digits, or a numeral or number word that may mean the number. Both sides are
-    searched for words of all NUMBER_WORD_LANGUAGES.
+    The share is 1 - unmatched / total. total: number of numbers on the side that has more of them. unmatched: number of
+    numbers without a counterpart, on the side that has more of these. A counterpart is the same number in digits, or a
+    numeral or number word that may mean the number. Both sides are searched for words of all NUMBER_WORD_LANGUAGES.
     """
     source_numbers, target_numbers = numbers(source), numbers(target)
     total = max(source_numbers.total(), target_numbers.total())
@@ -46,8 +47,12 @@ def _decimal_digits(number: str) -> str:
 
 
 def _count_unmatched(candidates: Counter[str], own: _Readings, other: _Readings) -> int:
-    """Return how many of the numbers `candidates` of a text have no counterpart in the other text. Zeros need none,
-    because 7:00 is 7 o'clock, and 99.00 is 99."""
+    """Return how many of the numbers `candidates` have no counterpart in the other text.
+
+    Zeros need no counterpart, because 7:00 is 7 o'clock, and 99.00 is 99.
+
+    own, other: readings of the text that contains the candidates, and of the other text.
+    """
     named = other.named.union(*other.alternatives.values())
     written = named | other.digits
     return sum(count for number, count in candidates.items() if number and number not in named
@@ -55,7 +60,8 @@ def _count_unmatched(candidates: Counter[str], own: _Readings, other: _Readings)
 
 
 Numeral = tuple[list[str], set[str]]
-"""The numbers in digits of a numeral, and the values that the whole numeral may have: 2, 5 and 25000 for 2万5千."""
+"""The numbers in digits that a numeral contains, and the values that it may have as a whole: 2 and 5, and 25000, for
+2万5千."""
 
 
 class _Readings:
@@ -112,20 +118,21 @@ ROMAN_NUMERAL = re.compile(rf"\b(?:{'|'.join(sorted(ROMAN_VALUES, key=len, rever
 
 # Chinese and Japanese
 
-# Traditional, simplified and Japanese characters, and the complex ones that make forging of amounts difficult.
+# Traditional, simplified and Japanese characters, and the complex characters in which amounts of money are written,
+# because they are hard to forge.
 DIGIT_VALUES = {character: value for value, characters in enumerate(
     ("〇零○", "一壹壱弌", "二两兩両贰貳弐俩倆", "三叁參参仨", "四肆", "五伍", "六陆陸", "七柒漆", "八捌", "九玖"))
     for character in characters}
 SMALL_MULTIPLIERS = {"十": 10, "拾": 10, "廿": 20, "卅": 30, "百": 100, "佰": 100, "陌": 100, "千": 1000, "仟": 1000}
 LARGE_MULTIPLIERS = {"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8, "兆": 10**12}
 CJK_CHARACTERS = "".join([*DIGIT_VALUES, *SMALL_MULTIPLIERS, *LARGE_MULTIPLIERS])
-# Here and below the number of digits is limited, so that the search takes linear time for every text.
+# Regular expressions here and below limit the number of digits, so that the search takes linear time for every text.
 _DIGITS = r"(?<!\d)\d{1,15}(?:[.,．，]\d{1,9}){0,5}"
 CJK_NUMERAL = re.compile(
     rf"(?:{_DIGITS}(?=[{CJK_CHARACTERS}])|[{CJK_CHARACTERS}]|(?<=[{CJK_CHARACTERS}])\d{{1,15}}(?!\d))+")
 CJK_ITEM = re.compile(rf"{_DIGITS}|[{CJK_CHARACTERS}]")
 MAX_NUMERAL_ITEMS = 24
-"""Maximum length of a Chinese or Japanese numeral, in items. A longer run of such characters is not a numeral."""
+"""Maximum length of a Chinese or Japanese numeral, in matches of CJK_ITEM. Longer runs of them are not numerals."""
 # 半 is a half: the 30 of 3:30 in 三点半, the 5 of 2.5 in 两个半. 刻 is a quarter of an hour: 15 or 45 minutes.
 HALF_AND_QUARTER_READINGS = {"半": (30, 5), "刻": (15, 45)}
 KANA_VALUES = {word: value for value, words in {
@@ -148,7 +155,7 @@ TENTHS = re.compile(rf"((?<![\d.])\d{{1,2}}(?:\.\d)?|[{''.join(DIGIT_VALUES)}]{{
 
 
 def _tenths_as_percentages(text: str) -> Iterator[Numeral]:
-    """Yield shares in tenths as percentages: 70 and 30 for 七折."""
+    """Yield each share or discount that is given in tenths, with its values in per cent: 70 and 30 for 七折."""
     for number, unit in TENTHS.findall(text):
         tenths = "".join(str(DIGIT_VALUES.get(character, character)) for character in number if character != ".")
         share = 50 if number in "对對半" else int(f"{tenths}0"[:2])
@@ -168,8 +175,9 @@ def _cjk_numerals(text: str) -> Iterator[Numeral]:
 def _cjk_values(items: list[str]) -> Iterator[str]:
     """Yield the values that a numeral may have.
 
-    Every large multiplier closes a section of the numeral. total: sum of the closed sections. section: value of the
-    open section. current: number whose multiplier may follow. unit: last multiplier. largest: last large multiplier.
+    A numeral consists of sections, each of which ends with a large multiplier. Local variables: total: sum of the
+    sections that have ended. section: value so far of the current section. current: number whose multiplier may follow.
+    unit: last multiplier. largest: last large multiplier.
     """
     digits = [str(DIGIT_VALUES[item]) for item in items if item in DIGIT_VALUES]
     yield from digits                                                           # 三四 may mean three or four
@@ -349,7 +357,7 @@ SCALED_NUMBER = re.compile(rf"({_DIGITS})[ \u00a0-]?({_any_of(SCALE_VALUES)})")
 
 
 def _clock_words(text: str) -> Iterator[int]:
-    """Yield the minutes or the hour of words such as half past, quarter and noon."""
+    """Yield the minutes or the hour that words such as half past, quarter and noon mean."""
     if HALF_PAST.search(text):
         yield 30
     if QUARTER.search(text):
@@ -359,7 +367,7 @@ def _clock_words(text: str) -> Iterator[int]:
 
 
 def _hours_before(text: str) -> Iterator[Numeral]:
-    """Yield the hour of each time that names the next full hour: 7 for a quarter to eight."""
+    """Yield the hour of each time that is expressed by the next full hour: 7 for a quarter to eight."""
     named = [match["hour"] for match in NEXT_HOUR.finditer(text)]
     named += [first or second for first, second in NEXT_HOUR_IN_CHINESE.findall(text)]
     for hour in named:
@@ -371,7 +379,7 @@ def _hours_before(text: str) -> Iterator[Numeral]:
 
 
 def _scaled_numbers(text: str) -> Iterator[Numeral]:
-    """Yield numbers in digits before a word for a power of ten, such as 1.5 million."""
+    """Yield the numbers, such as 1.5 million, that consist of digits and a word for a power of ten."""
     for number, scale in SCALED_NUMBER.findall(text):
         values = {value for decimal in (False, True)
                   for value in _integer(_item_value(number, decimal) * SCALE_VALUES[scale])}

@@ -1,6 +1,7 @@
-"""Signals of bad pairs in their text alone: unusual lengths and damaged characters. Numbers: see `number_agreement`.
+"""Signs in the text of a pair that it is bad training data: lengths, damaged characters, tokenised text, HTML entities.
 
-Cleaning drops the pairs with these signals; `seq2seq check` counts them.
+Cleaning can drop pairs with unusual lengths or damaged characters. `seq2seq check` counts damaged lines, tokenised
+lines and lines with HTML entities. `number_agreement` compares the numbers of a pair.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
-# The characters of the bytes 0x80 to 0xBF in Windows-1252 and in Latin-1.
+# Characters of the bytes 0x80 to 0xBF in Windows-1252 and in Latin-1. In UTF-8, these bytes continue a character.
 CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for byte in range(0x80, 0xC0))
 # A full stop or comma between spaces, or @-@, the hyphen of the Moses tokeniser. ? ! ; : are not included, because they
 # have a space before them in ordinary French text.
 TOKENIZED = re.compile(r" [.,](?: |$)|@-@")
-# UTF-8 that was decoded as one of these encodings (Ã¤ for ä, â€œ for a quotation mark), U+FFFD, control characters.
+# UTF-8 that was decoded as Windows-1252 or Latin-1 (Ã¤ for ä, â€œ for a quotation mark), U+FFFD, control characters.
 DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x0e-\x1f\x7f]")
 
 
@@ -39,8 +40,8 @@ def has_entities(text: str) -> bool:
 class LengthModel:
     """Model of the lengths of translations (Gale and Church 1993, section 2.2, https://aclanthology.org/J93-1004).
 
-    The translation of a text of `length` characters has a normally distributed length, with the mean mean × length and
-    the variance variance × length.
+    The length of the translation of a text of n characters is normally distributed. Its mean is `mean` × n, and its
+    variance is `variance` × n, both for lengths in characters.
     """
 
     mean: float
@@ -56,8 +57,8 @@ class LengthModel:
         return LengthModel(mean, max(variance, 0.01))
 
     def deviation(self, source: int, target: int) -> float:
-        """Return the absolute difference between the target's length and its mean, in standard deviations (delta).
+        """Return the absolute difference between the target's length and its mean given the source's length.
 
-        source: length of the source, at least 1.
+        The unit is standard deviations (the paper's delta). source, target: lengths in characters, source at least 1.
         """
         return abs(target - self.mean * source) / math.sqrt(self.variance * source)

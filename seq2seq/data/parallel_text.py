@@ -11,31 +11,32 @@ from seq2seq.errors import CorpusError
 Item = TypeVar("Item")
 
 MAX_COUNTED = 100_000
-"""Maximum number of surplus lines that are counted if one text is longer than another. A pipe or a device may never
-end."""
+"""Maximum number of surplus lines that are counted if one text is longer than another. Counting has a limit, because a
+pipe or a device may never end."""
 MISSING: Any = object()
 
 
 class NotParallelError(CorpusError):
-    """Two texts have different numbers of lines. shorter: the smaller number of lines."""
+    """Two texts have different numbers of lines. shorter: number of lines of the shorter text."""
 
     def __init__(self, names: Sequence[str], lines: Sequence[int], at_least: bool = False) -> None:
-        """names, lines: of both texts. at_least: the longer text may have more lines."""
+        """names, lines: names and numbers of lines of the two texts. at_least: the larger number is only a lower bound,
+        because not all lines were counted."""
         counts = [f"{'at least ' * (at_least and count == max(lines))}{count:,} line{'s' * (count != 1)}"
                   for count in lines]
-        super().__init__(f"{names[0]}: {counts[0]}; {names[1]}: {counts[1]}. They must match line by line. Run the "
-                         "step that wrote them again, and check that no tool drops blank lines.")
+        super().__init__(f"{names[0]}: {counts[0]}; {names[1]}: {counts[1]}. They must match line by line. Run "
+                         "again the step that wrote them, and check that no tool drops blank lines.")
         self.shorter = min(lines)
 
 
 def zip_parallel(names: Sequence[str], *texts: Iterable[Item], max_counted: int | None = MAX_COUNTED
                  ) -> Iterator[tuple[Item, ...]]:
-    """Yield the items of all texts, line by line.
+    """Yield a tuple for each line: the item of each text at this line.
 
-    names: of the texts, for the error. max_counted: maximum number of surplus lines that are counted; None: all.
-
+    names: names of the texts in the error message. max_counted: maximum number of surplus lines that are counted for
+        the error message; None: all.
     Raises:
-        NotParallelError: one text has more lines than another; raised at the end of the shortest.
+        NotParallelError: one text has more lines than another; raised after the last line of the shortest text.
     """
     iterators = [iter(text) for text in texts]
     for number, items in enumerate(zip_longest(*iterators, fillvalue=MISSING)):
@@ -51,7 +52,10 @@ def zip_parallel(names: Sequence[str], *texts: Iterable[Item], max_counted: int 
 
 
 def require_as_many_lines(names: Sequence[str], *counts: int | None) -> None:
-    """Raise NotParallelError if the numbers of lines differ. counts: of each text; None: not known."""
+    """Raise NotParallelError if two texts have different numbers of lines.
+
+    names: names of the texts in the error message. counts: number of lines of each text; None: not known.
+    """
     known = [(name, count) for name, count in zip(names, counts, strict=True) if count is not None]
     for name, count in known[1:]:
         if count != known[0][1]:

@@ -39,14 +39,15 @@ from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_t
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
-"""Number of pairs that are tokenised in one call, and in subword sampling with one random seed."""
+"""Number of pairs that are tokenised in one call. In subword sampling, these pairs share one random seed."""
 
 DESCRIPTION = "corpus.json"
 SYNTHETIC = "synthetic"
-"""Name of the directory of a run for the text that `translated_by` generates."""
+"""Name of the directory inside a run for the text that the models in `translated_by` generate."""
 SIDES = ("source", "target")
 MAX_REPETITIONS = 10_000
-"""Maximum length of an epoch, as a multiple of the pairs in the corpora. The plan of an epoch takes 8 bytes a pair."""
+"""Maximum number of pairs in an epoch, as a multiple of the pairs in the corpora. It limits the memory for the plan of
+an epoch, which takes 8 bytes a pair."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Prepared:
 
     corpus: ids of all pairs, memory-mapped. counts: numbers of pairs read, kept and dropped, by corpus.
     fingerprint: sha256 of all ids in order; corpora with the same fingerprint result in the same training.
-    check: verification of the files' checksums; None if another rank verifies them.
+    check: verification of the files' checksums; None if the files have just been written, or another rank verifies
+    them.
     """
 
     directory: Path
@@ -101,7 +103,7 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
 
     Raises:
         CheckpointError: the tokenizers are damaged, and the run cannot continue with new ones.
-        TokenizerError: no vocabulary of this size can be trained on the text, or the model has no tokenizer.
+        TokenizerError: no vocabulary of the recipe's size can be trained on the text, or the model has no tokenizer.
     """
     return tokenizers_of_run(directory, lambda: make_tokenizers(recipe, directory.parent))
 
@@ -110,8 +112,9 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     """Return the tokenizers of a new run, without writing them.
 
     Raises:
-        TokenizerError, CheckpointError: as `train_or_load_tokenizers`.
-        CorpusError: the training text cannot be read, or is damaged.
+        TokenizerError: as `train_or_load_tokenizers`.
+        CheckpointError: the model's tokenizers, or texts that a model generated for the training, are damaged.
+        CorpusError: the training text cannot be read.
     """
     if (reused := reuse_tokenizers(recipe)) is not None:
         return reused
@@ -131,12 +134,12 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """Return the tokenizers of the model in `tokenizer.taken_from` or `training.start_from`; None if both are not set.
 
     Raises:
-        TokenizerError: the model has no tokenizers, or joint ones contrary to the recipe.
+        TokenizerError: the model has no tokenizers, or its tokenizer is joint and the recipe's is not, or vice versa.
     """
     model = recipe.tokenizer_model
     if model is None:
         return None
-    # A run has a directory for its tokenizers, from the start of training; a bundle has them among its other files.
+    # A run has a directory for its tokenizers before it has a checkpoint. In a bundle they are among the other files.
     tokenizers = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
     if not recipe.task.has_source:
         return Tokenizers(tokenizers.target, tokenizers.target)
@@ -149,9 +152,10 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
 def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, verify: bool = True) -> Prepared:
     """Return the recipe's training corpora as ids, stored in a subdirectory of `parent`.
 
-    They are prepared if the files are missing or damaged, or if the text, the cleaning or the tokenizers have changed.
+    The text is prepared again if the files are missing or damaged, or if the text, the cleaning or the tokenizers have
+    changed.
 
-    verify: verify the checksums of the files in this process; False if another rank verifies them.
+    verify: True to verify the checksums of the files in this process; False if another rank verifies them.
     Raises:
         CorpusError: the text cannot be read, or no pair is left after cleaning.
     """
@@ -174,7 +178,10 @@ def _training_files(recipe: Recipe) -> list[Path]:
 
 
 def _read_description(directory: Path) -> dict[str, Any] | None:
-    """Return the description of the files; None if it or a file is missing or incomplete, as after a power failure."""
+    """Return the description of the prepared files, `corpus.json`.
+
+    Returns None if the description or one of the files is missing, incomplete or damaged, as after a power failure.
+    """
     path = directory / DESCRIPTION
     if not path.exists():
         return None
@@ -193,7 +200,10 @@ def _read_description(directory: Path) -> dict[str, Any] | None:
 
 
 def _start_check(directory: Path, description: dict[str, Any]) -> Check:
-    """Start to verify the checksums of the files. If an older version wrote them, check the offsets; add checksums."""
+    """Start to verify the checksums of the files.
+
+    Older versions of the program wrote no checksums. In this case, verify the offsets instead, and add checksums.
+    """
     def find_damage() -> Path | None:
         if "crc32" in description:
             return find_damaged_file(directory, description["crc32"])
@@ -207,7 +217,7 @@ def _start_check(directory: Path, description: dict[str, Any]) -> Check:
 
 
 def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | None:
-    """Return a file whose offsets do not increase from 0 to the number of ids. Used for runs without checksums."""
+    """Return a file whose offsets do not increase from 0 to the number of ids; None if there is none."""
     for name, dtype in zip(SIDES, description["types"], strict=True):
         side = open_side(directory, name, dtype)
         if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
@@ -266,7 +276,7 @@ class SideWriter:
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest dtype for all ids. uint16 halves the memory traffic, which limits the speed of gathering."""
+    """Return the smallest dtype for all ids. Batches are gathered faster in uint16, with half the memory traffic."""
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
@@ -326,9 +336,10 @@ def _encode(tokenizer: Vocabulary, lines: list[str], threads: int) -> tuple[np.n
 
 def within_max_pieces(lengths: Sequence[np.ndarray], numbers: np.ndarray, max_pieces: int,
                       counts: Counts) -> np.ndarray:
-    """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` on each side. Counts the others as dropped.
+    """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` pieces on each side.
 
-    lengths: numbers of pieces of each side, (pairs,). numbers: line numbers of the pairs, (pairs,).
+    lengths: for each side the numbers of pieces of the pairs, (pairs,). numbers: line numbers of the pairs, (pairs,).
+    counts: updated with the other pairs, as dropped.
     """
     kept = np.maximum.reduce(lengths) <= max_pieces
     for line in numbers[~kept].tolist():
@@ -345,7 +356,7 @@ def _open(recipe: Recipe, directory: Path, description: dict[str, Any]) -> Prepa
 
 
 def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
-    """Return the number of times that each pair occurs in an epoch, (pairs,); None if each pair occurs once.
+    """Return the average number of times that each pair occurs in an epoch, (pairs,); None if each pair occurs once.
 
     corpora: (pairs,), index of each pair's corpus in `data.train`.
     Raises:
@@ -366,10 +377,12 @@ def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
 
 
 def corpus_repetitions(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
-    """Return the number of times that each pair of a corpus occurs in an epoch, (corpora,).
+    """Return the average number of times that each pair of a corpus occurs in an epoch, (corpora,).
 
     Corpora are sampled in proportion to (size * weight) ** (1 / temperature). The temperature does not change the
-    length of an epoch. sizes: (corpora,), in pairs.
+    length of an epoch.
+
+    sizes: (corpora,), number of pairs of each corpus.
     """
     weighted = sizes * np.array(weights)
     shares = np.where(sizes > 0, np.maximum(weighted, 1e-9), 0) ** (1 / temperature)

@@ -16,14 +16,14 @@ from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 
 
 class SampledEpochs:
-    """Corpora of the epochs, each with new sampled segmentations (Kudo 2018, Provilkov et al. 2020).
+    """Training corpus with a new sample of segmentations in each epoch (Kudo 2018, Provilkov et al. 2020).
 
-    A thread encodes the next epoch during the current one. The random seed is derived from (seed, epoch, block), so
-    that an epoch is the same in every run.
+    A thread encodes the next epoch during the current one. The random seed is derived from (seed, side, epoch, block),
+    so that an epoch is the same in every run.
     """
 
     def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, is_main: bool = True) -> None:
-        """is_main: encode the epochs in this process; False: the main rank encodes them."""
+        """is_main: True to encode the epochs in this process; False if another process, the main rank, encodes them."""
         self.is_main = is_main
         self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
         self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
@@ -32,7 +32,7 @@ class SampledEpochs:
         self._closing = threading.Event()
 
     def corpus(self, epoch: int) -> EncodedCorpus:
-        """Return the corpus of `epoch`, start to encode the next epoch, and delete the files of earlier ones."""
+        """Return the corpus of `epoch`, start to encode the next epoch, and delete the files of earlier epochs."""
         if not self.is_main:
             return self._open(epoch)
         for number in (epoch, epoch + 1):

@@ -12,10 +12,11 @@ from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.errors import CorpusError
 from seq2seq.recipe.language_codes import subtags
 
-# Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) contain text.
+# Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) are not among them, because they
+# contain text.
 MARKUP_ELEMENTS = frozenset({"bpt", "ept", "it", "ph", "ut"})
 LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")
-"""Attributes of a <tuv> that contain its language; TMX 1.1 has `lang`."""
+"""Attributes of a <tuv> that contain its language; `lang` is the attribute of TMX 1.1."""
 MAX_LISTED_LANGUAGES = 20
 """Maximum number of languages in an error message."""
 
@@ -31,7 +32,7 @@ class _Unit:
 
 
 class _Reader:
-    """XML parser with its handlers. units: finished units that were not yielded yet."""
+    """XML parser with its handlers. units: units that were read completely, but not yielded yet."""
 
     def __init__(self, path: str, keep_markup: bool, max_segment_bytes: int) -> None:
         self.path, self.keep_markup, self.max_segment_bytes = path, keep_markup, max_segment_bytes
@@ -99,19 +100,19 @@ class _Reader:
 
 def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
                limit: int | None = None, max_segment_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[str, ...]]:
-    """Yield for each unit its texts in the given languages.
+    """Yield a tuple for each unit: its text in each of the given languages.
 
     Args:
         blocks: contents of the file, in blocks of any size.
         path: name of the file in error messages.
-        languages: language codes. `en` also matches `en-US` if the unit has no variant `en`; `eng` is the same as `en`.
-            If several variants match, the first one is used; if none matches, the text is "".
+        languages: language codes. `en` also matches `en-US` if the unit has no variant `en`; `eng` means the same as
+            `en`. If several variants match, the best one is used (see `_text`); if none matches, the text is "".
         keep_markup: keep inline markup (`<b>` and so on) in the text.
         limit: maximum number of units to read.
         max_segment_bytes: maximum length of a segment in bytes.
     Raises:
-        CorpusError: the file is not TMX, is damaged, or has a longer segment; the message names the line. Or one of the
-            languages occurs in no unit.
+        CorpusError: the file is not TMX, is damaged, or has a segment that is too long; the message names the line. Or
+            one of the languages occurs in no unit.
     """
     missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
     for count, unit in enumerate(islice(_units(blocks, path, keep_markup, max_segment_bytes), limit), 1):
@@ -154,8 +155,8 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
 def _text(unit: _Unit, language: str) -> str | None:
     """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
-    The shortest matching code is the best: `en` before `en-US`. Of equally short ones, the code in the same spelling is
-    the best: `en` before `eng`.
+    The shortest matching code is the best: `en` before `en-US`. Of equally short codes, one spelled as in `language` is
+    the best: for `en`, `en` before `eng`. Otherwise the first variant is the best.
     """
     wanted = subtags(language)
     matches = [(len(parts), _main_subtag(code) != _main_subtag(language), index)

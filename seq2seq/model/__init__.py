@@ -1,4 +1,4 @@
-"""Models. Only `build_model` maps the keys of a recipe to the arguments of the models."""
+"""Models, and `build_model`, which builds a model from the `model` section of a recipe."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
 def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtype) -> bool:
     """Return True if training pads no sentence, because all attention runs in the variable-length kernel.
 
-    The cost of a batch then does not depend on the length of its longest sentence. Recurrent models, additive scores,
-    ReLU weights, hard attention and the copy mechanism pad sentences on every device.
+    The cost of a batch then does not depend on the length of its longest sentence. Recurrent models, pointer networks,
+    additive scores, ReLU instead of softmax, hard attention and the copy mechanism pad sentences on every device.
     """
     pads = (section.type in ("rnn", "pointer") or section.attention_score == "additive" or section.normalize == "relu"
             or section.selection == "hard" or section.copy)

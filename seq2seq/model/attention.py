@@ -1,8 +1,8 @@
 """Attention over packed batches: each sentence attends to its own keys only.
 
-att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` is the scoring function with its
-normalisation. Scaled dot-product attention, softmax(q k_n / sqrt(D)) (Vaswani et al. 2017, arXiv:1706.03762, equation
-1), and every form that can be rewritten as such, runs in fused kernels, which do not return the weights.
+att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` computes the weights. Scaled
+dot-product attention, softmax(q k_n / sqrt(D)) (Vaswani et al. 2017, arXiv:1706.03762, equation 1), runs in fused
+kernels, which do not return the weights, and so does every form that can be rewritten as such.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from seq2seq.model.interface import HardAttentionSample
 from seq2seq.model.masks import attention_mask, mask_to_bias
 from seq2seq.model.packing import Sentences, pack, unpack
 
-# Maximum number of elements of the hidden layer of additive scores, (sentences, heads, queries, keys, head_size), that
-# is computed at once: 16 MB in fp32. Larger batches are split by sentence.
+# Maximum number of elements that are computed at once in the hidden layer of additive scores, (sentences, heads,
+# queries, keys, head_size): 16 MB in fp32. The sentences of a larger batch are divided into chunks.
 MAX_ADDITIVE_ELEMENTS = 4_000_000
 # Gain of the Glorot initialisation of Transformer layers. PyTorch and fairseq also use 1/sqrt(2) for query, key and
-# value; with a gain of 1, training was hundreds of steps behind. Here the output projection and the feed-forward
-# sublayer use it, too: a post-norm Transformer learns faster if its sublayers add less to the residual sum at the start
-# (benchmarks/README.md, "Learning").
+# value; with a gain of 1, training needed hundreds of steps more for the same loss. Here the output projection and the
+# feed-forward sublayer have this gain, too: a post-norm Transformer learns faster if its sublayers add less to the
+# residual sum at the start (benchmarks/README.md, "Learning").
 LAYER_GAIN = 2**-0.5
-# Maximum sentences * heads for which PyTorch's fused kernel is faster in a decoding step than batched products.
+# Maximum of sentences * heads for which, in a decoding step, PyTorch's fused kernel is faster than matrix products.
 MAX_FUSED_SENTENCES_TIMES_HEADS = 64
 
 
@@ -64,15 +64,15 @@ class Weighing(nn.Module):
         return query * math.sqrt(query.shape[-1]) if self.score in ("dot", "bilinear") else query
 
     def make_projection(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """Return a function that applies `layer` to (rows, d_model) and prepares the queries, its first d_model
-        outputs. The function looks up the layer's parameters only once."""
+        """Return a function of (rows, d_model) that applies the linear layer `layer` and then `prepare` to the queries,
+        which are the first d_model outputs of the layer."""
         if self.score in ("scaled_dot", "additive"):
             return cast(Callable[[Tensor], Tensor], layer.forward)
         weight, bias = self.prepared_parameters(cast(nn.Linear, layer))
         return lambda hidden: F.linear(hidden, weight, bias)
 
     def prepared_parameters(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Return the weight and the bias with which a linear layer computes `make_projection(layer)`."""
+        """Return the weight and the bias of a linear layer that computes the same as `make_projection(layer)`."""
         if self.score in ("scaled_dot", "additive"):
             return layer.weight, layer.bias
         # `prepare` is linear, so it is applied to the columns of the query projection instead of to each query.
@@ -137,7 +137,7 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
 
         query, key, value = (part for stack in projected for part in stack.unbind(1))
         keys_before = -1 if window is None else window                          # -1: no limit
-        return cast(Tensor, varlen_attn(                                        # without return_aux, not a pair
+        return cast(Tensor, varlen_attn(                                        # returns a pair only with return_aux
             query, key, value, query_sentences.offsets, key_sentences.offsets, query_sentences.longest,
             key_sentences.longest, window_size=(keys_before, 0 if causal else keys_before)))
     return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window)
@@ -161,7 +161,6 @@ def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences,
     return cast(Tensor, weighing(query, keys, mask_to_bias(mask, query.dtype)))
 
 
-
 def runs_packed(query: Tensor) -> bool:
     """Return True if the variable-length kernel supports the query, (tokens, heads, head_size).
 
@@ -177,7 +176,6 @@ def runs_packed(query: Tensor) -> bool:
     )
 
 
-
 def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tensor:
     """Compute softmax(Q K^T / sqrt(D)) V over padded tensors.
 
@@ -191,8 +189,8 @@ def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tenso
     if stacks[0].is_cuda:
         query, key, value = (part for stack in stacks for part in stack)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    # At sentence lengths, PyTorch's fused CPU kernel is slower than plain products, its backward pass in bf16 up to 15
-    # times (PyTorch 2.13, 2 cores with AMX).
+    # For sequences as short as sentences, PyTorch's fused CPU kernel is slower than plain matrix products; in bf16 its
+    # backward pass takes up to 15 times as long (PyTorch 2.13, 2 cores with AMX).
     return cast(Tensor, _PlainAttention.apply(mask, *stacks))
 
 
@@ -206,9 +204,9 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
         (sentences, heads, queries, head_size)
     """
     sentences, heads, queries, _ = query.shape
-    # Batched products have a higher start-up cost and need several queries to fill the processor's tiles. In bf16
-    # (PyTorch 2.13, AMX) they take 50 instead of 12 microseconds for one sentence, but 20 % less time for 64 sentences
-    # with a beam of 5.
+    # Batched matrix products have a higher start-up cost than the fused kernel, and need several queries to fill the
+    # processor's tiles. In bf16 (PyTorch 2.13, AMX) they take 50 instead of 12 microseconds for one sentence, but 20 %
+    # less time for 64 sentences with a beam of 5.
     few = queries == 1 or sentences * heads <= MAX_FUSED_SENTENCES_TIMES_HEADS
     if weighing.is_scaled_dot_product and (query.is_cuda or few):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
@@ -222,7 +220,7 @@ def merge_beam_and_heads(attended: Tensor) -> Tensor:
 
 
 class _PlainAttention(torch.autograd.Function):
-    """Scaled dot-product attention from batched products; saves only its input and the weights for the backward pass.
+    """Scaled dot-product attention by matrix products; saves only its input and the weights for the backward pass.
 
     Arguments: as in `scaled_dot_product`.
     """
@@ -321,9 +319,9 @@ class CrossAttention(nn.Module):
     """Multi-head attention of target positions over the source sentence.
 
     score, normalize: see `Weighing`.
-    hard: each head attends to a single source position. In training the position is sampled from the weights, and
-        `forward` also returns the `HardAttentionSample`, from which the loss trains the weights; otherwise the position
-        of the highest weight is used. A linear layer over the hidden state predicts the estimator's baseline (Mnih and
+    hard: each head attends to a single source position. Outside of training, it is the position of the highest weight.
+        In training, the position is sampled from the weights, and `forward` also returns a `HardAttentionSample`, which
+        the loss needs to train the weights. Its baseline is predicted by a linear layer over the hidden state (Mnih and
         Gregor 2014, arXiv:1402.0030, section 2.3).
     """
 
@@ -403,16 +401,16 @@ class CrossAttention(nn.Module):
 
 
 def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | None]:
-    """Select one key of each distribution, (…, keys); return one-hot weights of the same shape, and log p of the
-    sampled keys, (…), or None.
+    """Select one key of each distribution, (…, keys). Return one-hot weights of the same shape; and log p of the
+    sampled keys, (…), or None if `sample` is False.
 
-    sample: sample the key; otherwise take the most probable one. When sampling, a random half of the distributions are
-        returned unchanged (soft attention) with a log p of 0: with samples alone, attention gets hardly any gradient
-        until the rest of the model uses its output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
+    sample: False to take the most probable key; True to sample the key. A random half of the distributions is then not
+        sampled, but returned unchanged (soft attention) with a log p of 0: with samples alone, attention gets hardly
+        any gradient until the rest of the model uses its output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
     """
     if not sample:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
-    # The index of the smallest of several exponential random variables is distributed like their rates.
+    # Among independent exponential random variables, each is the smallest with a probability proportional to its rate.
     sampled = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
     log_probability = weights.gather(-1, sampled).clamp(min=torch.finfo(weights.dtype).tiny).log()
     keep_soft = torch.rand_like(log_probability) < 0.5

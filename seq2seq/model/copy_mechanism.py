@@ -14,7 +14,7 @@ from seq2seq.model.packing import Sentences, pack, unpack
 
 
 class CopySource(NamedTuple):
-    """Encoded source of `CopyHead`.
+    """Encoded source. The symbols w_h and h are explained at `CopyHead`.
 
     keys: (sentences, 1, longest_source, d_model). gate_terms: (sentences, longest_source), w_h h of each source token.
     pieces: (sentences, longest_source) int64, token ids. bias: (sentences, 1, 1, longest_source), added to the scores:
@@ -27,7 +27,7 @@ class CopySource(NamedTuple):
     bias: Tensor
 
     def select(self, sentences: Tensor) -> CopySource:
-        """Return the rows of the sentences with these indices, (new sentences,)."""
+        """Return the encoded source of the sentences with these indices, (new sentences,)."""
         return CopySource(*(part.index_select(0, sentences) for part in self))
 
 

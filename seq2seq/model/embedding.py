@@ -23,8 +23,8 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 class Lookup(torch.autograd.Function):
     """Embedding lookup: (vocab_size, d_model), (tokens,) -> (tokens, d_model).
 
-    Gradients are summed in fp32 at least: in bf16, adding one of the hundreds of gradients of a frequent token to a
-    large sum would not change the sum.
+    Gradients are summed in fp32 or fp64. A frequent token has hundreds of gradients, and in bf16 a large sum would not
+    change when one more of them is added.
     """
 
     @staticmethod

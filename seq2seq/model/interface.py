@@ -1,6 +1,6 @@
-"""Interface of the models to search and to the trainer.
+"""Interface through which search and the trainer use every model.
 
-Every model implements `Seq2Seq`. Search only calls `start` and `step`; the trainer only calls the model itself. A
+Every model implements `Seq2Seq`. Search only calls `start` and `step`; the trainer only calls `model(batch)`. A
 decoding state is immutable: `step` and `select` return a new state.
 """
 
@@ -22,8 +22,8 @@ class HardAttentionSample:
     """Sample of source positions in hard attention, for the score-function estimator (Williams 1992, "REINFORCE").
 
     log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
-    baseline: (target_tokens,), the estimator's baseline, a prediction that does not depend on the sample: log p of the
-        target token minus the mean log p of the other target tokens.
+    baseline: (target_tokens,), the estimator's baseline. It predicts, without knowing the sample, log p of the target
+        token minus the mean log p of the other target tokens.
     """
 
     log_probability: Tensor
@@ -58,7 +58,7 @@ class Logits:
 class PointerOutput:
     """Output of a pointer network.
 
-    values: (tokens, END_ID + longest_source), log p of each target id; -inf for ids that the row's sentence lacks.
+    values: (tokens, END_ID + longest_source), log p of each target id; -inf for positions after the end of the source.
     """
 
     values: Tensor
@@ -82,7 +82,6 @@ class CopyMixture:
     gate_logit: Tensor
     weights: Tensor
     pieces: Tensor
-
 
     @property
     def attention_sample(self) -> HardAttentionSample | None:
@@ -129,8 +128,8 @@ class State(Protocol):
         """Return the state with rows reordered, repeated or dropped.
 
         Args:
-            rows: (sentences, beam), index of the old row that each new row continues. Old rows of one line belong to
-                the same sentence. A sentence none of whose rows occurs is dropped.
+            rows: (sentences, beam), index of the old row that each new row continues. The old rows in `rows[i]` must
+                belong to one sentence. Sentences without a row in `rows` are dropped.
         """
 
 

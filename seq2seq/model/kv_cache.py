@@ -10,18 +10,18 @@ from torch import Tensor
 
 from seq2seq.model.copy_mechanism import CopySource
 
-# Number of future steps for which a full cache is enlarged.
+# When a cache is full, it is enlarged by the slots for this number of steps.
 GROWTH_STEPS = 16
-# The size of a cache and the number of slots read in a step are multiples of this number, because oneDNN generates a
-# kernel for each size.
+# The number of slots in a cache and the number of slots read in a step are multiples of this number, because oneDNN
+# generates a kernel for each size.
 SLOT_MULTIPLE = 16
 
 
 class LayerCache(NamedTuple):
     """KV cache of a decoder layer.
 
-    keys, values: (sentences, heads, slots, head_size), keys and values of self-attention for every target position of
-        every hypothesis, including hypotheses that have left the beam.
+    keys, values: (sentences, heads, slots, head_size), keys and values of self-attention. A slot contains those of one
+        target position of one hypothesis. Hypotheses that have left the beam keep their slots.
     memory_keys, memory_values: (sentences, heads, longest_source, head_size), keys and values of cross-attention, which
         the rows of a sentence share.
     """
@@ -34,7 +34,7 @@ class LayerCache(NamedTuple):
 
 @dataclass
 class _Written:
-    """Counter of written slots, shared by all states that share the same caches."""
+    """Number of slots that have been written in some caches. All states with these caches share one such object."""
 
     slots: int = 0
 
@@ -43,10 +43,12 @@ class _Written:
 class TransformerState:
     """Decoding state: the KV cache of every layer, and the slots that each row may attend to.
 
-    Keys and values are written once and never move; `visible` marks the slots of each row's own past. Reordering the
-    beam therefore copies no cache, and one product computes the scores of all rows of a sentence.
+    When a hypothesis moves to another row, its keys and values stay in their slots, and `visible` marks these slots for
+    the new row. So reordering the beam copies no cache, and one matrix product computes the attention scores of all
+    rows of a sentence.
 
-    position: position of the next token. slots: number of written slots. begins: first slot of each earlier position.
+    position: position of the next token. begins: first slot of each earlier position.
+    slots: number of slots written up to this state. written: number of slots that any state has written in `caches`.
     visible: (sentences, beam, all slots), added to the attention scores: 0 for slots that a row may attend to, -inf for
         others.
     source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
@@ -80,9 +82,9 @@ class TransformerState:
                        copy_source=self.copy_source and self.copy_source.select(sentences))
 
     def with_next_position(self) -> TransformerState:
-        """Return the state of the next position: each row may also attend to its slot of this position.
+        """Return the state after the next step, in which each row of a sentence has one more slot and may attend to it.
 
-        The slots begin at `self.slots`, one for each row. No other state will write to them.
+        The new slots begin at `self.slots`. The caller writes keys and values to them, and no other state does.
         """
         state = self._with_reserved_slots()
         beam = state.visible.shape[1]
@@ -93,14 +95,14 @@ class TransformerState:
                        begins=(*self.begins, self.slots))
 
     def _with_reserved_slots(self) -> TransformerState:
-        """Return the state with caches that have a free slot for each row and to which no other state will write."""
+        """Return this state, or a copy with larger caches, with a slot for each row that no other state has written."""
         sentences, beam, capacity = self.visible.shape
         if self.slots + beam <= capacity and self.written.slots == self.slots:
             return self
         size = -(-(self.slots + GROWTH_STEPS * beam) // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
         def enlarge(old: Tensor) -> Tensor:
-            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # 0 times a masked slot must be 0
+            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # a NaN times weight 0 would be NaN
             larger[:, :, : self.slots] = old[:, :, : self.slots]
             return larger
 
@@ -108,7 +110,6 @@ class TransformerState:
         visible[:, :, : self.slots] = self.visible[:, :, : self.slots]
         caches = tuple(cache._replace(keys=enlarge(cache.keys), values=enlarge(cache.values)) for cache in self.caches)
         return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
-
 
     def target_bias(self, num_heads: int, window: int | None) -> Tensor:
         """Return the bias of self-attention, (sentences, heads, beam, slots to read): 0 for slots that a row's last

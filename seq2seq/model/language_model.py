@@ -27,7 +27,7 @@ class LanguageModel(nn.Module):
     """Decoder-only Transformer with embedding and output layer. `build_model` builds it from a recipe.
 
     Args:
-        tied_embeddings: the input embedding and the output layer share one matrix.
+        tied_embeddings: True if the input embedding and the output layer share one matrix.
         window: maximum number of earlier positions that a position attends to; None: no limit.
         Other arguments: as in `Transformer`.
     """

@@ -23,8 +23,8 @@ FLOATING_POINT_PREFIXES = ("F", "BF")
 class SkipInitialization(TorchFunctionMode):
     """Context manager that skips the random initialisation of parameters, for models whose weights come from a file.
 
-    It also avoids the import of torch._dynamo and sympy, which torch's initialisation on the meta device triggers and
-    which takes a second.
+    This also saves a second of import time: initialisation on the meta device would make torch import torch._dynamo and
+    sympy.
     """
 
     INITIALISERS = frozenset({
@@ -72,9 +72,8 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
     return model, recipe, tokenizers
 
 
-
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's weights without allocating memory. recipe_path: named in errors."""
+    """Return the shapes of a model's weights without allocating memory. recipe_path: for error messages."""
     try:
         with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
@@ -87,7 +86,7 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
     """Return the weights of a bundle, or of a run's best bundle, from which a new model is fine-tuned.
 
     Args:
-        section: `model` section of the new model. sizes: its source and target vocabulary size.
+        section: `model` section of the new model. sizes: source and target vocabulary size of the new model.
     Raises:
         CheckpointError: there is no bundle, or it is damaged.
         RecipeError: the bundle's weights have other names or shapes than the new model's; they are not read.

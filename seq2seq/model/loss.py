@@ -14,12 +14,12 @@ from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
 
-# Maximum number of rows of a chunk of logits, on a CPU and on a GPU, and of bytes. The logits of all tokens would need
-# freshly mapped memory in each step; smaller chunks cost more passes over the gradient of the weights. GPUs need larger
-# products to be busy.
+# Logits are computed in chunks of at most this number of rows (tokens), on a CPU and on a GPU, and of bytes. For the
+# logits of all tokens at once, each step would have to map new memory. With smaller chunks, the gradient of the weights
+# would be updated more often. A GPU needs larger matrix products to be busy.
 MAX_CHUNK_ROWS, MAX_GPU_CHUNK_ROWS = 1536, 16384
 MAX_CHUNK_BYTES = 256_000_000
-# Number of logits that a CPU normalises at once: 1 MB in fp32, which stays in a core's cache between the passes.
+# Number of logits that a CPU normalises at once: 1 MB in fp32, so that they stay in a core's cache until this is done.
 CACHED_ELEMENTS = 250_000
 
 
@@ -61,13 +61,12 @@ def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: 
     return replace(loss, total=loss.total + score_function_loss(sample, loss.log_probabilities, target))
 
 
-
 def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, target: Tensor) -> Tensor:
     """Return the score-function (REINFORCE) loss of hard attention.
 
-    Its gradient with respect to the attention weights q is an unbiased estimate of that of -E[log p] (Williams 1992):
-    d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the squared error of the baseline.
-    In a recurrent decoder a sample also affects later tokens; the reward does not include them.
+    With respect to the attention weights q, its gradient is an unbiased estimate of the gradient of -E[log p] (Williams
+    1992): d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the squared error of the
+    baseline. In a recurrent decoder, a sample also affects later tokens; their log p is not part of its reward.
 
     Args:
         log_probabilities: (tokens,), log p of the targets given the sampled positions.
@@ -174,7 +173,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     With smoothing e, d loss / d logits = softmax - (1 - e) one-hot - e / V. The last term is the same for all logits.
     Its share of the gradients is computed from the mean of the weights and the sum of the hidden states, without a pass
-    over the logits. So is the mean of the logits in the loss.
+    over the logits. The mean of the logits, which the loss contains, is computed in the same way.
     """
 
     @staticmethod
@@ -205,12 +204,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 exact = part.to(precise)
                 part_target_logits.copy_(exact.gather(1, part_targets))
                 probabilities = exact.softmax(1)
-                # A probability of 0 counts as the smallest positive number (87 nats in fp32); its gradient is exact.
+                # In the loss, a probability of 0 counts as the smallest positive number (87 nats in fp32). The gradient
+                # is exact nevertheless.
                 probability = probabilities.gather(1, part_targets)
                 part_target_log_p.copy_(probability.clamp(min=torch.finfo(precise).tiny).log_())
                 if not differentiate:
                     continue
-                # The source is a number, because with a tensor CUDA's deterministic mode would sort and synchronise.
+                # A number is added, because for a tensor CUDA's deterministic mode would sort and synchronise.
                 probabilities.scatter_(1, part_targets, smoothing - 1, reduce="add")
                 if weight.is_cuda or not bool(part_counted.all()):
                     probabilities.mul_(part_counted[:, None])

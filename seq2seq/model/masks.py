@@ -31,7 +31,7 @@ def attention_mask(query_sentences: Sentences, key_sentences: Sentences, causal:
 def mask_to_bias(mask: Tensor, dtype: torch.dtype, masked: float | None = None) -> Tensor:
     """Return the mask as a bias that is added to attention scores: 0 where `mask` is True, `masked` elsewhere.
 
-    masked: None: a large negative number, which unlike -inf allows dummy sentences without any key.
+    masked: bias of masked keys. None: a large negative number; unlike -inf, it gives no NaN in a sentence without keys.
     """
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(
         ~mask, torch.finfo(dtype).min / 2 if masked is None else masked)

@@ -62,8 +62,8 @@ class Sentences:
     def unpack_indices(self, parts: int, heads: int) -> Tensor:
         """Return the gather indices of `unpack`, (parts * sentences * heads * longest,) int64.
 
-        Entry i of the padded layout, (parts, sentences, heads, longest), comes from this entry of (tokens, parts,
-        heads).
+        Index i refers to the padded layout (parts, sentences, heads, longest), the value at i to the packed layout
+        (tokens, parts, heads), both flattened.
         """
         return self._cached(("unpack", parts, heads), lambda: (
             self.padded_tokens[None, :, None] * (parts * heads) + self._arange(parts * heads).view(parts, 1, heads, 1)
@@ -108,8 +108,8 @@ def check_length(length: int, max_positions: int) -> None:
         raise ValueError(f"a sentence of {length} tokens; this model has {max_positions} positions")
 
 
-# Packing and unpacking, and their backward passes, are gathers. PyTorch's backward pass of indexing is a scatter, which
-# is slow on CPUs and adds in an order that may differ between runs.
+# Packing, unpacking and their backward passes are gather operations. PyTorch's backward pass of indexing is a scatter
+# operation, which is slow on CPUs and adds in an order that may differ between runs.
 
 
 def _gather_padded(flat: Tensor, sentences: Sentences) -> Tensor:
@@ -151,8 +151,8 @@ class _Pack(torch.autograd.Function):
 def unpack(flat: Tensor, sentences: Sentences) -> Tensor:
     """Pad packed sentences: (tokens, parts, heads, features) -> (parts, sentences, heads, longest, features).
 
-    Parts are, for example, query, key and value. Padding contains copies of the batch's first token, so that it is
-    finite; the caller must mask it. Gradients of padding are ignored.
+    Parts are, for example, query, key and value. Padding consists of copies of the batch's first token, which are
+    finite numbers; the caller must mask it. Gradients of padding are ignored.
     """
     return cast(Tensor, _Unpack.apply(flat, sentences))
 

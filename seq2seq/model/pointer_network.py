@@ -109,7 +109,6 @@ class PointerNetwork(nn.Module):
         embedded = cast(Tensor, Lookup.apply(self.source_embedding, source)) * self.scale
         return self.dropout(self.encoder(self.dropout(embedded), sentences))
 
-
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> PointerState:
@@ -163,7 +162,7 @@ def target_log_probabilities(scores: Tensor, lengths: Tensor) -> Tensor:
         scores: (sentences, queries, longest_source); the last token of each source is `</s>`.
         lengths: (sentences,), number of tokens of each source.
     Returns:
-        (sentences, queries, END_ID + longest_source); -inf for positions that a source lacks.
+        (sentences, queries, END_ID + longest_source); -inf for positions after the end of a source.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     last = (lengths.long() - 1).clamp(min=0)[:, None, None].expand(-1, scores.shape[1], 1)

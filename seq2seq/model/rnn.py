@@ -57,7 +57,7 @@ class Encoder(nn.Module):
 class Cell(nn.Module):
     """GRU (Cho et al. 2014, in cuDNN's form) or LSTM (Hochreiter and Schmidhuber 1997) cell.
 
-    The caller applies the input projection, so that it can project the embeddings of all positions in one product.
+    The input is projected by the caller, which can project the embeddings of all positions in one matrix product.
 
     gates: number of gates, 3 or 4, including the candidate state. vectors: number of vectors of the state, 1 or 2.
     """
@@ -65,8 +65,8 @@ class Cell(nn.Module):
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.vectors = (3, 1) if cell == "gru" else (4, 2)
-        # All gates are initialised as one matrix. With an initialisation for each gate, whose bounds are larger by
-        # sqrt(2) in a GRU, the model learned more slowly than torch.nn.GRU (tests/training/test_learning.py).
+        # All gates are initialised as one matrix. When each gate had its own bounds, which are larger by sqrt(2) in a
+        # GRU, the model learned more slowly than torch.nn.GRU (tests/training/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
@@ -85,8 +85,8 @@ class Cell(nn.Module):
 class SourceAttention(nn.Module):
     """Attention of the decoder over the annotations, with `num_heads` heads (the paper has one head).
 
-    The additive score has the paper's parameters W_a, U_a and v_a. Dot products have no projections of query and key;
-    of their scores, only the bilinear one has a parameter.
+    The additive score has the paper's parameters W_a, U_a and v_a. With the other scores, query and key are not
+    projected; only the bilinear score has a parameter, W.
     """
 
     def __init__(self, units: int, num_heads: int, score: str, normalize: str, hard: bool) -> None:
@@ -133,10 +133,10 @@ class SourceMemory(NamedTuple):
 
 
 def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
-    """Plan the number of sentences that a recurrent pass computes at each position of targets of different length.
+    """Plan the number of sentences that the decoder computes at each target position in training.
 
-    Finished sentences are removed when they are at least a quarter of the computed sentences, because removal takes
-    time, too. On a GPU no sentence is removed, because reading the lengths would wait for the GPU.
+    Finished sentences are removed only when they are at least a quarter of the computed sentences, because removal
+    takes time, too. On a GPU no sentence is removed, because reading the lengths would wait for the GPU.
 
     Returns:
         The number of sentences computed at each position; and the order in which they are computed, longest first,
@@ -152,7 +152,6 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
         # At least 1: `longest` may be rounded up to positions that no sentence has.
         active_rows.append(max(1, rows) if rows <= 0.75 * active_rows[-1] else active_rows[-1])
     return active_rows, order
-
 
 
 @dataclass(frozen=True)
@@ -191,10 +190,10 @@ class RecurrentModel(nn.Module):
         d_model: size of embeddings, annotations and decoder states; even.
         cell: "gru" or "lstm".
         decoder_layers: number of decoder layers. The query of attention is the state of the last layer; the context is
-            an input of the first.
+            an input of the first layer.
         score, normalize: see `attention.Weighing`.
-        hard: attend to a single position, which is sampled in training.
-        input_feeding: feed the input of the output layer to the next step (Luong et al. 2015, section 3.3).
+        hard: True to attend to a single position, which is sampled in training.
+        input_feeding: True to feed the input of the output layer to the next step (Luong et al. 2015, section 3.3).
         dropout: probability, applied to embeddings, between layers and before the output layer.
         max_positions, tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
     """
@@ -300,10 +299,10 @@ class RecurrentModel(nn.Module):
         Args:
             embedded: (rows, (gates + 1) * d_model), projections of the last token's embedding for the first cell and
                 for the output.
-            hidden: (layers, vectors, rows, d_model), of the previous position.
-            output: (rows, d_model), of the previous position.
+            hidden: (layers, vectors, rows, d_model), states of the cells at the previous position.
+            output: (rows, d_model), input of the output layer at the previous position.
         Returns:
-            hidden and output of this position, the attention weights, and the attention sample.
+            `hidden` and `output` at this position, the attention weights, and the attention sample.
         """
         context, weights, sample = self.attention(hidden[-1, 0], source)
         inputs = embedded + self.context_in(context)

@@ -39,7 +39,7 @@ class FeedForward(nn.Module):
         return cast(Tensor, self.outer(self.activation(self.inner(hidden))))
 
     def make_step_function(self) -> Callable[[Tensor], Tensor]:
-        """Return `forward` as a function that looks up the modules only once."""
+        """Return a faster function with the result of `forward`: it does not look up the modules in every call."""
         inner, activation, outer = self.inner.forward, self.activation, self.outer.forward
         return lambda hidden: outer(activation(inner(hidden)))
 
@@ -70,9 +70,9 @@ class Residual(nn.Module):
         return summed if self.pre_norm else self.norm(summed)
 
     def make_step_function(self, sublayer: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return `forward` without dropout, around a step function, whose output is overwritten.
+        """Return a function step(hidden, *arguments) that computes the same as `forward`, but without dropout.
 
-        step(hidden, ...): further arguments are those of the sublayer.
+        The `arguments` are passed on to `sublayer`. The output of `sublayer` is overwritten.
         """
         norm = partial(torch.layer_norm, normalized_shape=self.norm.normalized_shape, weight=self.norm.weight,
                        bias=self.norm.bias, eps=self.norm.eps)
@@ -109,8 +109,8 @@ class EncoderLayer(nn.Module):
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row of a causal layer.
 
-        Modules are looked up once, in this call: with one sentence, looking them up in every step would take a fifth of
-        the time.
+        Modules are looked up in this call, once. Looking them up in every step would take a fifth of the time in which
+        a single sentence is decoded.
 
         step(hidden, cache, slot, bias):
             hidden: (rows, d_model)
