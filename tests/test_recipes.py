@@ -122,6 +122,7 @@ def base_recipe(tmp_path):
     ])
 
 
+@pytest.mark.slow
 def test_the_base_model_learns_and_translates_on_a_cpu(base_recipe, tmp_path):
     training = Training(base_recipe, tmp_path / "run")
     (section,) = {type(layer).__name__ for layer in training.model.encoder}

@@ -178,7 +178,8 @@ def test_files_of_different_length_are_both_counted(tmp_path, german, english):
     write(tmp_path / "a.en", "x\n" * english)
     with pytest.raises(CorpusError) as error:
         pairs_of(tmp_path, source="a.de", target="a.en")
-    assert f"a.de: {german} lines; {tmp_path / 'a.en'}: {english} lines. " in str(error.value)
+    lines = [f"{count} line{'s' * (count != 1)}" for count in (german, english)]
+    assert f"a.de: {lines[0]}; {tmp_path / 'a.en'}: {lines[1]}. " in str(error.value)
     assert "cut both" not in str(error.value)                                   # a line may lack in the middle
     assert (f"`limit: {min(german, english)}`" in str(error.value)) == (min(german, english) > 0)
     if limit := min(german, english):

@@ -56,7 +56,7 @@ def build(compiler, level, target, directory):
 
 
 EVERY_BUILD = list(product(("g++", "clang++"), ("-O1", "-O2", "-O3"), TARGETS))
-QUICK = [("g++", "-O2", target) for target in ("native", EMULATED)]
+QUICK = [("g++", "-O2", "native")]
 
 
 @pytest.mark.parametrize(("compiler", "level", "target"), [

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from seq2seq import console
 from seq2seq.training.distributed import join_process_group
 
 
@@ -12,6 +13,7 @@ def third_of_four(monkeypatch):
     """Environment of the third rank of four, which is the second on its machine; returns the groups that it makes."""
     for name, value in {"WORLD_SIZE": 4, "RANK": 2, "LOCAL_RANK": 1}.items():
         monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(console, "silence", lambda: None)                       # it would last until the process ends
     groups = []
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: groups.append((backend, options)))
     monkeypatch.setattr(dist, "new_group", lambda backend, **options: groups.append((backend, options)) or "by NCCL")

@@ -1,7 +1,7 @@
 """Trainings and translations on a simulated GPU (simulation.py), in processes of their own.
 
-The device guard must be loaded before torch, and changes what torch is for the rest of the process. So each file of
-cases runs in a pytest of its own.
+The device guard must be loaded before torch, and changes what torch is for the rest of the process. So the
+cases run in a pytest of their own.
 """
 
 import os
@@ -30,26 +30,23 @@ def library(tmp_path_factory):
     return path
 
 
-def run_cases(library, file, marked, folder):
-    """Run the cases of a file, in an environment that torchrun and pytest-xdist have left no variable in."""
+def run_cases(library, marked, folder):
+    """Run the cases in an environment that torchrun and pytest-xdist have left no variable in."""
     around = {key: value for key, value in os.environ.items()
               if not key.startswith(("PYTEST_", "RANK", "WORLD_SIZE", "LOCAL_"))}
     path = [str(HERE), str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "pytest", "-p", "device_guard", "-p", "no:cacheprovider", "-p", "no:xdist",
-               "-m", marked, "--basetemp", folder / "cases", "--tb", "short", file]
+               "-m", marked, "--basetemp", folder / "cases", "--tb", "short", *FILES]
     done = subprocess.run(list(map(str, command)), cwd=HERE.parents[1], capture_output=True, text=True, timeout=1200,
                           env={**around, LIBRARY: str(library), "PYTHONPATH": os.pathsep.join(path),
                                "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_all_quick_cases_pass(library, tmp_path, file):
-    run_cases(library, file, "not slow", tmp_path)
+def test_all_quick_cases_pass(library, tmp_path):
+    run_cases(library, "not slow", tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", [file for file in FILES if "mark.slow" in file.read_text()],
-                         ids=lambda file: file.stem)
-def test_all_slow_cases_pass(library, tmp_path, file):
-    run_cases(library, file, "slow", tmp_path)
+def test_all_slow_cases_pass(library, tmp_path):
+    run_cases(library, "slow", tmp_path)
