@@ -64,6 +64,8 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
             raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        with contextlib.suppress(OSError):                                      # for processes on other machines
+            os.fsync(descriptor)
         try:
             yield
         except BaseException:
@@ -93,6 +95,14 @@ def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Coll
                 path.with_name(name).unlink(missing_ok=True)
             for directory in directories:
                 directory.rmdir()
+
+
+def lock_holder(run: Path) -> str:
+    """Return the process that locked a run directory last, as "ID on HOST"; empty if there is no lock file."""
+    try:
+        return (run / LOCK).read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def require_lockable(run: Path) -> None:

@@ -8,10 +8,13 @@ training without `torchrun` uses a process group of one rank.
 from __future__ import annotations
 
 import os
+import socket
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
@@ -23,6 +26,7 @@ from seq2seq import console
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
+from seq2seq.storage.locks import lock_holder
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, number_requests
 from seq2seq.translation.translator import Translator
@@ -32,6 +36,9 @@ Result = TypeVar("Result")
 
 WAITING_TIMEOUT = timedelta(hours=12)
 """Maximum time that ranks wait for each other. It is long because the main rank alone may prepare a large corpus."""
+DIRECTORY_SECONDS = 30
+"""Maximum time until a file that the main rank has written is visible on other machines. Network file systems keep old
+lists of files for some seconds."""
 GRADIENT_TIMEOUT = timedelta(minutes=10)
 """Maximum time that the GPUs wait for each other's gradients."""
 
@@ -98,6 +105,24 @@ class ProcessGroup:
                 for work in [dist.broadcast(tensor.detach(), 0, group=self.gradients, async_op=True)
                              for tensor in tensors]:
                     work.wait()
+
+    def require_same_directory(self, run: Path) -> None:
+        """Check that all ranks see the run directory that the main rank has locked.
+
+        Raises:
+            UserError: they do not.
+        """
+        if self.world_size == 1:
+            return
+        holder, *_ = self.gather([lock_holder(run)])
+        deadline = time.monotonic() + DIRECTORY_SECONDS
+        while lock_holder(run) != holder and time.monotonic() < deadline:
+            time.sleep(0.1)
+        hosts = self.gather([(socket.gethostname(), lock_holder(run) == holder)])
+        for rank, (host, sees) in enumerate(hosts):
+            if not sees:
+                raise UserError(f"process {rank} on {host} does not see the run directory {run} of process 0 on "
+                                f"{hosts[0][0]}. Name a --run-dir on a file system that all machines share.")
 
     def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Check that all ranks start from the same step and the same tensors.

@@ -87,6 +87,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
             stack.enter_context(lock_run(run, provisional=[RECIPE]))
             for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
                 console.warn(warning)
+        group.require_same_directory(run)
         recipe = group.main_rank_first(partial(check_and_store_recipe, recipe, run))
         while True:
             training = Training(recipe, run, group)

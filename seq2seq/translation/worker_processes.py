@@ -72,10 +72,10 @@ class TranslatorPool:
         self.processes = []
         # First and last number, from 1, of the lines that each process is translating.
         self.lines: dict[Connection, tuple[int, int]] = {}
-        for _ in range(workers):
+        for worker in range(workers):
             pipe, child_pipe = context.Pipe()
-            process = context.Process(target=_serve, args=(child_pipe, str(path), device, precision, threads, models),
-                                      daemon=True)
+            process = context.Process(target=_serve, daemon=True, args=(
+                child_pipe, str(path), _device_of_worker(worker, device), precision, threads, models))
             process.start()
             child_pipe.close()
             self.pipes.append(pipe)
@@ -199,6 +199,13 @@ class TranslatorPool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
+
+
+def _device_of_worker(worker: int, device: str) -> str:
+    """Return the device of a worker. Several GPUs are used in turn, unless `device` names one of them."""
+    if device in ("auto", "cuda") and torch.cuda.is_available():
+        return f"cuda:{worker % torch.cuda.device_count()}"
+    return device
 
 
 def _serve(pipe: Connection, path: str, device: str, precision: str, threads: int, models: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -54,6 +55,11 @@ if "EXPLODES" in os.environ:
     update = trainer.Training._update
     trainer.Training._update = lambda self, rate, step, skip: update(
         self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip)
+if os.environ.get("RANK") == os.environ.get("ELSEWHERE"):
+    sys.argv[-1] += "-elsewhere"
+if "ELSEWHERE" in os.environ:
+    from seq2seq.training import distributed
+    distributed.DIRECTORY_SECONDS = 1
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 
@@ -198,6 +204,13 @@ def test_processes_that_resume_from_other_weights_are_refused(folder):
     told = (folder / "run.errors").read_text()
     assert "process 1 starts from other weights (step 3) than process 0 (step 3)" in told
     assert newest_checkpoint(folder / "run").step == 3
+
+
+@pytest.mark.slow
+def test_a_run_directory_that_only_one_machine_sees_is_refused_before_anything_is_made(folder):
+    assert start(folder, "run", 2, ELSEWHERE="1").wait(timeout=120) != 0
+    assert f"process 1 on {socket.gethostname()} does not see the run directory" in (folder / "run.errors").read_text()
+    assert not (folder / "run-elsewhere").exists() and not (folder / "run").exists()
 
 
 @pytest.mark.parametrize(("others", "same"), [((7, 0), True), ((5, 0), False), ((7, 1), False)])

@@ -25,6 +25,7 @@ from seq2seq.search.minimum_bayes_risk import expected_utilities
 from seq2seq.search.options import Hypotheses
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.tokenizers.whole_words import Words
+from seq2seq.translation import worker_processes
 from seq2seq.translation.requests import Request
 from seq2seq.translation.search_setup import SearchSetup
 from seq2seq.translation.translator import Translator
@@ -490,3 +491,12 @@ def test_models_of_other_vocabularies_are_refused(places, tmp_path):
     for models in ({"ensemble": [place]}, {"fusion": speaking}):
         with pytest.raises(CheckpointError, match="have different vocabularies"):
             Translator.load(places[0], "cpu", "fp32", **models)
+
+
+@pytest.mark.parametrize(("device", "available", "expected"), [
+    ("auto", True, ["cuda:0", "cuda:1", "cuda:0"]), ("cuda", True, ["cuda:0", "cuda:1", "cuda:0"]),
+    ("cuda:1", True, ["cuda:1"] * 3), ("cpu", True, ["cpu"] * 3), ("auto", False, ["auto"] * 3)])
+def test_workers_use_the_gpus_in_turn(monkeypatch, device, available, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [worker_processes._device_of_worker(worker, device) for worker in range(3)] == expected
