@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-all check bench
+.PHONY: help setup demo test test-all test-gpu check bench bench-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test: $(READY) ## run the quick tests, about three minutes
 test-all: $(READY) ## run all tests, including those that train
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m ""
 
+test-gpu: $(READY) ## run the tests for a GPU; without one they are skipped
+	$(BIN)/python -m pytest -m "" -rs tests/gpu tests/model/test_attention.py
+
 check: $(READY) ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -37,3 +40,6 @@ bench: $(READY) ## compare speed and memory with other systems (BENCH="--data DI
 	$(BIN)/python -m benchmarks $(if $(TRAINED),--model $(TRAINED)) $(BENCH)
 	$(BIN)/python -m benchmarks training decoding --shape base --steps 2 $(BENCH)
 	$(BIN)/python -m benchmarks.starting $(if $(TRAINED),--model $(TRAINED))
+
+bench-gpu: $(READY) ## measure training and decoding on a GPU, and train Multi30k there
+	$(BIN)/python -m benchmarks.device --train $(BENCH)

@@ -1,0 +1,100 @@
+"""Tests on a GPU: `make test-gpu`.
+
+Without a GPU they are skipped; tests/simulated_gpu runs them on a simulated one, without real kernels and streams.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.model.transformer import Transformer
+from seq2seq.search.beam import search
+from seq2seq.search.device_search import device_search
+from seq2seq.search.length_penalty import power_length_penalty
+from seq2seq.search.options import SearchOptions
+from seq2seq.storage.checkpoints import newest_checkpoint
+from seq2seq.tokenizers.tokenizer import END_ID
+from seq2seq.training.trainer import Training, train
+from seq2seq.translation.translator import Translator
+
+pytestmark = pytest.mark.usefixtures("quick_tensorboard", "without_waits")
+
+# With a tiny epsilon, Adam turns a gradient that is rounding alone into a whole step.
+TWENTY_STEPS = ("training.max_steps=20", "training.validate_every=20", "training.log_every=10",
+                "training.epsilon=0.001", "data.cleaning.max_pieces=30", "training.batch_tokens=330")
+
+
+def losses(recipe, run):
+    """Negative log-likelihood per target token of each step."""
+    training, found = Training(recipe, run), []
+    steps = training._steps()
+    for _ in range(recipe.training.max_steps):
+        training._step(next(steps))
+        training.results.read()
+        found.append(training.state.window.pop("likelihood") / training.state.window.pop("target_tokens"))
+    return found
+
+
+@pytest.mark.parametrize(("precision", "accumulation"), [("fp32", 1), ("auto", 1), ("auto", 4)])
+def test_the_host_never_waits_in_twenty_steps(toy_recipe, tmp_path, without_waits, precision, accumulation):
+    recipe = toy_recipe(*TWENTY_STEPS, f"training.precision={precision}", f"training.accumulation={accumulation}")
+    training = Training(recipe, tmp_path / "run")
+    steps = training._steps()
+    training._step(next(steps))                                                 # makes the optimizer's state
+    training._step(next(steps))
+    with without_waits():
+        for _ in range(18):
+            training._step(next(steps))
+    training.results.read()
+    assert training.state.step == 20 and training.state.skipped == 0
+
+
+def test_losses_in_fp32_equal_those_of_the_cpu(toy_recipe, tmp_path):
+    found, expected = (losses(toy_recipe(*TWENTY_STEPS, f"training.device={device}"), tmp_path / device)
+                       for device in ("cuda", "cpu"))
+    assert found == pytest.approx(expected, abs=1e-3) and found[-1] < found[0]
+
+
+def test_losses_in_16_bits_are_near_those_in_fp32(toy_recipe, tmp_path):
+    found, expected = (losses(toy_recipe(*TWENTY_STEPS, f"training.precision={precision}"), tmp_path / precision)
+                       for precision in ("auto", "fp32"))
+    assert found == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
+def test_the_same_training_twice_has_the_same_weights_to_the_bit(toy_recipe, tmp_path, precision):
+    recipe = toy_recipe(*TWENTY_STEPS, f"training.precision={precision}", "model.dropout=0.1")
+    one, other = (train(recipe, tmp_path / name) and newest_checkpoint(tmp_path / name).model for name in "ab")
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_training_from_text_to_translation(toy_recipe, tmp_path):
+    scores = train(toy_recipe(*TWENTY_STEPS, "training.precision=auto"), tmp_path / "run")
+    assert 0 <= scores["small"]["bleu"].value <= 100
+    lines = (tmp_path / "valid.en").read_text().splitlines()
+    on_gpu, on_cpu = (Translator.load(tmp_path / "run", device, "fp32").translate(lines) for device in ("cuda", "cpu"))
+    assert [best.text for best, *_ in on_gpu] == [best.text for best, *_ in on_cpu]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4, 12])
+def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size):
+    torch.manual_seed(beam_size)
+    model = Transformer(source_vocab_size=90, target_vocab_size=90, d_model=16, encoder_layers=2, decoder_layers=2,
+                        num_heads=2, feed_forward=32, tied_embeddings="none").double().eval()
+    torch.nn.init.normal_(model.output_weight, std=0.6)
+    with torch.no_grad():
+        model.output_weight[END_ID] *= 1.5
+    generator = np.random.default_rng(beam_size)
+    lengths = generator.integers(1, 12, 30)
+    source = torch.from_numpy(generator.integers(3, 90, lengths.sum()))
+    offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
+    options = SearchOptions(beam_size, power_length_penalty(0.6), n_best=beam_size, banned_ids=[5, 7])
+    limits = generator.integers(1, 40, 30).tolist()
+    expected = search(model, source, offsets, int(lengths.max()), limits, options)
+    model.to("cuda")
+    found = search(model, source.to("cuda"), offsets.to("cuda"), int(lengths.max()), limits, options,
+                   whole_search=partial(device_search, model))
+    assert [[each.tokens for each in n_best] for n_best in found] == [
+        [each.tokens for each in n_best] for n_best in expected]

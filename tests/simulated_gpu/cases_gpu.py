@@ -1,0 +1,28 @@
+"""The tests for a real GPU (tests/gpu), on the simulated one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from simulation import SimulatedGPU
+
+sys.path.append(str(Path(__file__).parents[1] / "gpu"))
+from test_gpu import *  # noqa: E402, F403
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_tensorboard", "without_waits")]
+
+
+@pytest.fixture
+def without_waits(gpu: SimulatedGPU) -> Callable[[], AbstractContextManager[None]]:
+    """Function that makes a context in which the host must not wait for the simulated GPU."""
+    @contextmanager
+    def refusing() -> Iterator[None]:
+        gpu.record.clear()
+        yield
+        assert not gpu.record.waits
+
+    return refusing
