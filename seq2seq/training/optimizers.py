@@ -34,8 +34,8 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
-    """Return True if Muon updates this weight: a matrix in a layer of the encoder or decoder. Not updated by Muon are
-    embeddings, learned positions and the output layer."""
+    """Return True if Muon updates this weight: a matrix in a layer of the encoder or decoder. Embeddings, learned
+    positions and the output layer are updated by AdamW."""
     return weight.dim() == 2 and name.startswith(("encoder.", "decoder."))
 
 
@@ -73,10 +73,10 @@ class Optimizer:
 
 
 def scale_gradients(gradients: list[Tensor], norm: float, tokens: int, clip: float) -> None:
-    """Divide summed gradients in place by the step's target tokens, then clip their norm to at most `clip`.
+    """Divide summed gradients in place by the number of target tokens, then clip their norm to at most `clip`.
 
-    norm: of the mean gradient before clipping. If it is NaN or infinite, the gradients are not changed.
-    clip: maximum norm; 0 turns clipping off.
+    norm: norm of the mean gradient before clipping. If it is NaN or infinite, the gradients are not changed.
+    tokens: number of target tokens of the step. clip: maximum norm; 0 turns clipping off.
     """
     factor = 1 / tokens if not clip or norm <= clip else clip / (norm * tokens)
     if math.isfinite(norm):
