@@ -38,7 +38,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
 
     Args:
         run: run directory of the training. Its tokenizer is used if it has one; otherwise a tokenizer is trained.
-        measured: train a few steps in a temporary directory, and report their time and memory.
+        measured: True to train a few steps in a temporary directory, and report their time and memory.
     Raises:
         UserError: the model of a corpus with `translated_by` cannot be used.
     """

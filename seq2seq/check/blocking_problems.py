@@ -1,4 +1,4 @@
-"""Problems that would stop a training in its first minutes, found by calling the functions that would raise."""
+"""Problems that would stop a training, found by calling the functions of the training that raise the errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from seq2seq.training.validation import Validation, require_text
 
 
 def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Recipe, bool]:
-    """Check that the run directory is writable, not locked, and was not trained with another recipe.
+    """Add errors to the report if the run directory is not writable, is locked, or was trained with another recipe.
 
     Returns:
-        The recipe to train with in this directory; and True if a tokenizer of the run, if there is one, would be used.
+        The recipe to train with in this directory, and True if tokenizers that the run has stored may be used with it
+        (True even if none are stored yet).
     """
     try:
         require_lockable(run)
@@ -38,9 +39,11 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Reci
 
 
 def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
-    """Return the tokenizers that a training would use, or the error that would stop it. Writes nothing.
+    """Return (tokenizers that a training would use, None), or (None, the error that would stop it). Writes nothing.
 
-    use_run: load the tokenizers of the run if it has any.
+    Without training text and without a tokenizer model, both are None.
+
+    use_run: True to load the tokenizers of the run if it has any.
     """
     directory = run / "tokenizer"
     if use_run and directory.is_dir():
@@ -57,7 +60,7 @@ def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[T
 
 
 def check_held_out_sets(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -> None:
-    """Add the problems that would stop a validation, or the tests at the end of a training, to the report's errors."""
+    """Add to the report's errors the problems that would stop a validation, or the evaluation on the test sets."""
     sets = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
     unreadable = {corpus.role for corpus in report.corpora if corpus.error}
     for key, spec in sets.items():
@@ -76,7 +79,8 @@ def check_held_out_sets(recipe: Recipe, tokenizers: Tokenizers | None, report: R
 
 
 def check_initial_weights(recipe: Recipe, tokenizers: Tokenizers, run: Path, report: Report) -> None:
-    """Check that the weights of `training.start_from` fit the model, unless the run already has checkpoints."""
+    """Add an error to the report if the weights of `training.start_from`, which a new run loads, do not fit the model.
+    """
     start = recipe.training.start_from
     if start is None or list_checkpoints(run):
         return

@@ -19,18 +19,18 @@ from seq2seq.errors import CorpusError
 from seq2seq.recipe import Corpus, Languages
 
 BLOCK_LINES = 64
-"""Number of consecutive lines that are sampled and checked together. Neighbouring lines show a shift of one side."""
+"""Number of consecutive lines that are sampled and checked together. Only consecutive lines can show a shifted side."""
 MAX_BLOCKS = 320
 """Maximum number of blocks in the sample."""
 MAX_DECODED_LINES = 100
-"""Maximum number of lines, all of them not UTF-8, from which the encoding of a file is guessed."""
+"""Maximum number of lines from which the encoding of a file is guessed; only lines that are not UTF-8 count."""
 # CP932 is Microsoft's extension of Shift-JIS.
 ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949",), "el": ("CP1253",),
              "tr": ("CP1254",), "he": ("CP1255",), "th": ("CP874",),
              **dict.fromkeys(("ar", "fa", "ur"), ("CP1256",)), **dict.fromkeys(("et", "lt", "lv"), ("CP1257",)),
              **dict.fromkeys(("ru", "uk", "be", "bg", "mk", "sr"), ("CP1251",)),
              **dict.fromkeys(("cs", "hr", "hu", "pl", "ro", "sk", "sl"), ("CP1250",))}
-"""Most common encodings of each language before UTF-8, the most likely one first."""
+"""Most common encodings of each language besides UTF-8, the most likely one first."""
 FREQUENT = frozenset("的是不了在有我他一人大这這个個们們中来來上国國和说說时時，。、のにはをたがで")
 """Frequent characters of Chinese and Japanese. Most text can be decoded in several encodings (nearly all Big5 text as
 GB18030); the correct encoding is the one that yields the most of these characters."""
@@ -71,7 +71,8 @@ class Sample:
 
 
 def scan_corpus(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None:
-    """Read all pairs; add to the report the lines of each kind, and the pairs that limits in data.cleaning would drop.
+    """Read all pairs; count in the report the lines of each kind, such as duplicates, and the pairs that each limit of
+    data.cleaning would drop.
 
     sides: 2 for pairs; 1 for the text of a language model.
     """
@@ -102,7 +103,8 @@ def scan_corpus(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None
 
 
 def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iterator[str]:
-    """Yield the kinds of a line, such as `empty` or `duplicate`. seen: receives the hash of the line."""
+    """Yield the kinds of a line, such as `empty` or `duplicate`. seen: hashes of earlier lines; receives this line's.
+    """
     if not min(lengths):
         yield "empty"
         return
@@ -121,8 +123,8 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
 
 
 def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[str, dict[str, Any]]:
-    """Return for each file of an unreadable corpus its number of lines, those that are not UTF-8, and its likely
-    encoding."""
+    """Return for each file of an unreadable corpus the number of its lines, the number and examples of lines that are
+    not UTF-8, and the likely encoding."""
     described: dict[str, dict[str, Any]] = {}
     for path in spec.paths:
         lines, damaged, is_utf16, undecoded = 0, Finding(), False, b""
@@ -150,7 +152,7 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
 
 
 def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
-    """Return iconv's name of the most likely encoding of data that is text in these languages, but not UTF-8."""
+    """Return the most likely encoding, by its name in iconv, of text in one of the languages that is not UTF-8."""
     for encodings in filter(None, (ENCODINGS.get(main_language(language)) for language in languages)):
         decoded = {}
         for encoding in encodings:

@@ -18,7 +18,7 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 
 def estimate_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
                         report: Report) -> None:
-    """Add vocabulary sizes and numbers of different characters to the report. characters: those of each side."""
+    """Add vocabulary sizes and numbers of different characters to the report. characters: characters of each side."""
     section = recipe.tokenizer
     texts = {"both languages": set().union(*characters.values())} if section.joint and len(characters) > 1 else (
         characters)
@@ -66,8 +66,8 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
         report.errors.append(f"training.precision: {error}")
         dtype = torch.float32
     report.machine["precision"] = "bf16" if dtype == torch.bfloat16 else "fp32"
-    # fp32 weights, gradients and Adam's two moments take 16 bytes, the exponential moving average 4, and bf16 copies of
-    # weights and gradients 2 each.
+    # Bytes of each parameter: 16 for fp32 weight, gradient and Adam's two moments, 4 for the exponential moving
+    # average, and 2 each for bf16 copies of weight and gradient.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if dtype != torch.float32 else 0)
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
@@ -107,7 +107,7 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
         return
     section = recipe.training
     kept = max(section.keep_checkpoints, section.average.count if section.average.kind != "none" else 0)
-    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. One more is being written.
+    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. One more exists during saving.
     checkpoints = (kept + 1) * (12 + (4 if section.ema_decay else 0)) * report.model["parameters"]
     tokens = sum(side.tokens for corpus in report.corpora if corpus.role == "train" for side in corpus.sides.values())
     pairs = sum(corpus.pairs for corpus in report.corpora if corpus.role == "train")

@@ -20,8 +20,8 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 PAIRS = 50_000
 """Maximum number of pairs to read from each corpus; enough for batches of realistic shapes."""
 STEPS = 30
-"""Number of steps to run. Only the last third is reported, because the first 15 also generate kernels and allocate
-memory (0.7 s instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores)."""
+"""Number of steps to run. Only the last third is reported, because about the first half also generates kernels and
+allocates memory (0.7 s instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores)."""
 SECONDS = 20.0
 """Time in seconds after which no further step is started."""
 
@@ -39,7 +39,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
     free = free_memory(choose_device(recipe.training.device))
     if free is not None and report.model["bytes_in_training"] > free:
         report.warnings.append(f"weights, gradients and optimizer need {report.model['bytes_in_training'] / 1e9:,.1f} "
-                               f"GB, and {free / 1e9:,.1f} GB of memory are free, so no step was run. Free some "
+                               f"GB, but only {free / 1e9:,.1f} GB of memory are free, so no step was run. Free some "
                                "memory, or choose a smaller model.")
         return
     configure_process(recipe.training.threads)
@@ -50,7 +50,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
             run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-")))
             (run / "tokenizer").mkdir()
             tokenizers.save(run / "tokenizer")
-            training = Training(_shortened(recipe), run)
+            training = Training(_recipe_to_measure(recipe), run)
             if training.sampled:                                                # close it before its files are deleted
                 stack.callback(training.sampled.close)
             cuda = training.device.type == "cuda"
@@ -76,8 +76,9 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
                        "hours": step_seconds * recipe.training.max_steps / 3600, "peak_bytes": peak}
 
 
-def _shortened(recipe: Recipe) -> Recipe:
-    """Return the recipe with at most PAIRS pairs of each training corpus, and at least STEPS steps."""
+def _recipe_to_measure(recipe: Recipe) -> Recipe:
+    """Return the recipe with at most PAIRS pairs of each training corpus, and with max_steps raised to at least STEPS.
+    """
     train = tuple(spec.model_copy(update={"limit": min(spec.limit or PAIRS, PAIRS)}) for spec in recipe.data.train)
     training = recipe.training.model_copy(update={"max_steps": max(STEPS, recipe.training.max_steps)})
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train}), "training": training})

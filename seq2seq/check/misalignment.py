@@ -2,8 +2,8 @@
 
 IBM model 1 (Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1) learns a small translation table. The
 score of a pair is the log of a ratio: the probability of the target given this source, divided by its probability
-without a source. Each pair must be scored with a table that was learned from other pairs, because a table fits the
-pairs that it was learned from.
+without a source. Each pair must be scored with a table that was learned from other pairs: a table gives too high scores
+to the pairs that it was learned from.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ Texts = tuple[str, str]
 WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|\d+|"
                   r"[^\W\d_\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 STEM_LENGTH = 6
-"""Number of characters to which words are cut, because endings change with the case, and compounds are long."""
+"""Number of characters to which words are cut, because inflection changes endings, and compounds are long."""
 MAX_WORDS = 60
-"""Maximum number of different words of a text that are used."""
+"""Maximum number of different words that are used of each side of a pair."""
 MIN_COUNT = 2
-"""Minimum number of occurrences of a word in the translation table. Other words are rare words."""
+"""Minimum number of pairs that must contain a word for it to be in the translation table; other words are rare words.
+"""
 ITERATIONS = 4
 """Number of iterations of expectation maximisation."""
 MAX_LINKS = 3_000_000
-"""Approximate maximum number of links (pairs of words) to learn from, which takes some seconds and 200 MB."""
+"""Approximate maximum number of links (pairs of a source and a target word) to learn from. Learning from so many takes
+some seconds and 200 MB."""
 UNTRANSLATED_SHARE = 0.1
-"""Assumed share of the target words without a counterpart. It limits the amount by which one word lowers a score."""
+"""Assumed share of target words that translate no source word. It limits how much a single word can lower a score."""
 SHARED_RARE_WORD_SCORE = 3.0
 """Score, in nats, of a rare word that occurs on both sides, such as a name or a number."""
 MAX_LENGTH_SCORE = 4.0
-"""Maximum absolute value of the score of the two lengths, in nats."""
+"""Maximum absolute value, in nats, of the part of a score that comes from the lengths of source and target."""
 
 
 class TranslationTable:

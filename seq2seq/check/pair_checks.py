@@ -16,30 +16,30 @@ from seq2seq.errors import UserError
 from seq2seq.recipe import Languages
 
 MIN_BLOCKS = 8
-"""Minimum number of sampled blocks. Fewer have too few co-occurring words to train a table; no pair is checked."""
+"""Minimum number of sampled blocks. With fewer, too few words co-occur to train a table, and no pair is checked."""
 SUSPECT_THRESHOLD = -5.0
-"""Score in nats below which a pair is reported as suspect. In Multi30k, 0.1 % of the pairs score below it, and 90 % of
-shuffled pairs."""
+"""Score in nats below which a pair is reported as suspect. In Multi30k, 0.1 % of the pairs score below it; after
+shuffling one side, 90 % do."""
 MIN_MEDIAN_DIFFERENCE = 3.0
 """Minimum difference in nats between the median score of the sampled pairs and the median score of random pairs. Below
 it, alignment is not checked."""
 MAX_CHECKED_PAIRS = 100_000
 """Approximate maximum number of pairs to check in a corpus."""
 MIN_SHIFT_GAIN = 60.0
-"""Minimum sum, in nats, of the scores that a run of lines gains when one side is shifted by a line. Below it, no shift
-is reported."""
+"""Minimum gain in nats, summed over a run of lines, of shifting one side by a line. Below it, no shift is reported."""
 MAX_LANGUAGE_ID_PAIRS = 300
-"""Maximum number of pairs per corpus whose language lingua identifies, which takes a few seconds."""
+"""Maximum number of pairs per corpus whose language lingua identifies. So many take a few seconds."""
 
 
 class CorpusChecker:
-    """Checks the pairs of corpora with dictionaries and character n-grams that are trained on a sample of them.
+    """Checks the pairs of corpora with translation tables and character n-grams, trained on a sample of these pairs.
 
-    fault: reason why lingua cannot be used; None if it can be, or is not installed.
+    fault: reason why lingua, although installed, cannot be used; None if there is no such problem.
     """
 
     def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
-        """Train on sampled blocks. Of two translation tables, each scores the pairs that it was not trained on."""
+        """Train on sampled blocks: two translation tables, each on half of them, to score the pairs of the other half.
+        """
         # Shuffled, because TranslationTable uses only the first pairs of a large sample, and these should not all come
         # from the beginning of the corpus.
         self._blocks = [blocks[index] for index in np.random.default_rng(1).permutation(len(blocks))]
@@ -63,7 +63,7 @@ class CorpusChecker:
                 self.fault = str(error)
 
     def _train(self, shift: int) -> None:
-        """Train a table on each fold of the shifted pairs, and score sampled pairs and random pairs."""
+        """Train a table on each fold of the pairs, and score sampled pairs and random pairs. shift: see `_shift`."""
         folds: list[list[tuple[str, str]]] = [[], []]
         for block in self._blocks:
             folds[_fold(block[0][0])] += _shift(block, shift)
@@ -78,7 +78,7 @@ class CorpusChecker:
 
     @property
     def is_discriminative(self) -> bool:
-        """True if the scores of the sampled pairs differ enough from the scores of random pairs."""
+        """True if the sampled pairs score so much higher than random pairs that scores can show misaligned pairs."""
         if len(self._blocks) < MIN_BLOCKS:
             return False
         median, random_median = np.median(self._pair_scores), np.median(self._random_scores)
@@ -107,7 +107,8 @@ class CorpusChecker:
             if self.is_discriminative:
                 self._check_alignment(block, report, runs)
         if self.is_discriminative and report.pairs:
-            # The threshold catches only this share of random pairs; dividing by it estimates all misaligned pairs.
+            # Only this share of random pairs scores below the threshold. Misaligned pairs are like random pairs, so the
+            # share of suspects is divided by it.
             recall = max(float((self._random_scores < SUSPECT_THRESHOLD).mean()), 0.5)
             report.misaligned = min(report.suspects.count / report.pairs / recall, 1.0)
             shift, run = max(runs.items(), key=lambda item: item[1].gain)
@@ -124,7 +125,7 @@ class CorpusChecker:
             if source.strip() and target.strip():                               # empty sides are counted elsewhere
                 report.suspects.add(line)
         for shift, run in runs.items():
-            # Shifted pairs are scored only where a run is open or at least three pairs look wrong, which saves time.
+            # To save time, shifted pairs are scored only where a run is open or at least three pairs look wrong.
             if run.is_open or (scores < 0).sum() >= 3:
                 shifted_scores = table.evidence(_shift(block, shift))
                 first = max(0, -shift)
@@ -148,7 +149,7 @@ class _BestRun:
         return self._sum > 0
 
     def add(self, line: int, gain: float) -> None:
-        """Extend the current run by a line, or start a new run if its sum is not positive."""
+        """Add a line to the current run, or to a new run if the gains of the current run sum to 0 or less."""
         if self._sum <= 0:
             self._sum, self._first = 0.0, line
         self._sum += gain

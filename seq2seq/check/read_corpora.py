@@ -46,7 +46,10 @@ class CorpusReader:
         self.pieces: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
 
     def scan(self, sample: Sample | None) -> None:
-        """Read all lines without cleaning, count them by kind, and sample them. Sets the report's error on failure."""
+        """Read all lines without cleaning, count them by kind, and draw blocks into `sample`, if it is not None.
+
+        If the corpus cannot be read, `report.error` says why.
+        """
         try:
             pairs = read_pairs(self.recipe, self.spec.untagged)
             pairs = console.with_progress(f"scanning {self.report.label}", pairs, "pairs")
@@ -61,7 +64,8 @@ class CorpusReader:
             self.report.judgement = checker.check(read_pairs(self.recipe, self.spec.untagged), self.report.lines)
 
     def read_held_out(self) -> list[str]:
-        """Read all pairs of a validation or test corpus, without cleaning. Return their sources, or their texts."""
+        """Read all pairs of a validation or test corpus, without cleaning. Return their sources; for a language model,
+        their texts."""
         sources: list[str] = []
         for block in self._blocks(clean=False):
             sources += self._sides(block)[0][1]
@@ -71,9 +75,9 @@ class CorpusReader:
         """Read the pairs of a training corpus after cleaning.
 
         Args:
-            held_out: sources, or texts, of all validation and test corpora.
-            overlap: receives those of them that occur in this corpus.
-            characters: for each side, receives the characters of the text.
+            held_out: sources (for a language model, texts) of all validation and test corpora.
+            overlap: receives the held-out sources that occur in this corpus, too.
+            characters: for each side, receives the characters of its text.
         """
         for block in self._blocks(clean=True):
             sides = self._sides(block)
@@ -145,7 +149,7 @@ class CorpusReader:
         return languages.source or "" if side == "source" else languages.target
 
     def _count_limits(self, lengths: dict[str, np.ndarray]) -> None:
-        """Count the pairs that each of MAX_PIECES would drop."""
+        """Count the pairs that each value in MAX_PIECES would drop. lengths: lengths in pieces of each side."""
         limits = self.report.limits.setdefault("max_pieces", dict.fromkeys(map(str, MAX_PIECES), 0))
         longest = np.maximum.reduce(list(lengths.values()))
         for limit in MAX_PIECES:

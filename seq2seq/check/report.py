@@ -32,7 +32,7 @@ class SideReport:
 
 @dataclass
 class Finding:
-    """Number of lines of one kind. lines: line numbers of the first EXAMPLES of them."""
+    """Lines of one kind. count: number of these lines. lines: line numbers of the first EXAMPLES of them."""
 
     count: int = 0
     lines: list[int] = field(default_factory=list)
@@ -65,9 +65,9 @@ class PairReport:
     """Misaligned pairs and wrong languages in a corpus. pairs: number of pairs that were checked.
 
     misaligned: estimated share of misaligned pairs; None if alignment was not checked. suspects: pairs that are
-    probably not translations. wrong_side: for each side, lines that look like the language of the other side.
-    recognised: number of pairs whose language lingua identified. wrong_language: for each side, lines of these pairs in
-    another language than the recipe says.
+    probably not translations. slip: lines in which one side is shifted; None if there are none. wrong_side: for each
+    side, lines that look like the language of the other side. recognised: number of pairs whose language lingua
+    identified. wrong_language: for each side, lines of these pairs in another language than the recipe says.
     """
 
     pairs: int = 0
@@ -81,8 +81,8 @@ class PairReport:
 
 @dataclass
 class CorpusReport:
-    """Results for one corpus. role: train, valid or test.<name>. pairs: number of pairs after cleaning, which only
-    training corpora get. sides: reports of source and target, or of text."""
+    """Results for one corpus. role: train, valid or test.<name>. pairs: number of pairs; in training corpora, after
+    cleaning. sides: reports of source and target, or of a language model's text."""
 
     role: str
     label: str

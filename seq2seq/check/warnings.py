@@ -29,8 +29,8 @@ LINE_WARNINGS = {
 MAX_MISALIGNED_SHARE = 0.01
 """Estimated share of misaligned training pairs above which to warn."""
 MAX_MISALIGNED_SHARE_HELD_OUT = 0.03
-"""The same share for validation and test corpora. It is higher, because the dictionaries that score these pairs are
-trained on the training text, which may be of another domain."""
+"""The same share for validation and test corpora. It is higher, because the translation tables that score these pairs
+are trained on the training text, which may be of another domain."""
 MAX_WRONG_SIDE_SHARE = 0.005
 """Share of lines that look like the language of the other side above which to warn."""
 MIN_SWAPPED_SHARE = 0.5
@@ -51,8 +51,8 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Sequence[str] | None, ove
     """Append warnings about a corpus to `warnings`, and add the overlap with train to its report.
 
     Args:
-        sources: sources, or texts, of a validation or test corpus; None for a training corpus.
-        overlap: held-out sources, or texts, that also occur in train.
+        sources: sources (for a language model, texts) of a validation or test corpus; None for a training corpus.
+        overlap: sources of validation and test corpora that also occur in train.
     """
     if corpus.error:
         for path, values in corpus.files.items():
@@ -139,9 +139,9 @@ def add_vocabulary_warnings(recipe: Recipe, corpora: Sequence[CorpusReport], war
     if recipe.model.copy:
         return
     units = "words" if recipe.tokenizer.type == "words" else "characters"
-    remedy = (f"It comes from {recipe.tokenizer_model}, a model for other text."
+    remedy = (f"The vocabulary comes from {recipe.tokenizer_model}, a model for other text."
               if recipe.tokenizer_model is not None else
-              "It is made from data.train: add text there, or choose a larger tokenizer.vocab_size.")
+              "The vocabulary is made from data.train: add text there, or choose a larger tokenizer.vocab_size.")
     for corpus in corpora:
         for side, lines in corpus.sides.items():
             if lines.unknown is not None and lines.unknown > MAX_UNKNOWN_SHARE:

@@ -42,6 +42,7 @@ QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 MODEL_FILE = "model.bin"
 CTRANSLATE2_DECODING_KEYS = SUPPORTED_DECODING_KEYS | {"patience"}
+# CTranslate2's name of each precision.
 PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 
 
@@ -61,8 +62,8 @@ def library() -> Any:
 
 
 def tolerance_of(quantization: str) -> Tolerance:
-    """Return the maximum difference allowed for an export. With float32 every line must agree; quantised weights change
-    some lines, so that only the mean is limited."""
+    """Return the maximum difference that is allowed between a model and its export. In float32, the limit applies to
+    every line; because quantised weights change some lines, their limit applies to the mean."""
     return Tolerance(1e-3, 0.99, each=True) if quantization == "float32" else Tolerance(0.02, 0.7, each=False)
 
 
@@ -189,7 +190,7 @@ see {report}.{note} With seq2seq:
 
     seq2seq translate --engine ctranslate2 DIRECTORY < text.{source} > text.{target}
 
-Without it, in this directory:
+Without seq2seq, in this directory:
 
 ```python
 import ctranslate2{imports}
@@ -251,7 +252,7 @@ class CTranslate2Translator(LineTranslator):
     """`LineTranslator` whose search and scoring run in CTranslate2, limited to the options that CTranslate2 supports.
 
     Scores of translations are higher than those of the original model by about 1e-4, because CTranslate2 excludes
-    suppressed tokens from the softmax. A translation that does not end is cut at the original's length limit.
+    suppressed tokens from the softmax. A translation without `</s>` is cut at the length limit of the original model.
 
     translator: `ctranslate2.Translator`. recipe: recipe of the exported model.
     """
@@ -337,7 +338,7 @@ class CTranslate2Translator(LineTranslator):
                 batch_type="tokens", max_input_length=0, return_scores=True,
                 suppress_sequences=self.suppressed)
             for index, result in zip(indices, results, strict=True):
-                # A hypothesis that has not ended is as long as the maximum of this call; cut it at its own limit.
+                # A hypothesis without `</s>` is as long as the longest limit in this call; cut it at its part's limit.
                 hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, setup)
                               for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
                 found[index] = list(map(PartTranslation, hypotheses, setup.texts(hypotheses)))

@@ -139,7 +139,7 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _token(exportable: Exportable) -> str:
-    """Return the language token and a space with which every source must begin; "" if the model needs none."""
+    """Return the beginning of every source: the language token and a space, or "" if the model needs no such token."""
     source = exportable.tokenizers.source
     return f"{source.language} " if isinstance(source, MarianVocabulary) and source.language else ""
 

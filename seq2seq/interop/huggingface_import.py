@@ -47,7 +47,7 @@ class Imported:
     """Summary of an import.
 
     parameters: number of parameters. source, target: codes of the languages. languages: language tokens of a
-    multilingual model, such as >>fra<<; empty for others. token: the selected language token.
+    multilingual model, such as >>fra<<; empty for other models. token: selected language token; None without one.
     """
 
     parameters: int
@@ -64,8 +64,8 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     Args:
         name: a directory, or the name of a model on the hub, such as Helsinki-NLP/opus-mt-de-en.
         output: the bundle to write.
-        source_language, target_language: codes; None: from the model's files or name. For a model that translates into
-            several languages, `target_language` selects one: its token is then added to every source.
+        source_language, target_language: language codes; None: taken from the model's files or name. For a model that
+            translates into several languages, `target_language` selects one: its token is then added to every source.
     Raises:
         FormatError: there is no such model, its files are damaged, or seq2seq does not support the model.
     """
@@ -128,11 +128,12 @@ def local_folder(name: str) -> Path:
     except ImportError as error:
         raise FormatError("downloading from the Hugging Face hub needs huggingface_hub: "
                           "pip install huggingface_hub") from error
-    console.print_message(f"there is no directory {name}: downloading it from the Hugging Face hub")
+    console.print_message(f"there is no directory {name}: downloading the model {name} from the Hugging Face hub")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=DOWNLOADED))
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
-        raise FormatError(f"there is no directory {name}, and it cannot be downloaded from the Hugging Face hub: "
+        raise FormatError(f"there is no directory {name}, and no such model can be downloaded from the Hugging Face "
+                          "hub: "
                           f"{str(error).strip().splitlines()[0]}") from error
 
 
@@ -205,9 +206,9 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
     names = {id: name for name, id in target.items()}
     unknown = _symbol(tokenizer_config, "unk_token", "<unk>")
     if unknown not in target or not all(isinstance(id, int) and id in names for id in (start, end)):
-        raise FormatError(f"{files[1]} lacks {unknown}, or the ids of the start and the end of a sentence in {CONFIG} "
-                          f"({start} and {end}).")
-    # Sources have no start symbol. If the vocabularies are separate, the padding symbol gets its id.
+        raise FormatError(f"{files[1]} lacks {unknown}, or the ids that {CONFIG} gives to the start and the end of a "
+                          f"sentence ({start} and {end}).")
+    # Sources have no start symbol. In a separate source vocabulary, the padding symbol gets the start symbol's id.
     symbols = {"target": [target[unknown], start, end], "source": []}
     pad = _symbol(tokenizer_config, "pad_token", "<pad>")
     for name in (unknown, pad if separate else names[start], names[end]):
@@ -230,13 +231,13 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
 def _read_ids(path: Path) -> dict[str, int]:
     ids = _read_json(path)
     if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
-        raise FormatError(f"the ids in {path} must be the integers from 0 without a gap.")
+        raise FormatError(f"the ids in {path} must be consecutive integers from 0, without a gap.")
     return ids
 
 
 def _vocabulary(model: bytes, ids: Mapping[str, int], language: str | None, where: str) -> Vocabulary:
-    """Return a Marian vocabulary, or a plain `Tokenizer` if the sentencepiece model has the same ids, as in the exports
-    of this package."""
+    """Return a Marian vocabulary, or a plain `Tokenizer` if all pieces have the same ids in the sentencepiece model, as
+    in the exports of this package."""
     vocabulary = MarianVocabulary(model, ids, language, where)
     try:
         tokenizer = Tokenizer(model, where)

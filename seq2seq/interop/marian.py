@@ -32,9 +32,11 @@ POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positi
 
 @dataclass(frozen=True)
 class WeightMapping:
-    """A weight of this package's model and the Marian weights whose concatenation along axis 0 it is.
+    """Correspondence of a weight of this package's model to Marian weights.
 
-    d_model_axis: the axis whose order differs between the two; None if the weight has no axis of size d_model.
+    ours: name of the weight in this package. theirs: names of the Marian weights; their concatenation along axis 0 is
+    the weight. d_model_axis: axis over the features of embeddings and hidden states, whose order differs between the
+    two libraries; None if there is no such axis.
     """
 
     ours: str

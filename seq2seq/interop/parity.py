@@ -52,8 +52,8 @@ class Exported(Protocol):
 class Tolerance:
     """Maximum difference between a model and its export.
 
-    score: maximum difference in the log-probability of a given translation, in nats: of the worst line if `each`, else
-        the mean per token.
+    score: maximum difference, in nats, in the log-probability of the original model's translations. each: True if
+        `score` limits the worst line; False if it limits the mean per token.
     same: minimum share of equal translations. Translations that differ count as equal if the original model's scores
         of the two differ by at most 1e-3.
     """
@@ -99,8 +99,8 @@ class Parity:
 
     def summary(self) -> str:
         """Return the result as a sentence for the log."""
-        gaps = (f" (score gap of the others: at most {max(one.size for one in self.differences):.1e})"
-                if self.differences else "")
+        gaps = (" (for the others, the original model's scores of the two translations differ by at most "
+                f"{max(one.size for one in self.differences):.1e})" if self.differences else "")
         return (f"{self.same:,} of {self.lines:,} translations are equal{gaps}; the log-probabilities of given "
                 f"translations differ by at most {self.worst_score:.1e}, on average {self.mean_score:.1e} per token")
 
@@ -111,8 +111,8 @@ class Exportable:
 
     model: Transformer
     recipe: Recipe
-    """Its `decoding` is reduced to what the other library supports. If the model is that of a run, `data` is taken from
-    the recipe in the run, whose paths are valid there."""
+    """Recipe of the model, with `decoding` reduced to what the other library supports. For the model of a run, `data`
+    is that of the recipe in the run directory, because its relative paths are valid there."""
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
@@ -125,7 +125,7 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
         format: name of the export format in errors.
         supported: keys of `decoding` that the other library's search supports.
     Raises:
-        FormatError: the export formats do not support the model.
+        FormatError: no export format supports the model.
     """
     model, recipe, tokenizers = read_model(path)
     if reason := unsupported_feature(recipe.model):
@@ -139,7 +139,7 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
 
 
 def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[DecodingSection, str]:
-    """Return the part of a recipe's `decoding` that another library supports, and a sentence about the rest."""
+    """Return the `decoding` that another library supports, and a sentence about the keys that it does not support."""
     non_default = decoding.model_dump(exclude_defaults=True)
     unsupported = [key for key in non_default if key not in supported]
     if not unsupported:
@@ -151,14 +151,16 @@ def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[
     if "n_best" in kept:
         kept["n_best"] = min(kept["n_best"], decoding.beam_size)
     exported = DecodingSection.model_validate(kept)
-    penalty = f" length_penalty is {exported.length_penalty:g} instead, the exponent of the length itself." if (
-        "length_penalty_form" in unsupported) else ""
+    penalty = (f" The export's length_penalty is {exported.length_penalty:g} instead: scores are divided by the length "
+               "to this power.") if "length_penalty_form" in unsupported else ""
     keys = " and ".join(f"decoding.{key}" for key in unsupported)
-    return exported, f"The search of the other library does not support {keys}: the export translates without.{penalty}"
+    these = "these keys" if len(unsupported) > 1 else "this key"
+    return exported, (f"The search of the other library does not support {keys}: the export translates without {these}."
+                      f"{penalty}")
 
 
 def translator_with_exported_decoding(path: Path, exportable: Exportable) -> Translator:
-    """Return this package's translator of the model, with the exported `decoding`; log what is left out of it."""
+    """Return this package's translator of the model, with the exported `decoding`; print which keys are left out."""
     if exportable.note:
         console.print_message(exportable.note)
     return replace(Translator.load(path, "cpu", "fp32"), decoding=exportable.recipe.decoding)
@@ -236,7 +238,7 @@ def _gap(ours: Translator, source: str, our_text: str, their_text: str) -> float
 
 
 def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
-    """Check that an export is within the tolerance. export: name of the export in errors.
+    """Check that the differences of an export are within the tolerance. export: name of the export in errors.
 
     Raises:
         FormatError: the export differs by more than `tolerance` allows; the message lists the first lines that differ.
@@ -254,7 +256,7 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
     raise FormatError("\n".join([
         f"{export} is refused, because its results differ from the original model's: {parity.summary()}. Allowed are "
         f"a difference of {tolerance.score:g} {'in any line' if tolerance.each else 'per token'} and "
-        f"{1 - tolerance.same:.0%} different translations.{' The first ones:' if listed else ''}", *listed]))
+        f"{1 - tolerance.same:.0%} different translations.{' First differences:' if listed else ''}", *listed]))
 
 
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
@@ -263,7 +265,7 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
 
     Args:
         export: name of the export in errors.
-        write: writes the export to a directory. load: loads it from there.
+        write: function that writes the export to a directory. load: function that loads the export from a directory.
         ours: the original model. lines: the source lines to compare on.
     Raises:
         FormatError: the export differs from the original, or `output` exists and is not an export.

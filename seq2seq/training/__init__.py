@@ -1,1 +1,1 @@
-"""The training loop: gradients, optimizers, learning rate, validation, divergence, synthetic text, many processes."""
+"""Training: the loop, gradients, optimizers, learning rate, validation, divergence, synthetic text, many processes."""

@@ -66,7 +66,10 @@ class ProcessGroup:
                 dist.barrier()
 
     def main_rank_first(self, function: Callable[[], Result]) -> Result:
-        """Call a function on the main rank first, then on the others, which find its files there; return its result."""
+        """Return the result of a function that is called on the main rank first, then on the other ranks.
+
+        The other ranks thus find the files that the main rank has written.
+        """
         if self.is_main:
             result = function()
             self.barrier()
@@ -127,10 +130,10 @@ class ProcessGroup:
     def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Check that all ranks start from the same step and the same tensors.
 
-        Otherwise each rank would apply the common gradients to other weights, and only the main rank's would be saved.
+        Otherwise the ranks would add the same updates to different weights, and only those of the main rank are saved.
 
         Raises:
-            UserError: they do not.
+            UserError: a rank starts from another step or from other tensors than the main rank.
         """
         if self.world_size == 1:
             return
@@ -157,8 +160,8 @@ class ProcessGroup:
         """Return this rank's micro-batches of a step, each with its path.
 
         The path is the index of the micro-batch, followed by 0 or 1 for every time it was split in half. If a step has
-        fewer micro-batches than there are ranks, micro-batches are split. This does not change the gradient without
-        dropout. The dropout masks depend on the path, and so on the number of ranks if micro-batches are split.
+        fewer micro-batches than there are ranks, micro-batches are split. The split changes only the dropout masks,
+        because they depend on the path; without dropout, the gradient of the step stays the same.
         """
         paths: list[tuple[tuple[int, ...], np.ndarray]] = [
             ((number,), pairs) for number, pairs in enumerate(micro_batches)]
@@ -177,9 +180,9 @@ SINGLE_PROCESS = ProcessGroup()
 def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     """Join the process group of `torchrun`; without `torchrun`, yield a group of one process.
 
-    device: training.device of the recipe. On GPUs, each process uses the one with the number of its local rank.
+    device: `training.device` of the recipe. If it means GPUs, each process uses the GPU whose index is its local rank.
     Raises:
-        UserError: the other processes cannot be reached, or the recipe names one GPU for all of them.
+        UserError: the processes cannot connect to each other, or `device` is a single GPU for several processes.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
@@ -214,7 +217,7 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
 def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Request], *,
                            progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                            ) -> list[list[Translation]]:
-    """Translate lines as `Translator.translate`, each rank its share; return all translations on every rank."""
+    """Return the translations of all lines, as `Translator.translate` does. Each rank translates a share of them."""
     requests = list(number_requests(lines))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)

@@ -10,7 +10,7 @@ from seq2seq.storage.checkpoints import list_checkpoints, load_checkpoint, prune
 from seq2seq.training.train_state import TrainState
 
 ROLLBACK_RATE_FACTOR = 0.5
-"""Factor of the learning rate at each rollback."""
+"""Factor by which each rollback multiplies the learning rate."""
 MAX_ROLLBACKS = 5
 """Maximum number of rollbacks in a run. The next divergence ends the training."""
 MAX_SKIPPED_STEPS = 10
@@ -18,7 +18,7 @@ MAX_SKIPPED_STEPS = 10
 
 
 class Diverged(UserError):
-    """The training has diverged. evidence: description of the divergence. The checkpoints are not affected."""
+    """The training has diverged. evidence: what shows the divergence, for messages, such as the rise of the loss."""
 
     def __init__(self, evidence: str, remedy: str) -> None:
         super().__init__(f"{evidence}: the training has diverged. {remedy}")
@@ -68,10 +68,10 @@ def roll_back(run: Path, state: TrainState) -> None:
     resumed training diverges again and is rolled back again.
 
     Args:
-        state: train state of the diverged training. Its best score is kept.
+        state: train state of the diverged training. Its best score and number of skipped steps are kept.
     """
     checkpoints = {step_of(path): path for path in list_checkpoints(run)}
-    good = load_checkpoint(checkpoints[state.good_step])                     # before others are deleted
+    good = load_checkpoint(checkpoints[state.good_step])                     # verified before others are deleted
     prune_checkpoints(run, [step for step in checkpoints if step <= state.good_step])
     progress: dict[str, Any] = {
         **good.info["progress"], "rate_factor": state.rate_factor * ROLLBACK_RATE_FACTOR,

@@ -1,7 +1,7 @@
 """Gradient accumulation: the gradients of an optimizer step are summed over micro-batches.
 
 Micro-batches that do not fit into memory are split. The summed gradient is divided once, by the number of target tokens
-of the step, so that number and size of the micro-batches do not affect it, except through the dropout masks.
+of the step. So the number and the size of the micro-batches affect the gradient only through the dropout masks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALIGNMENT = 4
 
 
 class StepGradients:
-    """Computes gradients of micro-batches with the model or its bf16 copy, and adds them up for the fp32 weights.
+    """Computes gradients of micro-batches with the model or its bf16 copy, and adds them up in fp32.
 
     max_tokens: maximum number of source and target tokens of a micro-batch; larger ones are split. It is lowered
         permanently after each out-of-memory error. None: no limit.
@@ -43,7 +43,8 @@ class StepGradients:
         self.compute_weights = list(compute_model.parameters())
         self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights]
         self.seed, self.label_smoothing = seed, label_smoothing
-        # Batches padded to a fixed shape all need the same memory, so a limit of the tokens turns the fixed shape off.
+        # A batch that is padded to the fixed shape needs the same memory, however few tokens it has. So if the number
+        # of tokens is limited, the fixed shape is not used.
         self.shape = shape if max_tokens is None else None
         self.max_length, self.max_tokens = max_length, max_tokens
 
@@ -51,7 +52,7 @@ class StepGradients:
                    micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> tuple[Tensor, Tensor]:
         """Compute the gradients of some micro-batches of a step, and store their sum in the `grad` of each weight.
 
-        micro_batches: each with its path: its index in the step, then 0 or 1 for every time it was split in half.
+        micro_batches: (path, indices of the pairs) of each micro-batch, as `ProcessGroup.micro_batches` returns them.
         Returns:
             sums: (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in
                 nats, summed over the tokens of these micro-batches.
@@ -86,7 +87,8 @@ class StepGradients:
                 for part, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
 
     def _split_to_fit(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the parts of a micro-batch that are computed separately; the whole one if no split is needed."""
+        """Yield the parts of a micro-batch that are computed separately; the whole micro-batch if it need not be split.
+        """
         if self.max_tokens is not None and len(pairs) > 1 and _tokens(corpus, pairs) > self.max_tokens:
             yield from (pairs[::2], pairs[1::2])
         elif self.shape is not None:
@@ -98,7 +100,7 @@ class StepGradients:
                                  sums: Tensor) -> Tensor | None:
         """Return the gradient of a micro-batch, (elements,), and add its sums to those of the step.
 
-        path: the step and the micro-batch's path; the dropout masks depend on it.
+        path: number of the step and path of the micro-batch, from which the dropout masks are seeded.
         Returns:
             None, with nothing added, if memory does not suffice.
         """
@@ -123,21 +125,21 @@ class StepGradients:
         return gradient
 
     def _lower_max_tokens(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
-        """Set `max_tokens` to half the size of a micro-batch for which memory did not suffice.
+        """Set `max_tokens` to half the tokens of a micro-batch for which memory did not suffice.
 
         Raises:
             UserError: the micro-batch is a single pair.
         """
         tokens = _tokens(corpus, pairs)
         if len(pairs) == 1:
-            where = "" if corpus.lines is None else f" It is on line {int(corpus.lines[pairs[0]])} of its corpus."
+            where = "" if corpus.lines is None else f" The pair is on line {int(corpus.lines[pairs[0]])} of its corpus."
             raise UserError(f"memory does not suffice for a single pair of {tokens:,} tokens.{where} Remove it, "
                             "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
         if self.compute_weights[0].is_cuda:
             torch.cuda.empty_cache()
         self.max_tokens, self.shape = max(1, tokens // 2), None
-        console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on it is limited to "
-                     f"{self.max_tokens:,} tokens. The gradients stay the same.")
+        console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on, micro-batches of "
+                     f"more than {self.max_tokens:,} tokens are split. Except for dropout, gradients stay the same.")
 
 
 def gradient_of(weight: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ Point = tuple[int, float]
 
 CURVES = "curves.svg"
 
-# All in pixels: width of the picture and height of a panel's plot; margins of each panel; heights of title and footer.
+# In pixels: width of the picture, and height of a panel's plot; margins of each panel; heights of title and footer.
 WIDTH, PLOT_HEIGHT = 800, 180
 LEFT, RIGHT, ABOVE, BELOW = 70, 20, 34, 12
 TITLE_HEIGHT, FOOTER_HEIGHT = 36, 42
@@ -33,7 +33,7 @@ MAX_POINTS = 700
 MAX_VALUE = 1e300
 """Maximum absolute value that is drawn; larger values, infinity and NaN are omitted."""
 MIN_RANGE = 1e-300
-"""Minimum range of an axis. For a smaller one, the distance of the ticks could become 0, which has no logarithm."""
+"""Minimum range of an axis. In a smaller range, the distance between ticks could round to 0, which has no logarithm."""
 TICKS = 6
 """Approximate number of ticks on an axis."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact matches, %", "perplexity": "perplexity"}
@@ -58,7 +58,7 @@ polyline {{ fill: none; stroke-width: 1.6; stroke-linejoin: round; }}
 
 @dataclass(frozen=True)
 class Curve:
-    """Curve of a panel. kind: kind of its log records, which determines the colour. points: (step, value), by step."""
+    """Curve of a panel. kind: kind of the log records it shows; sets its colour. points: (step, value), by step."""
 
     name: str
     kind: str
@@ -81,10 +81,10 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
     Args:
         records: records of metrics.jsonl.
         title: title of the picture.
-        metric: validation score to draw. If it is `loss`, which has its own panel, or is not in the records, the first
-            of the other scores that is in the records is drawn.
-        smoothed: True if the training loss includes label smoothing; the legend says so, because the curves of training
-            and validation are not comparable then.
+        metric: validation score to draw. Instead of `loss`, which has its own panel, and of a score that no record
+            contains, the first other score in the records is drawn.
+        smoothed: True if the training loss includes label smoothing. The legend says so, because the training loss is
+            then not comparable with the validation loss.
     Returns:
         The SVG document.
     """
@@ -128,8 +128,8 @@ def draw_curves(run: Path, metric: str, smoothed: bool) -> None:
 def ticks(low: float, high: float) -> list[float]:
     """Return the ticks of an axis from `low` to `high`: multiples of 1, 2 or 5 times a power of ten.
 
-    The first tick is at most `low`, the last at least `high`. If both are equal, the axis gets a margin of a tenth of
-    their value on both sides; if both are 0, it reaches from 0 to 1.
+    The first tick is at most `low`, the last at least `high`. If `low` and `high` are equal, the axis gets a margin of
+    a tenth of their value on both sides; if they are 0, the axis reaches from 0 to 1.
     """
     largest = max(abs(low), abs(high))
     if high - low <= max(1e-9 * largest, MIN_RANGE):
@@ -157,7 +157,8 @@ def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> li
 
 
 def _curves(records: list[Mapping[str, Any]], value: str, **names: str) -> list[Curve]:
-    """Return a curve of the value for each kind of records that contain it. names: names of the curves by kind."""
+    """Return a curve of `value` for each kind of log records in `names`, if any contain it. names: curve names by kind.
+    """
     curves = []
     for kind, name in names.items():
         points = sorted((record["step"], float(record[value])) for record in records
@@ -207,7 +208,7 @@ def _render_panel(panel: Panel, top: int, last: int) -> list[str]:
         if len(pixels) > 1:
             parts.append(f'<polyline class="{curve.kind} curve" points="'
                          + " ".join(f"{across:.1f},{down:.1f}" for across, down in pixels) + '"/>')
-        if curve.kind != "training" or len(pixels) == 1:                        # validations are few
+        if curve.kind != "training" or len(pixels) == 1:                        # mark each of the few validations
             parts += [f'<circle class="{curve.kind}" cx="{across:.1f}" cy="{down:.1f}" r="3"><title>step {step:,}: '
                       f"{value:.5g}</title></circle>"
                       for (across, down), (step, value) in zip(pixels, curve.points, strict=True)]

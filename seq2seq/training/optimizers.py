@@ -33,8 +33,8 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
-    """Return True if Muon updates this weight: a matrix in a layer of the encoder or decoder. Not updated by Muon are
-    embeddings, learned positions and the output layer."""
+    """Return True if Muon updates this weight: a matrix in a layer of the encoder or decoder. Embeddings, learned
+    positions and the output layer are updated by AdamW."""
     return weight.dim() == 2 and name.startswith(("encoder.", "decoder."))
 
 

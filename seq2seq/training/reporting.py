@@ -32,7 +32,7 @@ def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> 
 
 
 def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float]:
-    """Reset the sums since the last log line, and return their means; no means if all steps were skipped."""
+    """Return the means over the steps since the last log line, and reset their sums; {} if all steps were skipped."""
     window, state.window = state.window, {}
     state.seconds += window["seconds"]
     if "steps" not in window:
@@ -50,12 +50,12 @@ def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float
 
 
 def progress_bar_fields(means: Mapping[str, float]) -> list[str]:
-    """Return the means of a window as text for the progress bar, the most important first."""
+    """Return the means of `pop_window_means` as texts for the progress bar, the most important first."""
     return [f"loss {means['loss']:.3f}", f"perplexity {format_number(means['perplexity'])}",
             f"epoch {means['epoch'] + 1:.0f}", f"{means['tokens_per_second']:,.0f} tokens/s",
             f"learning rate {means['learning_rate']:.2e}", f"gradient {means['gradient_norm']:.2f}"]
 
 
 def format_number(value: float) -> str:
-    """Format a number with two decimals, and in scientific notation from one million."""
+    """Format a number with two decimals; numbers from one million in scientific notation."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.2e}"

@@ -31,19 +31,19 @@ from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 
 BLOCK_LINES = 8192
-"""Number of lines translated between two updates of the journal, from which an interrupted translation resumes."""
+"""Maximum number of lines translated between updates of the journal, from which an interrupted translation resumes."""
 
 
 def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
-    """Translate all monolingual corpora, and return the recipe with the translations as the missing sides.
+    """Translate the monolingual corpora, and return the recipe with each translation as the missing side of its corpus.
 
-    An interrupted translation resumes, with the same result, because the sample for a line does not depend on others.
+    An interrupted translation resumes with the same result, because the sample of a line does not depend on others.
 
     Args:
-        directory: where the translations are written.
+        directory: directory of the translations.
     Raises:
         CheckpointError: a model that the recipe names does not exist.
-        RecipeError: a model has other languages or the other direction.
+        RecipeError: a model does not translate between the languages of the recipe, in the direction that is needed.
         CorpusError: a text cannot be read.
     """
     if not any(spec.translated_by for spec in recipe.data.train):
@@ -53,8 +53,8 @@ def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
 
 
 def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
-    """Return the recipe of `with_synthetic_text` without the corpora that are not translated yet, and the labels of
-    these corpora.
+    """Return the recipe with the translations that exist already, and the labels of the corpora without a translation.
+    The returned recipe does not contain these corpora.
 
     Raises:
         CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
@@ -96,13 +96,13 @@ def _with_translation(spec: Corpus, translation: Path) -> Corpus:
 
 
 def _key(spec: Corpus, model: Path, text: Path) -> str:
-    """Return a hash of everything that the translation depends on, as its file name."""
+    """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
         status = text.stat()
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
     inputs = [str(text), status.st_size, status.st_mtime_ns, spec.limit, spec.samples,
-              read_metadata(model, "bundle", required=())["sha256"]]          # not the scores, which can change later
+              read_metadata(model, "bundle", required=())["sha256"]]          # without the scores, which may change
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
@@ -120,7 +120,7 @@ def _translate(spec: Corpus, recipe: Recipe, model: Path, text: Path, translatio
                           f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
-        # `begin` lets blocks end at the same lines as without an interruption: bf16 rounding depends on the batches.
+        # `begin` makes blocks end at the same lines as without an interruption, because bf16 rounding depends on them.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
@@ -130,7 +130,8 @@ def _translate(spec: Corpus, recipe: Recipe, model: Path, text: Path, translatio
             write_journal(part, crc32)
         write_journal(part, crc32)
     sync(part)
-    os.replace(journal, journal_path(translation))                                # before the text gets its name
+    # The journal is renamed first, so that every finished translation has one.
+    os.replace(journal, journal_path(translation))
     os.replace(part, translation)
 
 
@@ -147,7 +148,7 @@ def _require_direction(spec: Corpus, recipe: Recipe, model: Path, languages: Lan
 def _options(decoding: DecodingSection, samples: bool) -> dict[str, Any]:
     """Return the decoding options for one translation per line, by sampling or by search.
 
-    decoding: the options in the model's recipe. They apply where the returned options do not override them.
+    decoding: options in the model's recipe. They apply where the returned options do not override them.
     """
     if samples:
         return SINGLE_SAMPLE

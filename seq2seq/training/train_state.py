@@ -9,12 +9,12 @@ from seq2seq.recipe import Average, Recipe
 SMOOTHING_STEPS = 50
 """Time constant, in steps, of the loss' exponential moving average; a single bad batch hardly changes the average."""
 MAX_STEP_LOSS = 20.0
-"""Maximum loss of a step in the moving average, in nats per token; higher losses are replaced by it."""
+"""Maximum loss of a step in the moving average, in nats per token; a higher loss counts as this one."""
 MIN_RISE, MIN_RISE_AT_START = 1.0, 3.0
 """Minimum rise of the smoothed loss that counts as divergence, in nats per token; a smaller rise may be noise. The
 second value applies until the loss has fallen by MIN_RISE, because the loss can rise during warm-up."""
 MAX_RISE_AFTER_GOOD = 0.2
-"""Maximum relative rise of the smoothed loss (1: divergence) after a checkpoint that is accepted as good."""
+"""Maximum of `TrainState.relative_rise` at which an older checkpoint is accepted as good; 1 counts as divergence."""
 
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "exact": True, "loss": False, "perplexity": False}
 
@@ -24,7 +24,7 @@ class TrainState:
     """Train state, saved with every checkpoint. All values are JSON values.
 
     step: number of optimizer steps done.
-    epoch, step_in_epoch: position of the next step.
+    epoch, step_in_epoch: position of the next step in the data: its epoch and its number in this epoch, both from 0.
     best_score, best_step: best validation score by the recipe's best_metric, and its step.
     validations: [step, score] of each validation.
     stale: number of validations since the best score.
@@ -34,12 +34,12 @@ class TrainState:
     seconds: time spent in training and validation until the last log line.
     averaged: True if the average of checkpoints has been validated after the last step.
     most_tokens: maximum number of tokens of a micro-batch, lowered after an out-of-memory error; None: no limit.
-    logged: number of records in the log; None in a checkpoint of a version that did not count them.
+    logged: number of records in the log; None in a checkpoint of an older version of seq2seq, which did not count them.
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
         log-likelihood per target token.
-    candidate_step: checkpoint that becomes good_step if the loss does not rise for 50 more steps.
-    good_step: newest checkpoint that was followed by 50 steps without a rise of the loss; the rollback target after
-        divergence.
+    candidate_step: step of the checkpoint that becomes good_step if the loss does not rise in the 50 steps after it.
+    good_step: step of the newest checkpoint that was followed by 50 steps without a rise of the loss; the rollback
+        target after divergence.
     rate_factor: factor of the recipe's learning rate, halved at each rollback.
     retreats: number of rollbacks.
     """
@@ -101,8 +101,8 @@ class TrainState:
     def relative_rise(self) -> float:
         """Return the rise of the smoothed loss above its minimum, divided by the rise that counts as divergence.
 
-        A rise by half of the loss' decrease so far, and at least by MIN_RISE, counts as divergence. While the loss has
-        decreased by less than MIN_RISE, a rise by MIN_RISE_AT_START does.
+        The rise that counts as divergence is half of the loss' decrease so far, but at least MIN_RISE. While the loss
+        has decreased by less than MIN_RISE, it is MIN_RISE_AT_START.
         """
         decrease = (self.first_loss or 0.0) - self.lowest_loss
         allowed = max(MIN_RISE, decrease / 2) if decrease >= MIN_RISE else MIN_RISE_AT_START
@@ -117,7 +117,7 @@ class TrainState:
             self.good_step, self.candidate_step = self.candidate_step, self.step
 
     def add_to_window(self, **amounts: float) -> None:
-        """Add to the sums since the last log line, by name."""
+        """Add each amount to the sum of the same name since the last log line."""
         for name, amount in amounts.items():
             self.window[name] = self.window.get(name, 0) + amount
 

@@ -66,12 +66,12 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
     """Train the recipe's model in the directory `run`, or resume that run.
 
     Args:
-        restart: rename an existing run, and train from the beginning.
+        restart: True to rename an existing run and train from the beginning.
     Returns:
         Scores of the best model, by test set and metric.
     Raises:
         UserError: the user has to correct the recipe, the data or the run; the message says how.
-        Stopped: a signal stopped the training, after saving.
+        Stopped: a signal stopped the training, which has saved a checkpoint.
         TypeError: `recipe` is a path instead of a Recipe.
     """
     if not isinstance(recipe, Recipe):
@@ -140,8 +140,8 @@ class Training:
         if self.section.start_from is not None and not list_checkpoints(run):
             initial_weights = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
-        # Mixed precision: weights and accumulated gradients are fp32; forward and backward pass may use a bf16 copy,
-        # whose matrix products are several times faster. Small updates of bf16 weights would be lost by rounding.
+        # Mixed precision: weights and accumulated gradients are fp32, because rounding loses small updates of bf16
+        # weights. Forward and backward pass may use a bf16 copy, whose matrix products are several times faster.
         self.model = build_model(recipe.model, *sizes)
         if initial_weights is not None:
             self.model.load_state_dict(initial_weights, strict=False)
@@ -172,7 +172,7 @@ class Training:
         """Train until the last step, early stopping or a signal; then average checkpoints if the recipe says so.
 
         Raises:
-            Stopped: a signal stopped the training, after saving.
+            Stopped: a signal stopped the training, which has saved a checkpoint.
         """
         self._print_summary()
         if self.group.is_main:
@@ -210,7 +210,7 @@ class Training:
         console.print_message(f"trained {state.summary()}")
 
     def _stop(self, signal: int) -> None:
-        """Raise Stopped if `signal` is not 0. Called after saving. signal: number of the signal; 0: none."""
+        """Raise Stopped if a signal has arrived; called after saving. signal: number of the signal; 0: none."""
         if signal:
             raise Stopped(signal, f"saved at step {self.state.step:,}; run the same command again to resume")
 
@@ -228,7 +228,7 @@ class Training:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
 
     def _step(self, micro_batches: Sequence[np.ndarray]) -> None:
-        """Do one optimizer step. The gradients of all micro-batches are summed, then divided by their target tokens."""
+        """Do one optimizer step. Gradients are summed over all micro-batches, then divided by their target tokens."""
         began = time.monotonic()
         step = self.state.step + 1
         sums, gradient = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
@@ -302,8 +302,8 @@ class Training:
         self.state.seconds += time.monotonic() - began
 
     def _evaluate(self, log: Log, kind: str, title: str) -> tuple[ValidationResult, bool]:
-        """Validate the weights in the model, and save them as the best bundle if they are better than it. Return the
-        results, and True if they are better. kind: of the log record. title: beginning of the message."""
+        """Validate the weights in the model, and save them as the best bundle if their score is the best so far. Return
+        the results, and True for the best score. kind: kind of the log record. title: beginning of the message."""
         try:
             result = self.validation.measure(self.model, self._translator(), self.group)
         except FloatingPointError as error:
@@ -370,7 +370,7 @@ class Training:
         if not self.group.is_main:
             return
         self.prepared.require_intact(wait=True)
-        log.flush()                                                             # before the checkpoint is saved
+        log.flush()                                                             # the checkpoint counts these records
         self.state.logged = log.records
         tensors = {f"optimizer.{name}.{key}": value.cpu()
                    for name, weight in zip(self.names, self.weights, strict=True)
@@ -409,12 +409,13 @@ class Training:
         if self.ema_weights:
             self.ema_weights = [checkpoint.state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
         if checkpoint.info["precision"] != str(self.dtype):
-            console.warn(f"so far, this run was trained in {checkpoint.info['precision'].removeprefix('torch.')}; on "
-                         f"this device, precision auto is {str(self.dtype).removeprefix('torch.')}")
+            before, now = (str(dtype).removeprefix("torch.") for dtype in (checkpoint.info["precision"], self.dtype))
+            console.warn(f"this run was trained in {before} so far and now continues in {now}, which precision auto "
+                         "means on this device")
         self.state = TrainState(**checkpoint.info["progress"])
         self.logged_crc32 = checkpoint.info.get("log")
 
-    # The end
+    # After training
 
     def test(self) -> dict[str, dict[str, Score]]:
         """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
@@ -426,7 +427,7 @@ class Training:
                                     translate=partial(translate_on_all_ranks, translator, self.group))
         if not self.group.is_main:
             return scores
-        if best.recipe_text != self.recipe.to_yaml():                           # for example, other decoding options
+        if best.recipe_text != self.recipe.to_yaml():                           # decoding options may have changed
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})
         for warning in check_expected(scores, self.recipe.expected):

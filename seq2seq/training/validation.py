@@ -22,7 +22,7 @@ from seq2seq.training.distributed import ProcessGroup, translate_on_all_ranks
 from seq2seq.translation.translator import Translator
 
 VALIDATION_METRICS = ("bleu", "chrf", "exact")
-"""Metrics of translations that each validation computes if the recipe asks for them. TER is too slow."""
+"""Metrics of translations that each validation computes if the recipe asks for them. TER, which is slow, is omitted."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Validation:
             raise RecipeError("data.valid has no pair that fits the model: it is empty, or model.max_positions "
                               f"({recipe.model.max_positions}) is too small.")
         if len(kept) < len(self.pairs):
-            console.warn(f"{len(self.pairs) - len(kept):,} validation pairs have more than {max_length} pieces; "
-                         "they are not included in the loss, only in the scores of translations")
+            console.warn(f"{len(self.pairs) - len(kept):,} validation pairs have more than {max_length} pieces on a "
+                         "side; they are not included in the loss, only in the scores of translations")
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
@@ -82,7 +82,7 @@ class Validation:
             model: model in evaluation mode.
             translator: translator with the same model.
         Raises:
-            FloatingPointError: the loss is not a number.
+            FloatingPointError: the loss is NaN.
         """
         section = self.recipe.training
         sums = torch.zeros(2, dtype=torch.float64, device=translator.device)
@@ -102,7 +102,7 @@ class Validation:
 
 
 def require_held_out(recipe: Recipe) -> None:
-    """Check validation and test sets before the training, so that no evaluation fails after hours.
+    """Check validation and test sets before the training, so that no evaluation fails after hours of training.
 
     Raises:
         CorpusError: a validation or test set cannot be read to its end, or has no target text.

@@ -1,5 +1,5 @@
 """The command verify-resume: check, for the user's recipe and on their machine, that a training that is killed and
-resumed ends with the same weights as one that is not."""
+resumed ends with the same weights as an uninterrupted training."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from seq2seq.storage.run_directory import LOG_FILE
 
 TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_step")
 """Keys of log records and train states whose values depend on the clock, or on the steps at which checkpoints were
-saved, and therefore differ between the two trainings."""
+saved, and therefore differ between the interrupted and the uninterrupted training."""
 VALIDATIONS, VALID_SENTENCES = 3, 20
 """Number of validations in each training, and of sentences translated in each validation."""
 MAX_KILL_DELAY_SECONDS = 0.3
-"""Maximum time between the log record of a step and the kill, which is drawn at random."""
+"""Maximum delay between the log record of a step and the kill. The delay is drawn at random."""
 POLL_SECONDS = 0.02
 """Interval at which the log is read."""
 
@@ -39,7 +39,7 @@ class Kill:
     """Kill of a training.
 
     signal: name of the signal. step: last step in the log. checkpoint: step of the newest checkpoint, from which the
-    training resumes; 0: from the start.
+    training resumes; 0: there is none, and the training starts again.
     """
 
     signal: str
@@ -51,8 +51,8 @@ class Kill:
 class Verification:
     """Comparison of the interrupted and the uninterrupted training.
 
-    steps: number of steps of each. kills: kills of the interrupted one. differences: names of the results that differ;
-    empty if all are bit-identical. weights: sha256 of the uninterrupted training's final weights.
+    steps: number of steps of each training. kills: kills of the interrupted training. differences: names of the results
+    that differ; empty if all are bit-identical. weights: sha256 of the uninterrupted training's final weights.
     """
 
     steps: int
@@ -80,8 +80,8 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     Args:
         directory: new directory for both runs.
         steps: number of steps of each training.
-        kills: number of times that the interrupted training is killed and restarted.
-        advance: called repeatedly with the total number of steps done.
+        kills: number of times that the interrupted training is killed and restarted; at most `steps` - 1.
+        advance: called repeatedly with the number of steps that both trainings have done so far.
     Raises:
         UserError: the directory cannot be created, or the training fails; the message contains its error.
     """
@@ -94,7 +94,7 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     uninterrupted, interrupted = directory / "whole", directory / "parted"
     _watch(directory, uninterrupted, steps, advance, 0)
     interrupted.mkdir()
-    # The prepared data are copied, because preparing a large corpus takes long. Tests check that preparation resumes.
+    # Preparing a large corpus takes long, so the prepared data are copied: only the training is interrupted here.
     for name in ("tokenizer", "prepared", "synthetic"):
         if (uninterrupted / name).exists():
             shutil.copytree(uninterrupted / name, interrupted / name)
@@ -114,14 +114,14 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
 
 def _watch(directory: Path, run: Path, until: int, advance: Callable[[int], None], before: int,
            kill: tuple[signal.Signals, float] | None = None) -> bool:
-    """Start a training and wait until it ends, or kill it.
+    """Start a training, and wait until it ends or kill it after some steps.
 
     Args:
         until: number of logged steps after which the training is killed.
         before: number of steps of earlier trainings, for the progress bar.
         kill: signal, and delay in seconds before it is sent; None: let the training end.
     Returns:
-        True if the training was killed; False if it ended, which can happen before it is killed.
+        True if the training was killed; False if it ended by itself, which can happen before the kill.
     """
     command = [sys.executable, "-m", "seq2seq", "train", str(directory / RECIPE), "--run-dir", str(run)]
     with (directory / f"{run.name}.log").open("a+b") as errors:

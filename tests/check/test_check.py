@@ -73,7 +73,7 @@ def test_text_whose_characters_the_vocabulary_lacks_is_named_with_what_to_do(dir
     write(directory, "valid", ["猫が走る|a cat", "eine Katze|a cat"])
     warning, = (warning for warning in checked().warnings if "the vocabulary lacks" in warning)
     assert re.match(r"valid valid\.de: [3-9]\d\.\d% of the source's pieces are bytes or unknown, because the "
-                    r"vocabulary lacks characters of this text\. It is made from data\.train: add text there", warning)
+                    r"vocabulary lacks characters of this text\. The vocabulary is made from data\.train: add", warning)
 
 
 def test_tokenised_text_is_named_once_with_what_it_does_to_scores(directory, capsys):

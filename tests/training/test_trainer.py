@@ -285,7 +285,7 @@ def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, t
     train(recipe(), tmp_path / "run")
     progress = newest_checkpoint(tmp_path / "run").info["progress"]
     assert (progress["step"], progress["skipped"]) == (11, 1)
-    assert "step 4 is skipped, because its gradient is not finite; its pairs are from the lines" in \
+    assert "step 4 is skipped, because its gradient is not finite; line numbers of its pairs in the corpora: " in \
         capsys.readouterr().err
 
 
