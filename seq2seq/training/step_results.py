@@ -83,6 +83,6 @@ class StepResults:
         self.state.skipped_in_row += 1
         numbers = [] if self.lines is None else sorted(
             int(self.lines[index]) for pairs in result.micro_batches for index in pairs)
+        named = ", ".join(map(str, numbers[:MAX_NAMED_LINES]))
         console.warn(f"step {result.step:,} is skipped, because its gradient is not finite; line numbers of its pairs in "
-                     f"the corpora: {', '.join(map(str, numbers[:MAX_NAMED_LINES]))}"
-                     f"{', …' if len(numbers) > MAX_NAMED_LINES else ''}")
+                     f"the corpora: {named}{', …' if len(numbers) > MAX_NAMED_LINES else ''}")
