@@ -1,6 +1,7 @@
-"""Recipes: typed schema, loading with all errors reported at once, and comparison. Does not import torch.
+"""Recipes: typed schema, loading with all errors reported at once, and comparison. This package does not import torch.
 
-Names are imported on first use, because the help of a command needs the model sizes, but not the schema.
+Names are imported on first use, so that the help text of a command, which needs only the names of the model sizes, does
+not load the schema.
 """
 
 from importlib import import_module

@@ -7,17 +7,18 @@ from pydantic import BaseModel, ConfigDict, Field
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 MAX_POSITIONS = 65_536
-"""Maximum value of keys that limit a sentence's length in pieces. At this length and d_model 512, the table of
-sinusoidal positions takes 134 MB, and its computation 0.8 GB."""
+"""Maximum value of `model.max_positions` and `model.window`, in pieces. With this number of positions and d_model 512,
+the table of sinusoidal positions has 134 MB, and computing it takes 0.8 GB of memory."""
 MAX_TOKENS = 1_000_000
-"""Maximum value of keys that count tokens or pieces, such as `decoding.batch_tokens`."""
+"""Maximum value of the keys of `decoding` that count tokens or pieces, such as `decoding.batch_tokens`."""
 Positions = Annotated[int, Field(gt=0, le=MAX_POSITIONS)]
 Pieces = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Tokens = Annotated[int, Field(gt=0, le=MAX_TOKENS)]
 
 
 class RecipeValueError(ValueError):
-    """Error about a key inside the section that a validator checks, so that the message names the line of that key."""
+    """Error about one key of the section that a validator checks. The message gives the line of this key, not the first
+    line of the section."""
 
     def __init__(self, key: str | tuple[str | int, ...], message: str) -> None:
         """key: dotted key relative to the section, or a tuple if the key contains a list index."""
@@ -28,7 +29,7 @@ class RecipeValueError(ValueError):
 class Section(BaseModel):
     """Base class of the sections. Unknown keys and wrong types are errors, but a float key also accepts an integer."""
 
-    # validate_default, because a rule about two keys must also be checked if only one of them is set.
+    # validate_default=True, so that a rule about two keys is checked even if the recipe sets only one of them.
     model_config = ConfigDict(
         extra="forbid",
         strict=True,

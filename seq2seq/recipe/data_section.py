@@ -15,11 +15,14 @@ TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
 COLUMN_FORMATS = (".tsv", ".csv")
-"""Table formats whose columns have numbers, or names in the first line."""
+"""Table formats whose columns are selected by number or, with `header: true`, by their names in the first line."""
 
 
 def _text_or_column(value: Any) -> Any:
-    """Return text or a column number; raise one error for any other value, where pydantic would raise one per type."""
+    """Return the value if it is text, a column number or None.
+
+    Any other value raises a single ValueError. Without this function, pydantic would report one error per allowed type.
+    """
     if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         if isinstance(value, int) and value < 1:
             raise ValueError(f"columns are numbered from 1, found {value}")
@@ -50,19 +53,21 @@ class Corpus(Section):
     """File of target sentences; each line is the translation of the same line of `source`. With `file` or `hub`: name
     or number of the target column; in a .tmx, code of the target language."""
     text: PathOrColumn = None
-    """For a language model, instead of `source` and `target`: file of sentences; with `file` or `hub`, the column, as
-    for `source`."""
+    """For a language model, instead of `source` and `target`: file of sentences, one per line. With `file` or `hub`:
+    name or number of the column; in a .tmx, code of the language."""
     file: str | None = None
-    """File that contains both sides: .tsv, .csv (RFC 4180: commas, and double quotes around text with commas), .jsonl,
-    a translation memory .tmx (all of them optionally compressed, .gz or .zst) or .parquet. If `source` and `target` are
-    not set, the first two columns of a .tsv or .csv are read, or the recipe's languages of a .tmx."""
+    """File that contains both sides: a .parquet file, or a file in one of four formats that may be compressed (.gz or
+    .zst): .tsv, .csv (RFC 4180: commas between columns, and double quotes around text with commas), .jsonl, or .tmx
+    (translation memory). If `source` and `target` are not set, the sides are the first two columns of a .tsv or .csv,
+    or the texts of a .tmx in the recipe's languages."""
     header: bool = False
     """True if the first line of a .tsv or .csv contains the names of the columns. Otherwise columns are numbered from
     1."""
     markup: bool = False
     """Keep inline markup such as `<b>` in the text of a .tmx. Otherwise it is removed."""
     hub: str | None = None
-    """Data set of the Hugging Face hub. `source` and `target` are columns, or keys of its `translation` column."""
+    """Name of a data set on the Hugging Face hub. `source` and `target` are then the names of two columns, or two keys
+    inside the column `translation`."""
     config: str | None = None
     """Configuration of the `hub` data set."""
     split: str | None = None
@@ -73,8 +78,8 @@ class Corpus(Section):
     """For a training corpus with only `target` or only `source`: model that generates the missing side by translation
     (a run or a bundle, relative to the recipe file)."""
     sampling: bool | None = None
-    """With `translated_by`: sample the translations instead of searching for the most probable ones. Not set: sample
-    synthetic sources, search for synthetic targets."""
+    """With `translated_by`: sample the translations instead of searching for the most probable ones. Not set:
+    generated sources are sampled, generated targets are searched for."""
     tag: str | None = None
     """Text to add before each source sentence, so that the model can distinguish this corpus from others: `<BT>` for
     back-translated text (Caswell et al. 2019)."""
@@ -86,8 +91,8 @@ class Corpus(Section):
     limit: PositiveInt | None = None
     """Read only this many pairs from the beginning of the corpus. Not set: all."""
     max_line_bytes: PositiveInt = MAX_LINE_BYTES
-    """Maximum length in bytes of a line, or of a segment of a .tmx. Longer lines are an error: the file has no line
-    ends, or is a small compressed file that would fill the memory."""
+    """Maximum length in bytes of a line, or of a segment of a .tmx. Longer lines are an error, because they come from
+    files without line ends, or from small compressed files that expand until the memory is full."""
 
     @model_validator(mode="after")
     def _check_form(self) -> "Corpus":
@@ -102,7 +107,7 @@ class Corpus(Section):
         if self.sampling is not None and self.translated_by is None:
             raise ValueError("only a corpus with `translated_by` can have `sampling`")
         if self.tag is not None and (self.text is not None or not self.tag.strip()):
-            raise ValueError("`tag` must not be blank, and the corpus must have sources")
+            raise ValueError("`tag` must not be blank, and a corpus of `text` cannot have one")
         if self.translated_by is not None:
             files = [file for file in (self.source, self.target) if file is not None]
             if self.form != "files" or len(files) != 1 or not isinstance(files[0], str):
@@ -122,8 +127,8 @@ class Corpus(Section):
         if self.form == "table" and self.table_format is None:
             raise RecipeValueError(
                 "file",
-                "expected a name that ends in .tsv, .csv, .jsonl or .tmx (and .gz or .zst), or in .parquet, found "
-                f"'{self.file}'",
+                "expected a name that ends in .tsv, .csv, .jsonl or .tmx (.gz or .zst may follow), or in .parquet, "
+                f"found '{self.file}'",
             )
         if self.form == "hub" and self.split is None:
             raise ValueError("`hub` needs `split`, such as `split: train`")
@@ -151,12 +156,13 @@ class Corpus(Section):
 
     @property
     def untagged(self) -> "Corpus":
-        """Return the corpus without its tag, for code that examines the text: with a tag, no source would be empty."""
+        """Copy of the corpus without its tag, for code that examines the text: a tag would hide that a source is empty.
+        """
         return self.model_copy(update={"tag": None})
 
     @property
     def uses_recipe_languages(self) -> bool:
-        """True for a .tmx without `source` and `target`, in which the recipe's languages are read."""
+        """True for a .tmx corpus whose `source` and `target` are not set, so that the recipe's languages are read."""
         return self.table_format == ".tmx" and self.source is None and self.text is None
 
     @property
@@ -166,12 +172,13 @@ class Corpus(Section):
 
     @property
     def form(self) -> Literal["files", "table", "hub"]:
-        """Form of the corpus."""
+        """Form of the corpus: one text file per side, one table, or a data set of the Hugging Face hub."""
         return "hub" if self.hub is not None else "table" if self.file is not None else "files"
 
     @property
     def table_format(self) -> str | None:
-        """Suffix of `file` without compression, one of TABLE_FORMATS; None for other suffixes, or without `file`."""
+        """Suffix of `file`, such as .tsv, without .gz or .zst; None if it is not in TABLE_FORMATS, or if `file` is not
+        set."""
         name = self.file or ""
         suffix = Path(name).suffix
         if suffix in COMPRESSED_SUFFIXES:
@@ -190,7 +197,7 @@ class Corpus(Section):
 
     @property
     def samples(self) -> bool:
-        """True if the translations of a corpus with `translated_by` are sampled instead of searched."""
+        """True if the translations of a corpus with `translated_by` are sampled, False if search finds them."""
         return self.source is None if self.sampling is None else self.sampling
 
     @property
@@ -226,35 +233,37 @@ class Corpus(Section):
 
 
 class Cleaning(Section):
-    """Filters that drop training pairs; the log counts the pairs by reason. Pairs with an empty side are always
-    dropped."""
+    """Filters that drop training pairs. The number of dropped pairs is reported by reason. Pairs with an empty side are
+    always dropped."""
 
     max_characters: PositiveInt = 5000
-    """Drop pairs with a side of more characters than this. Protects the tokenizer from very long lines of web pages."""
+    """Drop pairs with a side longer than this number of characters. The limit protects the tokenizer from very long
+    lines of web pages."""
     max_pieces: PositiveInt = 256
-    """Drop pairs with a side of more subword pieces than this."""
+    """Drop pairs with a side longer than this number of subword pieces."""
     max_length_ratio: Annotated[float, Field(gt=1)] | None = None
-    """Drop pairs in which one side has more than this many times the characters of the other, if both sides have more
-    than 10. Not set: none are dropped."""
+    """Drop pairs whose longer side has more than this many times as many characters as the shorter side. Pairs with a
+    side of at most 10 characters are not dropped. Not set: no pairs are dropped."""
     remove_identical: bool = False
     """Drop pairs whose two sides are the same text."""
     remove_duplicates: bool = False
-    """Keep only the first of equal pairs."""
+    """Keep only the first of several equal pairs."""
     remove_damaged: bool = False
     """Drop pairs with U+FFFD, control characters, or text read in a wrong encoding (`Ã¤` for `ä`)."""
     min_number_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Drop pairs in which less than this share of the numbers has a counterpart on the other side. The share is
-    computed on the side with more numbers in digits; a counterpart may be written in digits, in Chinese or Japanese
-    numerals, or in English or German number words. This is the cheapest test for misaligned pairs in web text; 0.7 is a
-    good value. Not set: none are dropped, because number words of other languages are not recognised."""
+    """Drop pairs in which less than this share of the numbers in digits has a counterpart on the other side. The share
+    is 1 - (numbers without a counterpart) / (numbers), each counted on the side that has more. A counterpart may be
+    written in digits, in Chinese or Japanese numerals, or in English or German number words. This is the cheapest
+    test for misaligned pairs in web text; 0.7 is a good value. Not set: no pairs are dropped, because number words of
+    other languages are not recognised."""
     max_length_deviation: PositiveFloat | None = None
     """Drop pairs whose target is more than this many standard deviations longer or shorter than expected for its source
     (Gale and Church 1993). The expected length is learned from the first 10,000 pairs, which should be similar to the
-    rest. 3 suits web text; 4 drops fewer good pairs. Not set: none are dropped."""
+    rest. A limit of 3 suits web text; 4 drops fewer good pairs. Not set: no pairs are dropped."""
     language: Literal["any", "sides", "lingua"] = "any"
-    """Drop pairs with a side in the wrong language. `sides` learns the languages of both sides from the first 10,000
-    pairs and detects text in the language of the other side. `lingua` identifies 75 languages and takes about 10 ms per
-    pair (`pip install lingua-language-detector`)."""
+    """Drop pairs with a side in the wrong language. `any`: none are dropped. `sides` learns the languages of both sides
+    from the first 10,000 pairs and detects text in the language of the other side. `lingua` identifies 75 languages and
+    takes about 10 ms per pair (`pip install lingua-language-detector`)."""
 
 
 class Data(Section):
@@ -265,15 +274,16 @@ class Data(Section):
     train: Annotated[tuple[Corpus, ...], Field(strict=False, min_length=1)]
     """List of training corpora."""
     temperature: Annotated[float, Field(ge=1)] = 1.0
-    """Temperature above 1 oversamples small training corpora: each corpus is sampled in proportion to (size * weight)
-    to the power of 1 / temperature (Arivazhagan et al. 2019). 1 keeps the natural proportions."""
+    """Sampling temperature of the training corpora. Each corpus is sampled in proportion to (pairs * weight) to the
+    power of 1 / temperature (Arivazhagan et al. 2019), so that values above 1 oversample small corpora. 1 samples in
+    proportion to pairs * weight."""
     valid: Corpus
     """Validation corpus, on which the best checkpoint is selected during training."""
     test: dict[TestName, Corpus] = {}
     """Test corpora by name. The final model is evaluated on each of them."""
     cleaning: Cleaning = Cleaning()
-    """Filters that drop training pairs; the log counts the pairs by reason. Pairs with an empty side are always
-    dropped."""
+    """Filters that drop training pairs. The number of dropped pairs is reported by reason. Pairs with an empty side are
+    always dropped."""
 
     @field_validator("valid", "test")
     @classmethod

@@ -26,12 +26,12 @@ class DecodingSection(Section):
     beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """Number of hypotheses kept for each sentence; 1 is greedy search. Ignored with `sampling`."""
     patience: Annotated[float, Field(ge=1, le=100)] = 1.0
-    """The search for a sentence stops when `patience` * `beam_size` hypotheses are finished (Kasai et al. 2022). Raise
-    it for a model with sharp distributions, because otherwise `beam_size` improbable hypotheses can finish before the
-    best one."""
+    """Factor in the number of finished hypotheses, `patience` * `beam_size`, at which the search for a sentence stops
+    (Kasai et al. 2022). A model with sharp distributions needs a factor above 1, because otherwise `beam_size`
+    improbable hypotheses can finish before the best one."""
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Exponent of the length penalty that divides a hypothesis' log-probability. 0 turns it off and prefers short
-    translations."""
+    """Exponent of the length penalty that divides a hypothesis' log-probability. 0 turns the penalty off; search then
+    prefers short translations."""
     length_penalty_form: Literal["power", "wu"] = "power"
     """Form of the length penalty: `power` is length^length_penalty, `wu` is ((5 + length) / 6)^length_penalty (Wu et
     al. 2016, equation 14)."""
@@ -39,16 +39,17 @@ class DecodingSection(Section):
     """Strength of the penalty for source pieces that got little attention (Wu et al. 2016, equation 14), applied to the
     score of finished hypotheses. 0 turns it off."""
     min_length: Pieces = 0
-    """Minimum length of a translation in pieces. If a line is translated in parts, it applies to each part."""
+    """Minimum length of a translation in pieces. If a line is translated in parts, the minimum applies to each part."""
     max_length: Tokens | None = None
     """Maximum length of a translation in pieces, in addition to the limit by `max_length_ratio`. Not set: only that
     limit."""
     max_length_ratio: PositiveFloat = 2.0
-    """Maximum length of a translation in pieces: `max_length_ratio` * source pieces + `max_length_offset`."""
+    """Factor in the maximum length of a translation in pieces, `max_length_ratio` * source pieces +
+    `max_length_offset`."""
     max_length_offset: Pieces = 20
-    """Number of pieces to add to the limit by `max_length_ratio`."""
+    """Constant part of the maximum length of a translation, in pieces; see `max_length_ratio`."""
     no_repeat_ngram: Pieces = 0
-    """No n-gram of this number of pieces may occur twice in a translation. 0 turns it off."""
+    """Length in pieces of the n-grams that may not occur twice in a translation. 0 turns this rule off."""
     ignore_case: bool = False
     """Match the phrases of `forbid` and `require` in any case: `dog` also matches `Dog` and `DOG`."""
     forbid: Phrases = ()
@@ -56,10 +57,10 @@ class DecodingSection(Section):
     does not forbid `party`."""
     require: Phrases = ()
     """Words or phrases that every translation must contain. In languages with spaces, they match whole words only:
-    `kicking` does not satisfy `kick`. `beam_size` should be about the number of pieces in all phrases."""
+    `kicking` does not satisfy `kick`. `beam_size` should be about the number of pieces in all phrases together."""
     diverse_groups: PositiveInt = 1
-    """Number of groups of the beam that avoid each other's pieces (diverse beam search, Vijayakumar et al. 2016). It
-    must divide `beam_size`. 1 turns it off."""
+    """Number of groups into which the beam is divided; each group avoids the pieces that earlier groups chose (diverse
+    beam search, Vijayakumar et al. 2016). The number must divide `beam_size`. 1 turns diverse beam search off."""
     diverse_strength: NonNegativeFloat = 0.5
     """Penalty in nats that a piece gets for each hypothesis of an earlier group that chose it in the same step."""
     sampling: bool = False
@@ -76,23 +77,24 @@ class DecodingSection(Section):
     """Seed of the samples. The samples of a line depend on the seed and on the line number."""
     mbr: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of candidates for minimum-Bayes-risk decoding, which chooses the candidate with the highest mean chrF
-    against all candidates. They are samples, or the best hypotheses of the beam. 0 turns it off."""
+    against all candidates. With `sampling`, the candidates are samples, otherwise the best hypotheses of the beam. 0
+    turns minimum-Bayes-risk decoding off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Number of translations per sentence: at most `beam_size`, or at most `mbr` if it is on. With `sampling`, number
-    of samples."""
+    """Number of translations per sentence: at most `beam_size`, or at most `mbr` if that is not 0. With `sampling`,
+    number of samples."""
     safety_net: bool = True
     """Check each translation for faults: empty output, loops, impossible length, copied source text, missing numbers or
-    addresses. If there are any, retry with other options and keep the translation with fewer faults. There are no
-    retries for samples and `mbr`."""
+    addresses. If a translation has faults, retry with other options and keep the translation with fewer faults. Samples
+    and translations chosen by `mbr` are not retried."""
     word_confidence: bool = False
     """Also return the model's confidence in each word: the geometric mean of the probabilities of its pieces."""
     ensemble_mean: Literal["probability", "log_probability"] = "probability"
-    """Predictions that an ensemble averages over its models: probabilities or log-probabilities."""
+    """Values that an ensemble averages over its models: probabilities or log-probabilities."""
     fusion_weight: NonNegativeFloat = 0.2
     """Weight of the log-probability of a language model in shallow fusion. The translation model has weight 1."""
     batch_tokens: Tokens = 8192
-    """Maximum number of source tokens per batch in greedy search. For `beam_size` > 2 it is multiplied by 2 /
-    `beam_size`. It affects speed and memory, not the translations."""
+    """Maximum number of source tokens per batch in a search with a beam of 1 or 2. With a larger beam, the maximum is
+    `batch_tokens` * 2 / `beam_size`. The value affects speed and memory, not the translations."""
 
     @field_validator("max_length")
     @classmethod

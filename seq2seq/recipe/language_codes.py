@@ -1,8 +1,8 @@
-"""Normalisation of language codes (ISO 639 has up to three codes per language), and codes of language names."""
+"""Normalisation of language codes, of which ISO 639 has up to three per language, and codes of language names."""
 
 from __future__ import annotations
 
-# ISO 639-1 code, then the code of ISO 639-2/T and 639-3, then the code of ISO 639-2/B if it is different.
+# Codes of each language, separated by colons: ISO 639-1, then ISO 639-2/T (also 639-3), then ISO 639-2/B if it differs.
 _ISO_639 = """
 aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara as:asm av:ava ay:aym az:aze ba:bak be:bel bg:bul bh:bih
 bi:bis bm:bam bn:ben bo:bod:tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces:cze cu:chu cv:chv cy:cym:wel
@@ -40,13 +40,14 @@ uyghur:ug uzbek:uz venda:ve vietnamese:vi walloon:wa welsh:cy wolof:wo xhosa:xh 
 """
 _CODES = dict(entry.split(":") for entry in _NAMES.split())
 # Country codes that are not language codes in ISO 639-1, with the language that is probably meant. Country codes such
-# as `se` or `kr` are missing because they are codes of other languages.
+# as `se` or `kr` are missing: in ISO 639-1 they are codes of languages of other countries.
 _COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el", "il": "he", "ir": "fa",
               "jp": "ja", "kz": "kk", "rs": "sr", "ua": "uk", "us": "en", "vn": "vi"}
 
 
 def subtags(code: str) -> list[str]:
-    """Return the parts of a language code in lower case, with the two-letter code of the language if it has one.
+    """Return the parts of a language code (language, script, region) in lower case, the language as its two-letter code
+    if it has one.
 
     ["en", "us"] for eng-US, en_US and EN-us; ["de"] for de, deu and ger; ["gsw"] for gsw.
     """

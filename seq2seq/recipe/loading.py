@@ -19,7 +19,8 @@ BASE_SECTIONS = ("model", "training")
 # Keys whose value is a directory, relative to the recipe. Other paths are files, relative to data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MAX_RECIPE_BYTES = 4_000_000
-"""Maximum size of a recipe file in bytes, because a pipe, or a device such as /dev/zero, may never end."""
+"""Maximum size of a recipe file in bytes. Reading stops there, because a pipe or a device such as /dev/zero may never
+end."""
 # Keys of `tokenizer` that the shapes of the weights depend on. Fine-tuning copies them from the initial model.
 INHERITED_TOKENIZER_KEYS = ("type", "joint")
 
@@ -44,7 +45,8 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
 
     Args:
         where: path of the recipe. Paths in the recipe are relative to its directory.
-        alone: reject a recipe with a base, and read no other file. For the recipe of a model from an untrusted source.
+        alone: True for the recipe of a model, which may come from an untrusted source: no other file is read, and a
+            recipe with a base is an error.
     """
     directory = Path(where).parent
     document = read_yaml(text, str(where))
@@ -102,7 +104,8 @@ def _read_text(path: Path) -> str:
 
 
 def _error(diagnostics: list[Diagnostic], overrides: Sequence[str] = ()) -> RecipeError:
-    """Return one error with all diagnostics: first of files, by line, then of `--set` options, in their order."""
+    """Return one error that lists all diagnostics: first those of files, in the order of their lines, then those of
+    `--set` options, in the order of the options."""
     options = [f"--set {override}" for override in overrides]
     files = [diagnostic.location.source for diagnostic in diagnostics if diagnostic.location.source not in options]
     sources = list(dict.fromkeys([*files, *options]))
@@ -131,12 +134,11 @@ def _read_overrides(overrides: Sequence[str], diagnostics: list[Diagnostic]) -> 
 
 
 def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of the `decoding` section that `--set decoding.KEY=VALUE` options set, with their values.
-
-    The values are not checked; `decoding_with` does so.
+    """Return KEY and VALUE of `--set decoding.KEY=VALUE` options. The values are not checked; `decoding_with` does so.
 
     Raises:
-        RecipeError: lists all errors, one per line: other keys, or values that are not YAML.
+        RecipeError: an option sets a key that is not in the `decoding` section, or its value is not YAML. The message
+            lists all errors, one per line.
     """
     diagnostics: list[Diagnostic] = []
     values = {}
@@ -158,7 +160,7 @@ def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:
-    """Fill in missing keys from the size or file that `model.base` names, and remove that key."""
+    """Fill in missing keys from the model size or the file that `model.base` names, and remove `model.base`."""
     name: Key = ("model", "base")
     recipe_directory, from_option = directory, False
     model = document.value.get("model")
@@ -193,7 +195,10 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
 
 
 def _missing_base_message(base: str, path: Path, other: Path) -> str:
-    """Return the message for a `model.base` that is neither a size nor a file. other: as in `_relative_path_hint`."""
+    """Return the message for a `model.base` that is neither a size nor a file.
+
+    base: value of the key. path, other: as in `_relative_path_hint`.
+    """
     if "/" in base or Path(base).suffix:
         message = _missing_file_message(path, other, "to the recipe")
         return message if other.is_file() else f"{message} {_sizes()}"
@@ -207,7 +212,7 @@ def _sizes() -> str:
 
 
 def _base_errors(sections: Document) -> Iterator[Diagnostic]:
-    """Yield the errors in the file of a base."""
+    """Yield the errors in the file that `model.base` names."""
     if not isinstance(sections.value, dict):
         yield sections.diagnostic((), "expected sections `model:` and `training:`")
         return
@@ -222,7 +227,8 @@ def _base_errors(sections: Document) -> Iterator[Diagnostic]:
 
 
 def _inherit_from_start_model(document: Document, directory: Path) -> None:
-    """Fill in missing keys of `model`, and INHERITED_TOKENIZER_KEYS, from the recipe of the model in `start_from`."""
+    """Fill in missing keys from the recipe of the model that `start_from` names: all keys of `model`, and
+    INHERITED_TOKENIZER_KEYS of `tokenizer`."""
     training = document.value.get("training")
     start = training.get("start_from") if isinstance(training, dict) else None
     if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
@@ -252,7 +258,7 @@ def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
-    """Yield (key, section, last part of the key) for each path of an unvalidated recipe, except the base."""
+    """Yield (key, section, last part of the key) for each path of an unvalidated recipe, except `model.base`."""
     tokenizer = recipe.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("taken_from"), str):
         yield ("tokenizer", "taken_from"), tokenizer, "taken_from"
@@ -287,7 +293,7 @@ def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> dict[Key,
 
 
 def _missing_files(document: Document, directory: Path, written: dict[Key, str]) -> Iterator[Diagnostic]:
-    """Yield an error for each path that does not exist. written: paths given by --set, by key."""
+    """Yield an error for each path that does not exist. written: return value of `_anchor_paths_of_overrides`."""
     root = directory
     for key, section, name in _paths(document.value):
         base, start = (directory, "to the recipe") if name in DIRECTORIES else (root, "to data.root")
@@ -320,7 +326,7 @@ def _relative_path_hint(path: Path, other: Path, start: str, exists: bool) -> st
 
     Args:
         path: the missing path.
-        other: absolute path that the same text would have in the recipe; `path` for paths that --set did not give.
+        other: absolute path that the same text would mean in the recipe file; `path` if --set did not give the path.
         start: description of the directory that paths in the recipe are relative to, such as "to data.root".
         exists: True if `other` exists.
     Returns:

@@ -32,7 +32,7 @@ _EXPECTED = {
     "less_than_equal": "a number of at most {le}",
     "literal_error": "{expected}",
 }
-_MAX_SHOWN_BOUND = 10**9  # larger bounds are technical limits of no interest to users
+_MAX_SHOWN_BOUND = 10**9  # messages omit larger bounds, which are technical limits
 # Descriptions of the schema's regular expressions, by the last part of the key.
 _PATTERNS = {
     "name": "letters a-z, digits, '_', '.' and '-', with a letter or digit first",
@@ -103,10 +103,11 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     if kind == "value_error":
         return str(context["error"])
     if kind == "too_short":
-        return "expected at least one"
+        return "expected at least one item"
     if kind in ("too_few", "too_long"):
         numbers = _value_at(recipe, key)
-        return f"expected a list of 2 numbers, found {len(numbers) if isinstance(numbers, list) else numbers}"
+        found = f"a list of length {len(numbers)}" if isinstance(numbers, list) else numbers
+        return f"expected a list of 2 numbers, found {found}"
     if kind == "string_pattern_mismatch":
         expected = _PATTERNS.get(str(key[-1]), "letters a-z, digits, '_' and '-'")
         code = code_for(value) if key[:1] == ("languages",) else None
@@ -174,7 +175,10 @@ def _hint(kind: str, value: Any, context: dict[str, Any]) -> str:
 
 
 def similar_key(key: Key) -> str:
-    """Suggest the key that was probably meant: a similar one in this section, else the same one in another section."""
+    """Return a hint that names the key that was probably meant; "" if there is none.
+
+    This is a key of the same section with a similar name, else a key of another section with the same name.
+    """
     section = section_at(key[:-1])
     name = str(key[-1])
     close = difflib.get_close_matches(name, section.model_fields if section else [], n=1)

@@ -21,7 +21,7 @@ class ModelSection(Section):
     base: Annotated[str | None, Field(exclude=True)] = None
     """Size that comes with the package: `tiny`, `small`, `base`, `big` (Transformers) or `rnn_small`; or path of a file
     with `model:` and `training:` sections, relative to the recipe file. Keys of these sections that the recipe does not
-    set are taken from the base. The saved recipe contains the values, but not this key."""
+    set are taken from the base. The recipe that a run stores contains the values of the base, but not this key."""
     type: Literal["transformer", "rnn", "pointer", "language_model"] = "transformer"
     """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015 (one attention head in the
     paper, here `num_heads`). `pointer`: recurrent pointer network (Vinyals et al. 2015), whose target file contains
@@ -41,8 +41,9 @@ class ModelSection(Section):
     normalize: Literal["softmax", "relu"] = "softmax"
     """Function that turns attention scores into weights."""
     selection: Literal["soft", "hard"] = "soft"
-    """`soft`: attention to the weighted mean of all positions. `hard`: attention to a single position, which is sampled
-    in training, in the cross-attention of the last decoder layer, or of an `rnn`."""
+    """`soft`: attention to the weighted mean of all positions. `hard`: attention to a single source position, which is
+    sampled in training. `hard` applies to the cross-attention of the last decoder layer of a `transformer`, and to the
+    attention of an `rnn`; all other attention is soft."""
     window: Positions | None = None
     """Maximum distance between positions that attend to each other in self-attention. Not set: no limit."""
     cell: Literal["gru", "lstm"] = "gru"
@@ -51,8 +52,9 @@ class ModelSection(Section):
     """In an `rnn`, feed the attentional hidden state of the previous step to the decoder (Luong et al. 2015)."""
     copy: bool = False  # type: ignore[assignment]
     """Copy mechanism for names and numbers that are not in the training text: a learned gate mixes the distribution
-    over the vocabulary with a distribution over source pieces (See et al. 2017). It needs `tokenizer.joint` and no
-    label smoothing. Its distributions are sharp, so use `decoding.patience: 2` or greedy search."""
+    over the vocabulary with a distribution over source pieces (See et al. 2017). The mechanism needs
+    `tokenizer.joint: true` and no label smoothing. The mixed distributions are sharp, so use `decoding.patience: 2` or
+    greedy search."""
     feed_forward: Annotated[int, Field(gt=0, le=1_000_000)] = 2048
     """Hidden width of the feed-forward sublayers."""
     dropout: Share = 0.1
@@ -67,8 +69,8 @@ class ModelSection(Section):
     max_positions: Positions = 1024
     """Maximum length of a sentence in pieces, including `</s>`. `positions: learned` has one vector per position."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
-    """Matrices that share their weights: source embedding, target embedding and output (`all`), target embedding and
-    output (`decoder`), or `none`. A language model has no source, so that `all` and `decoder` are the same."""
+    """Matrices that share their weights: `all` (source embedding, target embedding and output), `decoder` (target
+    embedding and output) or `none`. A language model has no source, so that `all` and `decoder` are the same."""
     scale_embedding: bool = True
     """Multiply embeddings by the square root of `d_model`."""
     output_bias: bool = False

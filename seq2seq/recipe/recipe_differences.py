@@ -1,4 +1,4 @@
-"""Differences between the recipe of a run and the recipe that resumes it."""
+"""Differences between the recipe of a run and the recipe with which the run is resumed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,8 @@ logging or hardware."""
 
 
 LINE_LIMIT_KEY = "max_line_bytes"
-"""Key of a corpus that may also change, because long lines only raise an error; it never changes the text."""
+"""Key of a corpus that may also change when a run is resumed. It only decides which lines are too long and therefore an
+error, and never changes the text."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Editors with YAML support complete and validate a recipe that begins with `# yam
 PATH is the path of `recipe.schema.json` relative to the recipe.
 """
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-_MAX_SHOWN_BOUND = 10**9  # larger bounds are technical limits of no interest to users
+_MAX_SHOWN_BOUND = 10**9  # the page omits larger bounds, which are technical limits
 
 
 def recipe_schema() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def write_reference(directory: Path) -> None:
 
 
 def _sections(schema: dict[str, Any]) -> dict[str, list[str]]:
-    """Map the name of each section class to the dotted keys of this class, in the order of a recipe."""
+    """Map the name of each section class to the dotted keys at which a recipe has this section, in their order."""
     sections: dict[str, list[str]] = {}
 
     def visit(section: dict[str, Any], prefix: str) -> None:
@@ -71,7 +71,10 @@ def _references(entry: Any) -> Iterator[str]:
 
 
 def _table(section: dict[str, Any], keys: list[str], sections: dict[str, Any]) -> str:
-    """Return the Markdown table of a section's keys. keys: dotted keys of the section; sections: all by class name."""
+    """Return the Markdown table of a section's keys.
+
+    keys: dotted keys at which a recipe has this section. sections: schemas of all section classes, by class name.
+    """
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for name, entry in section["properties"].items():
         changeable = all(may_change_on_resume(f"{key}.{name}".strip(".")) for key in keys)

@@ -27,7 +27,7 @@ class Languages(Section):
     source: LanguageCode | None = None
     """Code of the language to translate from, such as `de`. A language model has no source language."""
     target: LanguageCode
-    """Code of the language to translate into, such as `en`. It also selects sacreBLEU's tokeniser."""
+    """Code of the language to translate into, such as `en`. The code also selects sacreBLEU's tokeniser."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -43,11 +43,14 @@ class Languages(Section):
 
 
 VOCABULARY_SIZES = (260, 10_000_000)
-"""Minimum and maximum vocabulary size. The minimum includes 256 bytes and 3 special symbols."""
+"""Minimum and maximum vocabulary size, in pieces. The minimum is 256 bytes, 3 special symbols and one other piece."""
 
 
 def _number_or_auto(value: Any) -> Any:
-    """Return a size or `auto`; raise one error for any other value, where pydantic would raise one per type."""
+    """Return the value if it is a size or `auto`.
+
+    Any other value raises a single ValueError. Without this function, pydantic would report one error per allowed type.
+    """
     minimum, maximum = VOCABULARY_SIZES
     if value == "auto" or isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
         return value
@@ -65,25 +68,26 @@ class TokenizerSection(Section):
 
     taken_from: str | None = None
     """Model (a run or a bundle) whose tokenizer to use instead of training a new one, so that both models can be
-    combined in decoding (ensemble, fusion). A language model uses the target tokenizer. All other keys except
-    `subword_sampling` are then ignored."""
+    combined in decoding (ensemble, fusion). A language model uses the target tokenizer of that model. If this key is
+    set, all other keys of this section except `subword_sampling` are ignored."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
     words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
     a `pointer`, which requires it; else `unigram`."""
     vocab_size: VocabularySize = "auto"
     """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
-    frequent words are kept. `auto` derives the size from the training text: the number of different characters, plus
-    32 times the cube root of the number of all characters (at most 32,000, and no more than the text allows); 30,000
-    for `words`."""
+    frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number
+    of different characters, plus the number of subwords. The latter is 32 times the cube root of the number of all
+    characters, but at most 32,000, and no more than the text contains. For `words`, `auto` is 30,000."""
     joint: bool = True
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
     pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
-    """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters (， becomes a comma),
-    which cannot be undone."""
+    """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters (， becomes a comma);
+    decoding does not restore them."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
-    """Share of the text's characters that are covered by pieces. Rarer characters are encoded as bytes."""
+    """Share of the text's characters that are covered by pieces. Rarer characters have no piece and are encoded as
+    bytes."""
     sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
     """Number of lines of both languages together that are sampled to train the tokenizer."""
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -99,7 +103,7 @@ class TokenizerSection(Section):
 
 
 def _dependent_defaults(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
-    """Return the defaults that depend on `model` and `metrics` and differ from the schema, by section.
+    """Return the defaults that depend on `model` and `metrics` and differ from those of the schema, by section.
 
     model, metrics: unvalidated values.
     """
@@ -284,8 +288,7 @@ class Recipe(Section):
 
     @property
     def directory(self) -> Path:
-        """Absolute path of the directory that paths in the recipe are relative to, which is the directory of its
-        file."""
+        """Absolute path of the directory that paths in the recipe are relative to: the directory of the recipe file."""
         return self._directory
 
     @property
@@ -300,7 +303,8 @@ class Recipe(Section):
         return None if taken_from is None else self.directory / taken_from
 
     def with_directory(self, directory: Path) -> "Recipe":
-        """Return a copy of the recipe in which paths are relative to `directory`. Values are not changed."""
+        """Return a copy of the recipe in which paths are relative to `directory`. The paths themselves are not
+        changed."""
         copy = self.model_copy()
         copy._directory = Path(os.path.abspath(directory))
         return copy
@@ -327,7 +331,7 @@ class Recipe(Section):
         return self.model_copy(update={"data": data, "tokenizer": tokenizer, "training": training})
 
     def to_yaml(self) -> str:
-        """Return the recipe as YAML, with every default written out."""
+        """Return the recipe as YAML, including all defaults. Keys that are not set and have no default are omitted."""
         from seq2seq.recipe.yaml_document import write_yaml
 
         return write_yaml(self.model_dump(mode="json", exclude_none=True))

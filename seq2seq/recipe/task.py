@@ -1,4 +1,4 @@
-"""Tasks: what the types of models are trained for, and what follows for data, metrics and defaults."""
+"""Tasks that models are trained for, and the data, metrics and defaults of each task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity"
 
 @dataclass(frozen=True)
 class Task:
-    """Task of a type of model. Code outside `model/` asks for the task, not for the type.
+    """Task of a type of model. Code outside `model/` distinguishes models by their task, not by their type.
 
-    has_source: the data are pairs of source and target; False: monolingual text.
-    target_is_text: False: targets are positions of source words. They are not checked as text, and a long line cannot
-        be split, because positions in a part are not positions in the line.
-    metrics: metrics that a recipe may ask for. default_metrics: metrics of a recipe that names none.
-    defaults: defaults of recipe keys that differ from the schema, by section.
+    has_source: True if the data are pairs of source and target, False if they are monolingual text.
+    target_is_text: True if targets are text, False if they are positions of source words. Positions are not checked as
+        text, and a long line cannot be split, because positions in a part are not positions in the line.
+    metrics: metrics that a recipe may name. default_metrics: metrics of a recipe that names none.
+    defaults: defaults of recipe keys that differ from those of the schema, by section.
     """
 
     has_source: bool

@@ -21,7 +21,8 @@ class TrainingSection(Section):
 
     start_from: str | None = None
     """Model to fine-tune: a run or a bundle, relative to the recipe file; imported models are bundles. Training starts
-    from its weights and uses its tokenizer. Keys of `model` that the recipe does not set are taken from its recipe."""
+    from the weights of that model and uses its tokenizer. Keys of `model` that this recipe does not set are taken from
+    the recipe of that model."""
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
     """Number of target tokens per optimizer step."""
     accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1

@@ -1,4 +1,4 @@
-"""Reading of YAML 1.2 into plain values with their line numbers, and writing."""
+"""Reading of YAML 1.2 into plain values and their line numbers, and writing of plain values as YAML 1.2."""
 
 from dataclasses import dataclass, field
 from io import StringIO
@@ -21,7 +21,10 @@ _UNSAFE_CHARACTERS = frozenset("\x85\u2028\u2029\ufeff")
 
 
 class SourceLocation(NamedTuple):
-    """Location of a value in a file; with line 0, the whole file or a `--set` option. source: path or option."""
+    """Location of a value: a line of a file, a whole file, or a `--set` option.
+
+    source: path of the file, or text of the option. line: number of the line; 0 for a whole file or an option.
+    """
 
     source: str
     line: int = 0
@@ -58,13 +61,14 @@ class Document:
         return self.locations[key]
 
     def diagnostic(self, key: Key, text: str) -> Diagnostic:
-        """Return an error message about `key`. It begins with the key, unless its location is a `--set` of that key."""
+        """Return an error message about `key`. The message begins with the key, unless its location is a `--set` option
+        for this key, which already names it."""
         location, dotted = self.location(key), ".".join(str(step) for step in key)
         named = not dotted or location.source.startswith(f"--set {dotted}=")
         return Diagnostic(location, text if named else f"{dotted}: {text}")
 
     def fill_from(self, base: "Document", section: str) -> None:
-        """Copy the keys of `section` that this document lacks from `base`."""
+        """Copy from `base` those keys of `section` that this document does not set."""
         self.value[section] = _filled(self.value.get(section, {}), base.value[section])
         self.locations = {key: location for key, location in base.locations.items()
                           if key[:1] == (section,)} | self.locations
@@ -82,9 +86,10 @@ class Document:
             if isinstance(here, list):
                 step = int(step) if isinstance(step, str) and step.isdecimal() else step
                 if not isinstance(step, int) or step >= len(here):
-                    raise KeyError(f"{name} is a list of {len(here)}, counted from 0; it has no item '{step}'")
+                    raise KeyError(f"{name} is a list of length {len(here)}, with items numbered from 0; it has no "
+                                   f"item '{step}'")
             elif not isinstance(here, dict):
-                raise KeyError(f"{name} is not a section or list here; set the whole value")
+                raise KeyError(f"{name} is neither a section nor a list in this recipe; set {name} itself")
             if following is None:
                 here[step] = new.value
             elif isinstance(here, dict):
@@ -111,7 +116,7 @@ def read_yaml(text: str, source: str, line: int | None = None) -> Document:
     Args:
         text: text of the document.
         source: name of the document in messages.
-        line: line number to use for all locations instead of the lines of the text; 0: no line.
+        line: line number of all locations; 0: no line; None: each location has its line in the text.
     """
     document = Document(None, {(): SourceLocation(source, 1 if line is None else line)})
     try:
@@ -133,7 +138,7 @@ class _Reader:
         self.scalars: SafeConstructor = YAML(typ="safe", pure=True).constructor
 
     def read(self, node: Node, key: Key, location: SourceLocation | None = None) -> Any:
-        """Return the value of a node, and store the locations and errors of all values in it in the document."""
+        """Return the value of a node. The document stores the locations and errors of all values in the node."""
         if len(self.document.locations) > _MAX_VALUES:
             raise YAMLError(f"more than {_MAX_VALUES:,} values")
         self.document.locations[key] = location or self.location(node)
@@ -145,9 +150,9 @@ class _Reader:
         else:
             value = self.scalar(node)
             if isinstance(value, str) and not _is_utf8(value):
-                message = ("a character that UTF-8 cannot encode (half of a surrogate pair, or a byte of a file name "
-                           "that is not UTF-8), so that this recipe cannot be saved. Correct the text, or rename the "
-                           "file")
+                message = ("contains a character that UTF-8 cannot encode (half of a surrogate pair, or a byte of a "
+                           "file name that is not UTF-8), so that this recipe cannot be saved. Correct the text, or "
+                           "rename the file")
                 self.document.diagnostics.append(self.document.diagnostic(key, message))
         if key == ():
             self.document.value = value

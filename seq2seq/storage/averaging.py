@@ -25,11 +25,13 @@ from seq2seq.storage.checksums import strip_checksum
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
 MOVING_AVERAGE = "average."
-"""Prefix of the names of the weights' moving averages in a checkpoint's state."""
+"""Prefix of tensor names in a checkpoint's state: average.NAME is the moving average of the weight NAME."""
 
 
 def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = None) -> list[int]:
-    """Write a bundle with the mean of a run's checkpoints; of their moving averages if they have them.
+    """Write a bundle with the mean of the weights of a run's checkpoints.
+
+    If the checkpoints contain moving averages of the weights, the mean of these is used instead.
 
     Args:
         paths: a run directory, or checkpoints of one run.
@@ -97,7 +99,7 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
 
 
 def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
-    """Yield the checkpoints in `paths`: those named there, and the `last` ones (None: all) of each run named there."""
+    """Yield the checkpoints among `paths`, and the newest `last` checkpoints (None: all) of each run among `paths`."""
     for path in paths:
         path = path.resolve()
         if re.fullmatch(r"step-\d+", path.name):
@@ -124,7 +126,8 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    They are copied from the best bundle if there is one: the paths in its recipe are as the user wrote them.
+    Both are copied from the run's best bundle if there is one, because the paths in its recipe are as the user wrote
+    them. Otherwise the recipe is the one that the run stores, and there is no metadata.
     """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)
@@ -140,5 +143,5 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{run / RECIPE} is damaged: {error}.") from error
     except OSError as error:
-        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore it: a bundle contains the "
-                              "recipe.") from error
+        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore the file: every bundle "
+                              "of this run contains the recipe.") from error

@@ -57,7 +57,7 @@ TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabular
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights, other tensors such as the optimizer state (`state`), and train state (in `info`) after a step."""
+    """Weights (`model`), other tensors such as optimizer moments (`state`), and train state (`info`) after a step."""
 
     path: Path
     step: int
@@ -128,11 +128,13 @@ def step_of(checkpoint: Path) -> int:
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:
-    """Load the newest intact checkpoint; log a warning for each newer one, which is damaged. None if there are none.
+    """Load the newest intact checkpoint, and log a warning for each damaged one that is newer.
+
+    Returns None if the run has no checkpoints.
 
     Raises:
-        CheckpointError: all are damaged, or the newest is from a newer version of seq2seq. Only the user may decide to
-            train from the beginning.
+        CheckpointError: all checkpoints are damaged, so that only the user may decide to train from the beginning; or
+            the newest one is from a newer version of seq2seq.
     """
     error_messages = []
     for path in reversed(list_checkpoints(run)):
@@ -207,14 +209,15 @@ def save_bundle(
     tokenizer_files: Mapping[str, bytes],
     metadata: Mapping[str, Any],
 ) -> Path:
-    """Write a bundle, replacing an older one atomically. Other files that users have put into the old one are kept.
+    """Write a bundle. An old bundle is replaced atomically; other files that users have put into it are kept.
 
     Args:
-        weights: by name; tied weights are included once.
+        weights: tensors by name; tied weights are included once.
         tokenizer_files: contents by file name. The names must be in TOKENIZER_FILES.
-        metadata: JSON values: scores with signatures, corpus counts, …
+        metadata: further JSON values for metadata.json: scores with signatures, corpus counts, …
     Raises:
-        CheckpointError: the bundle cannot be written, or the directory has other contents. Nothing is changed then.
+        CheckpointError: the bundle cannot be written, or the directory contains files and is not a bundle. In both
+            cases nothing is changed.
         ValueError: a file name in `tokenizer_files` is unknown, or a key of `metadata` is reserved.
     """
     unknown = [name for name in tokenizer_files if name not in TOKENIZER_FILES]
@@ -245,8 +248,8 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
     """Read a bundle and verify the checksums of its files. The tensors are on the CPU.
 
     Args:
-        require: check to run before the weights are read. Its arguments are the bundle without weights and the shapes
-            in the header of the weights' file; it raises a CheckpointError to refuse the bundle.
+        require: function that is called before the weights are read, with the bundle without weights and the shapes
+            from the header of the weights' file. It raises a CheckpointError to refuse the bundle.
     Raises:
         CheckpointError: the bundle is missing or from a newer version, or a file is missing or damaged.
     """
@@ -294,8 +297,9 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
     _require_unreserved(fields)
 
     def update(current: Path) -> None:
-        # The file is replaced through a descriptor of the directory, opened before reading. If another process replaces
-        # the bundle in between, the old directory is changed, which that process deletes, and not the new bundle.
+        # The file is replaced through a descriptor of the directory that is opened before reading. If another process
+        # replaces the bundle in between, the file in the old directory is replaced, which is then deleted, and not the
+        # file in the new bundle.
         descriptor = -1
         try:
             descriptor = os.open(current, os.O_RDONLY)
@@ -311,10 +315,10 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
 
 
 def recipe_path(bundle: Path) -> Path:
-    """Return the path of the recipe whose corpora a bundle can be evaluated on.
+    """Return the path of the recipe that names the corpora on which a bundle can be evaluated.
 
-    This is the recipe of the run if the bundle is in one, because it has absolute paths. The paths in the bundle's own
-    recipe are as the user wrote them, relative to the original recipe file.
+    For the best bundle of a run, this is the recipe that the run stores, because its paths are absolute. The paths in
+    the recipe of the bundle are as the user wrote them, relative to the original recipe file.
     """
     bundle = bundle.absolute()
     run_recipe = bundle.parent / RECIPE
@@ -399,9 +403,9 @@ def _user_files(path: Path) -> list[Path]:
 
 
 def _require_json(value: Any, name: str) -> None:
-    """Raise TypeError if JSON would change a value silently, such as a tuple to a list or a number as key to a string.
+    """Raise TypeError if JSON would silently change a value, such as a tuple to a list or a number as key to text.
 
-    name: of the value, for the message.
+    name: name of the value in the message.
     """
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -418,4 +422,4 @@ def _require_json(value: Any, name: str) -> None:
 def _require_unreserved(fields: Iterable[str]) -> None:
     """Raise ValueError if a name is a reserved key of metadata.json."""
     if reserved := [name for name in fields if name in RESERVED]:
-        raise ValueError(f"reserved in {METADATA}: {', '.join(reserved)}")
+        raise ValueError(f"reserved keys of {METADATA}: {', '.join(reserved)}")

@@ -1,7 +1,7 @@
 """Checksums of the files that a run reads again, so that no training continues from data damaged on the disk.
 
-Files of gigabytes are verified in the background, with zlib's crc32: it reads 3 GB/s, sha256 only 0.9 GB/s. These
-checksums protect against accidents, not against attacks, so they need not be cryptographic.
+Files of gigabytes are verified in the background, with zlib's crc32, because it processes 3 GB/s, but sha256 only
+0.9 GB/s. These checksums protect against accidents, not against attacks, so they need not be cryptographic.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CHECKSUM_COMMENT = b"# checksum: "
 
 BLOCK_BYTES = 1 << 20
 FOREGROUND_BYTES = 1 << 27
-"""Maximum size of files that are verified before the training starts, which takes 40 ms from the page cache. Larger
-files are verified in the background."""
+"""Maximum total size in bytes of files that are verified before the training starts. This takes 40 ms if the files are
+in the page cache. Files of a larger total size are verified in the background."""
 
 
 def crc32_of(path: Path) -> int:
     """Return the zlib.crc32 of a file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     checksum, buffer = 0, memoryview(bytearray(BLOCK_BYTES))
     with path.open("rb", buffering=0) as file:
@@ -111,10 +111,10 @@ def write_journal(text: Path, crc32: int) -> None:
 
 
 def read_journal(text: Path) -> tuple[int, int] | None:
-    """Return length in bytes and zlib.crc32 from a text file's journal.
+    """Return (length in bytes, zlib.crc32) of a text file from its journal.
 
-    None if there is no journal, because an older version wrote the text; (-1, -1), which matches no text, if the
-    journal is damaged.
+    Returns None if there is no journal, because an older version of seq2seq wrote the text. Returns (-1, -1), which
+    matches no text, if the journal is damaged.
     """
     try:
         journal = parse_json(regular_bytes(journal_path(text)))
@@ -126,10 +126,10 @@ def read_journal(text: Path) -> tuple[int, int] | None:
 
 
 def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
-    """Verify the checksums of all `paths` in `directory`, which contains a run's synthetic text.
+    """Verify the checksums of those `paths` that are in `directory`, the directory of a run's synthetic text.
 
     Raises:
-        CheckpointError: a file is damaged. It is deleted, so that the next start translates it again.
+        CheckpointError: a file is damaged. The file is deleted, so that the next start translates its text again.
     """
     directory = Path(os.path.abspath(directory))
     for path in paths:
@@ -137,8 +137,8 @@ def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
             continue
         if expected != (path.stat().st_size, crc32_of(path)):
             path.unlink()
-            raise CheckpointError(f"{path}, a text translated by a model, is damaged: its checksum is wrong. It has "
-                                  "been deleted. Run the same command again to translate it again.")
+            raise CheckpointError(f"{path}, a text translated by a model, is damaged: its checksum is wrong. The "
+                                  "file has been deleted. Run the same command again to translate the text again.")
 
 
 # Verification in the background
@@ -150,7 +150,7 @@ class Check:
     def __init__(self, size: int, find_damage: Callable[[], Path | None]) -> None:
         """Start the verification.
 
-        size: number of bytes that `find_damage` reads. find_damage: returns a damaged file, or None.
+        size: number of bytes that `find_damage` reads. find_damage: function that returns a damaged file, or None.
         """
         self._find_damage = find_damage
         self._damage: Path | None = None
@@ -170,8 +170,10 @@ class Check:
             self._error = error
 
     def damage(self, wait: bool) -> Path | None:
-        """Return a damaged file, or None if there is none. wait: wait for the result; if not, also return None while
-        the verification is still running."""
+        """Return a damaged file; None if there is none, or if `wait` is False and the verification is still running.
+
+        wait: True to wait until the verification ends.
+        """
         if self._thread is not None:
             if not wait and self._thread.is_alive():
                 return None

@@ -102,9 +102,9 @@ def exchange(first: Path, second: Path) -> bool:
     """Exchange the names of two directories in one operation (Linux: renameat2 with RENAME_EXCHANGE).
 
     Returns:
-        False if the operating system or the file system does not support it; nothing is changed then.
+        False if the operating system or the file system does not support the exchange; nothing is changed then.
     Raises:
-        OSError: they cannot be renamed.
+        OSError: the directories cannot be renamed.
     """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
@@ -278,10 +278,14 @@ def _identity(directory: Path | int) -> tuple[int, int] | None:
 
 
 def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[str, Any]:
-    """Read metadata.json of a directory, and check its kind and that it has checksums of the required files.
+    """Read the metadata.json of a checkpoint, a bundle or a tokenizer directory.
+
+    Args:
+        kind: kind that the directory must have: checkpoint, bundle or tokenizer.
+        required: names of files whose checksums metadata.json must contain.
 
     Raises:
-        CheckpointError: there is no such directory, or it is of another kind or from a newer version.
+        CheckpointError: there is no such directory, or it is of another kind or from a newer version of seq2seq.
         DamagedError: metadata.json is missing or invalid.
     """
     if not directory.is_dir():
@@ -370,8 +374,8 @@ def read_file(path: Path) -> bytes:
     """Return the contents of a regular file; links are followed.
 
     Raises:
-        CheckpointError: this user has no permission to read it.
-        DamagedError: it is missing, cannot be read, or is not a regular file.
+        CheckpointError: this user has no permission to read the file.
+        DamagedError: the file is missing, cannot be read, or is not a regular file.
     """
     try:
         return regular_bytes(path)

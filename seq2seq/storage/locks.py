@@ -16,7 +16,7 @@ LOCK = ".lock"
 logger = logging.getLogger(__name__)
 
 _held_locks: set[int] = set()
-"""File descriptors of the locks that this process has."""
+"""File descriptors of the lock files that this process has locked."""
 
 
 def _drop_locks() -> None:
@@ -25,7 +25,8 @@ def _drop_locks() -> None:
     _held_locks.clear()
 
 
-# A forked worker inherits the lock. If the training is killed and a worker survives, the run would stay locked.
+# A forked worker inherits the lock, so it closes its copy. Otherwise a worker that survives the killed training would
+# keep the run locked.
 os.register_at_fork(after_in_child=_drop_locks)
 
 
@@ -34,12 +35,13 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
     """Lock a run directory during the block. The system releases the lock when the process ends, even if it is killed.
 
     If the block raises an exception in a new run directory, the lock file, the `provisional` files and the directories
-    created here are removed, unless the block has written other files.
+    that this function created are removed, unless the block has written other files.
 
     Args:
         provisional: names of files in the run directory that may be removed after an exception.
     Raises:
-        CheckpointError: another process has the lock (the message gives its id), or the directory cannot be written.
+        CheckpointError: another process has the lock (the message gives the id of that process), or the directory
+            cannot be written.
     """
     import fcntl
 
@@ -81,10 +83,10 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
 
 
 def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Collection[str]) -> None:
-    """Remove a lock file, which is still locked, the provisional files and some directories. If the run contains other
+    """Remove a lock file that is still locked, the provisional files and `directories`. If the run contains other
     files, nothing is removed.
 
-    A process that has opened the file in the meantime notices after locking it that it was removed.
+    A process that has opened the lock file in the meantime locks it afterwards and then notices that it was removed.
 
     Args:
         directories: directories that were created for the lock file, the innermost first.
@@ -130,7 +132,10 @@ def require_lockable(run: Path) -> None:
 
 
 def _in_use(run: Path, descriptor: int) -> CheckpointError:
-    """Return the error that another process has the lock. descriptor: of the lock file, which contains its id."""
+    """Return the error that another process has the lock.
+
+    descriptor: file descriptor of the lock file, which contains the id of that process.
+    """
     holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "unknown"
     return CheckpointError(f"{run} is in use by process {holder}. Wait until it ends, stop it, or choose another "
                            "--run-dir.")

@@ -28,12 +28,13 @@ TENSORBOARD = "tensorboard"
 def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     """Check that a training with `recipe` can start or resume in the directory `run`, and store the recipe there.
 
-    Changes of keys that only affect the length of the training or its reports are allowed, and printed.
+    Before the first checkpoint, any change of the recipe is allowed; later, only changes of keys that may change when a
+    run is resumed. All changes are printed.
 
     Returns:
         The recipe to train with; see `compare_with_stored_recipe`.
     Raises:
-        RecipeError: the run was trained with another recipe.
+        RecipeError: the run was trained with another recipe; the message lists the differences.
     """
     run.mkdir(parents=True, exist_ok=True)
     path = run / RECIPE
@@ -41,10 +42,10 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     if changes is None and path.exists():
         if newest_checkpoint(run) is None:
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
-        console.warn(f"{path} is damaged: its checksum is wrong. It is written again.")
+        console.warn(f"{path} is damaged: its checksum is wrong. The file is written again.")
     elif changes is not None:
         if not all(change.may_change_on_resume for change in changes):
-            # Such a change is only allowed before the first checkpoint. The tokenizer is trained again.
+            # Other changes are only allowed before the first checkpoint. The tokenizer is then trained again.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         for change in changes:
             console.print_message(f"changed since this run started: {change}")
@@ -58,12 +59,12 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[
     """Compare a recipe with the one that is stored in the run, without writing anything.
 
     Returns:
-        The recipe to start or resume the run with, and its differences from the stored recipe; None instead of the
-        differences if the run has no stored recipe, or a damaged one. The recipe is `recipe`, except that a run with
-        checkpoints keeps the vocabulary size of its stored recipe instead of `vocab_size: auto`, because an older
-        version may have chosen another size.
+        The recipe to start or resume the run with, and its differences from the stored recipe. The differences are None
+        if the run has no stored recipe, or a damaged one. The recipe is `recipe`, but in a run with checkpoints
+        `vocab_size: auto` is replaced by the size in the stored recipe, because the default of older versions of
+        seq2seq was a number.
     Raises:
-        RecipeError: the run was trained with another recipe; the message lists all differences.
+        RecipeError: the run was trained with another recipe; the message lists the differences that are not allowed.
     """
     path = run / RECIPE
     if not path.exists():
@@ -96,8 +97,8 @@ def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> Non
     checkpoint = newest_checkpoint(run)
     if checkpoint is not None and checkpoint.info.get("recipe") != recipe_checksum(recipe):
         raise RecipeError(f"{path} is damaged: its checksum is wrong, and this run was last trained with another "
-                          "recipe than the one given now. Use that recipe, unchanged, or restore the file from a "
-                          "backup, or train from the beginning with --restart.")
+                          "recipe than the one given now. Give the recipe of that training, unchanged; or restore "
+                          f"{path} from a backup; or train from the beginning with --restart.")
 
 
 def rename_old_run(recipe: Recipe, run: Path) -> Path:
@@ -116,8 +117,8 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
     inside = [path for corpus in recipe.data.corpora() for path in corpus.resolve(recipe.data_directory).paths
               if path.resolve().is_relative_to(run)]
     if inside:
-        raise RecipeError(f"--restart would rename the run, and {inside[0]} is in it. Move the text out of {run}, or "
-                          "train in another directory with --run-dir.")
+        raise RecipeError(f"--restart would rename the run, and the corpus {inside[0]} is in it. Move the corpus out "
+                          f"of {run}, or train in another directory with --run-dir.")
     number = 1
     while (renamed := run.with_name(f"{run.name}.{number}")).exists():
         number += 1
@@ -135,10 +136,10 @@ class Log:
     """
 
     def __init__(self, run: Path, step: int, records: int | None, crc32: int | None = None) -> None:
-        """Open the log for appending, after removing the records after `step` and all but the first `records`.
+        """Open the log for appending, and remove the records after `step` from it.
 
-        records: number of records to keep; None: all up to `step`. crc32: expected crc32 of these records; None: not
-        checked.
+        records: maximum number of records to keep, from the first; None: all up to `step`. crc32: zlib.crc32 that the
+        kept records should have; None: not checked.
         """
         self.path = run / LOG_FILE
         self.crc32 = 0
@@ -168,7 +169,7 @@ class Log:
         self._add_to_tensorboard(kind, step, **values)
 
     def _add_to_tensorboard(self, kind: str, step: int, **values: Any) -> None:
-        """Write values to TensorBoard. Their wall time is the seconds of training since the start of the run."""
+        """Write values to TensorBoard. Their wall time does not include the breaks between stopping and resuming."""
         self._seconds = values.get("seconds", self._seconds)
         for name, value in values.items():
             if isinstance(value, (int, float)):
@@ -192,8 +193,8 @@ class Log:
         self.crc32 = zlib.crc32(contents)
         if crc32 not in (None, self.crc32):
             console.warn(f"{self.path} is damaged: the checksum of its records up to step {step:,} is wrong. The "
-                         "training continues, because it does not use them. The learning curves may lack points or "
-                         "show wrong ones.")
+                         "training continues, because it does not use the log. The learning curves may lack points "
+                         "or show wrong ones.")
         replace_file(self.path, contents)
         return [record for _, record in kept]
 

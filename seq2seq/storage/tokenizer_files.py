@@ -70,11 +70,11 @@ def load_tokenizers(directory: Path) -> Tokenizers:
 
 
 def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokenizers:
-    """Load the tokenizers from a run's directory. If they are missing or damaged, write them there first.
+    """Load the tokenizers from a run's tokenizer directory. If they are missing or damaged, write them there first.
 
-    In a run with checkpoints, they are copied from the run's best model if possible. They must be the tokenizers that
-    the run was trained with, so their checksums are compared. If an older version wrote the directory without
-    checksums, these are added.
+    In a run with checkpoints, missing or damaged tokenizers are copied from the run's best model if possible. Their
+    checksums are compared, because they must be the tokenizers that the run was trained with. If an older version of
+    seq2seq wrote the directory without checksums, the checksums are added.
 
     Args:
         directory: tokenizer directory in the run directory.
@@ -111,9 +111,9 @@ def _write_checksums(directory: Path) -> None:
 
 
 def _recreate(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> dict[str, bytes]:
-    """Return the files of missing or damaged tokenizers: those of the run's best model, or else trained again.
+    """Return the files of tokenizers that are missing or damaged: those of the run's best model, or else trained again.
 
-    damage: error message.
+    damage: message that says what is missing or damaged.
     """
     run = directory.parent
     trained = bool(list_checkpoints(run))
@@ -125,9 +125,9 @@ def _recreate(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> d
     made = make().files()
     if expected in (None, _checksums(made)):
         return made
-    raise CheckpointError(f"{damage} Training it again on the same text with the same seed does not yield the "
-                          f"tokenizer that this run was trained with. Restore {directory} from a backup, or "
-                          "train from the beginning with --restart.")
+    raise CheckpointError(f"{damage} A new tokenizer, trained on the same text with the same seed, is not the one that "
+                          f"this run was trained with. Restore {directory} from a backup, or train from the beginning "
+                          "with --restart.")
 
 
 def _expected_checksums(directory: Path, run: Path) -> dict[str, str] | None:

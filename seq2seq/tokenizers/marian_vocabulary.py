@@ -38,8 +38,8 @@ class MarianVocabulary(Vocabulary):
 
     A text may begin with a language token, which is encoded as one piece if the vocabulary contains it.
 
-    sentencepiece: bytes of the sentencepiece model. ids: piece -> id, from 0 without gaps, symbols first. language:
-    language token that is added to every text without one, or None.
+    sentencepiece: bytes of the sentencepiece model. ids: id of each piece; the symbols have the first ids, from 0, and
+    there are no gaps. language: language token that is added to every text without one, or None.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
@@ -62,7 +62,7 @@ class MarianVocabulary(Vocabulary):
         self.model = json.dumps([self._names, language]).encode() + model
         self._unknown = self._processor.unk_id()
         pieces = (self._processor.id_to_piece(index) for index in range(self._processor.vocab_size()))
-        self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in pieces], np.int64)     # by sentencepiece's id
+        self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in pieces], np.int64)  # by id in sentencepiece
 
     @property
     def vocab_size(self) -> int:
@@ -96,12 +96,12 @@ class MarianVocabulary(Vocabulary):
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)
         encoded = encode_lines(self._processor, texts, num_threads=threads)
-        # A character that this sentencepiece model does not know may be a piece of the other language's model.
+        # A character that is unknown to this sentencepiece model may be a piece of the other language's model.
         return [token + (self._look_up_pieces(text) if self._unknown in ids else self._id_of[ids].tolist())
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`. An added language token has an empty span; pieces may have empty spans, too."""
+        """See `Vocabulary.spans`. An added language token has an empty span. Other pieces may have empty spans, too."""
         tokens, texts = self._split(lines)
         spans = []
         offsets = [encoded["offsets"] for encoded in encode_lines(self._processor, texts, return_type="offset_mapping")]
@@ -131,7 +131,7 @@ class MarianVocabulary(Vocabulary):
         return [self._names[int(index)] for index in ids]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        # sentencepiece keeps the U+2581 before a piece of the other language's model.
+        # sentencepiece does not convert the U+2581 in a piece that only the other language's model contains.
         texts = (self._processor.decode_pieces(list(line)) for line in pieces)
         return [text.replace(WORD_BOUNDARY, " ").removeprefix(" ") for text in texts]
 
@@ -177,4 +177,5 @@ def read_vocabularies(contents: bytes, models: tuple[bytes, bytes], where: str
         return (MarianVocabulary(models[0], source, saved["language"], where),
                 MarianVocabulary(models[1], target, None, where))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TokenizerError(f"{where}/{VOCABULARY_FILE} is damaged. Copy it, or import the model, again.") from error
+        raise TokenizerError(f"{where}/{VOCABULARY_FILE} is damaged. Copy the file again, or import the model "
+                             "again.") from error

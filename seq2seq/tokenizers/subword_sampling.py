@@ -22,16 +22,17 @@ WORD_BOUNDARY = "\u2581"
 WORD_PATTERN = re.compile(f"{WORD_BOUNDARY}[^{WORD_BOUNDARY}]*|[^{WORD_BOUNDARY}]+")
 # An unknown character scores this much below the worst piece, as in sentencepiece.
 UNKNOWN_PENALTY = 10.0
-# Maximum number of words in a cache, which then takes some 100 MB. The first words of a text are mostly frequent ones:
-# they make up 90 % of the words of a large corpus.
+# Maximum number of words in a cache; a full cache takes some 100 MB. The words that occur first are cached. Most of
+# them are frequent, so that they make up 90 % of the running words of a large corpus.
 MAX_CACHED_WORDS = 1 << 15
-# Maximum length of a cached word, in characters.
+# Maximum length of a cached word, in characters, so that a few very long words cannot fill the memory.
 MAX_CACHED_WORD_LENGTH = 32
 
 UniformRandom = Callable[[], float]
 """Function that returns a random number, uniform in [0, 1)."""
 Arcs = tuple[list[float], list[int], list[tuple[int, ...]]]
-"""Pieces that end at one position of a word: cumulative probabilities, start of each piece, its ids (last first)."""
+"""Pieces that end at one position of a word, as three lists with an entry for each piece: its cumulative probability,
+its start, and its ids in reverse order."""
 
 
 class SubwordSampler:
@@ -59,10 +60,10 @@ class SubwordSampler:
         """Return the ids of each line. The same arguments always return the same ids.
 
         Args:
-            alpha: for a unigram model, segmentations are sampled in proportion to P(segmentation | text) ** alpha
-                (Kudo 2018, arXiv:1804.10959, with l = infinity): 0 makes them equally probable, a large value selects
-                the best one. For a BPE model, the probability of dropping a merge (Provilkov et al. 2020,
-                arXiv:1910.13267).
+            alpha: for a unigram model, exponent of the distribution from which segmentations are sampled, in proportion
+                to P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959, with l = infinity, which means all
+                segmentations). 0 makes all of them equally probable, a large value selects the best one. For a BPE
+                model, probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
         uniform = random.Random(seed).random
         sample_word = self._sample_bpe if self._is_bpe else self._sample_unigram
@@ -104,7 +105,7 @@ class SubwordSampler:
     def _lattice(self, word: str, alpha: float) -> list[Arcs]:
         """Return the arcs that end at each position of a word, from 0 to its length."""
         arcs_to: list[list[tuple[float, int, tuple[int, ...]]]] = [[] for _ in range(len(word) + 1)]
-        log_forward = [0.0]                                                     # log of the summed weights of all paths
+        log_forward = [0.0]                                 # log of the summed weights of all paths to each position
         lattice: list[Arcs] = [([], [], [])]
         for begin in range(len(word)):
             for end in range(begin + 1, min(begin + self._max_piece_length, len(word)) + 1):
@@ -136,13 +137,13 @@ class SubwordSampler:
             if len(self._bpe_cache) < MAX_CACHED_WORDS and len(word) <= MAX_CACHED_WORD_LENGTH:
                 self._bpe_cache[word] = cached
         ids, merges = cached
-        # Mostly no merge is dropped; the cached deterministic segmentation is then the result.
-        examples = 0
-        while examples < merges and uniform() >= alpha:
-            examples += 1
-        if examples == merges:
+        # In most words no merge is dropped; the result is then the cached deterministic segmentation.
+        first_dropped = 0
+        while first_dropped < merges and uniform() >= alpha:
+            first_dropped += 1
+        if first_dropped == merges:
             return ids
-        return self._merge(word, lambda step: step == examples or (step > examples and uniform() < alpha))[0]
+        return self._merge(word, lambda step: step == first_dropped or (step > first_dropped and uniform() < alpha))[0]
 
     def _merge(self, word: str, is_dropped: Callable[[int], bool]) -> tuple[list[int], int]:
         """Merge the adjacent pair with the best score, the leftmost one in case of a tie, until no pair can be merged.
@@ -169,7 +170,7 @@ class SubwordSampler:
             _, left, pair = heapq.heappop(agenda)
             right = after[left]
             if not pieces[left] or right >= len(pieces) or pieces[left] + pieces[right] != pair:
-                continue                                                        # an earlier merge changed one of them
+                continue                                                        # an earlier merge changed a piece
             step += 1
             if is_dropped(step - 1):
                 continue

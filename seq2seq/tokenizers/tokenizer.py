@@ -44,10 +44,11 @@ SOURCE_FILE = "source.model"
 TARGET_FILE = "target.model"
 SIDES = ("source", "target")
 
-# Fixed, because sentencepiece adds up one sum per thread: another number of threads would train another model.
+# Number of threads that train a tokenizer. It is fixed, because sentencepiece adds up one partial sum per thread, so
+# that the trained model depends on the number of threads.
 TRAINING_THREADS = 16
-# Maximum length of a training line in bytes, the largest value that sentencepiece accepts. It silently drops longer
-# lines; its default is 4,192.
+# Maximum length of a training line in bytes: the largest value that sentencepiece accepts, because it silently drops
+# longer lines. The default of sentencepiece is 4,192.
 MAX_TRAINING_LINE_BYTES = 2**30
 # Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
 # encodes them as bytes, which search never generates.
@@ -136,7 +137,7 @@ class Tokenizer(Vocabulary):
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line; START_ID and END_ID are removed, and invalid UTF-8 becomes U+FFFD."""
-        if len(ids) == 1:                                                       # a list would start threads
+        if len(ids) == 1:                                                       # a list of lines would start threads
             return [self._processor.decode(list(map(int, ids[0])))]
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
 
@@ -214,10 +215,10 @@ class Tokenizers:
 
     @staticmethod
     def load(directory: str | Path) -> Tokenizers:
-        """Load the files of `save`.
+        """Load the tokenizers from the files that `save` wrote.
 
         Raises:
-            TokenizerError: as `from_files`, or a file cannot be read.
+            TokenizerError: a file cannot be read or is damaged, or files are missing.
         """
         try:
             files = {name: regular_bytes(Path(directory) / name) for name in Tokenizers.file_names(directory)}
@@ -233,14 +234,14 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
                      target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
-    """Train tokenizers on a random sample of parallel text; `section.sample_lines` limits the memory.
+    """Train tokenizers on a random sample of parallel text. `section.sample_lines` limits the sample and its memory.
 
-    With `vocab_size: auto`, `vocabulary_size` chooses the size from the whole text. The vocabulary is smaller if the
-    sample does not have enough different subwords.
+    With `vocab_size: auto`, the function `vocabulary_size` chooses the size from the length of the whole text. The
+    vocabulary is smaller if the sample does not have enough different subwords.
 
     Args:
-        target_positions: for a pointer network, the largest source position that a target may contain. In this case
-            only the source tokenizer is trained.
+        target_positions: for a pointer network, the largest source position that a target may contain; only the source
+            tokenizer is then trained. None for other models.
         sides: names of the two texts in error messages about separate vocabularies.
     Raises:
         TokenizerError: the vocabulary size is too large for the text, or too small for its characters. The message
@@ -262,7 +263,7 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
             trained.append(_train([pair[side] for pair in sample], section, characters[side], f"{name} "))
         except TokenizerError as error:
             errors.append(str(error))
-    if errors:                                                                  # one size must suit both sides
+    if errors:                                                                  # both sides have the same vocab_size
         raise TokenizerError("\n".join(errors))
     return Tokenizers(*trained)
 
@@ -287,9 +288,9 @@ def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.R
 
 
 class _ImpossibleSize(TokenizerError):
-    """No vocabulary of this size can be trained on the text.
+    """Error that no vocabulary of this size can be trained on the text.
 
-    smallest or largest: the size that sentencepiece's message names as possible; the other one is None.
+    smallest, largest: smallest and largest possible size. The one that sentencepiece's message does not name is None.
     """
 
     def __init__(self, message: str, smallest: int | None = None, largest: int | None = None) -> None:
@@ -308,8 +309,8 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int, sid
         return train_words(lines, MAX_WORDS if section.vocab_size == "auto" else section.vocab_size)
     if section.vocab_size != "auto":
         return _train_subwords(lines, section, section.vocab_size, side)
-    # Normalisation may add characters to the alphabet, and a small text has few subwords. After an error the loop
-    # corrects the alphabet or the largest size from sentencepiece's message, and tries again.
+    # Training fails if normalisation adds characters to the alphabet, or if a small text has too few subwords. The loop
+    # then takes the size of the alphabet, or the largest possible size, from sentencepiece's message and tries again.
     alphabet, largest = _alphabet(lines, section.character_coverage), None
     while True:
         size = vocabulary_size(characters, alphabet)

@@ -22,7 +22,7 @@ END_ID = 2
 # Code points of line breaks and control characters, including those at which other software splits lines (U+0085,
 # U+2028, U+2029). Search never generates a piece that contains one of them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
-# Control characters that are a single byte in UTF-8. Search never generates these byte pieces.
+# Control characters that are a single byte in UTF-8. Search never generates the byte pieces of these characters.
 CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
@@ -55,7 +55,8 @@ class Vocabulary(ABC):
         return self.model == other.model
 
     def language_prefix(self, line: str) -> str:
-        """Return the language token at the beginning of a line, or "". If the line is split, every part needs it."""
+        """Return the language token at the beginning of a line, or "". If the line is split, every part needs this
+        token."""
         return ""
 
     @abstractmethod
@@ -64,7 +65,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return for each piece of `encode` its characters in the line, as a span (begin, end)."""
+        """Return, for each piece that `encode` returns, the span (begin, end) of its characters in the line."""
 
     @abstractmethod
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
@@ -127,7 +128,7 @@ def encode_lines(processor: Any, lines: Sequence[str], **options: Any) -> list[A
         TokenizerError: a line contains half a surrogate pair.
     """
     try:
-        if len(lines) == 1:                                                     # a list would start threads
+        if len(lines) == 1:                                                     # a list of lines would start threads
             return [processor.encode(lines[0], **options)]
         return processor.encode(list(lines), **options)
     except TypeError:

@@ -13,20 +13,25 @@ MAX_WORDS = 30_000
 def vocabulary_size(characters: int, alphabet: int) -> int:
     """Return the size of a subword vocabulary for an amount of text.
 
-    The size is the sum of the reserved pieces, one piece for each character of the alphabet, and 32 times the cube root
-    of `characters` subwords, rounded up to two significant digits. For pairs of 210 characters (20 words on each side)
-    it is between the best sizes in publications and the sizes in common use:
+    size = RESERVED_PIECES + alphabet + subwords, rounded up to two significant digits, where
+    subwords = 32 * (cube root of `characters`), but at most MAX_SUBWORDS.
 
-    - 5,000 pairs: 3,300 subwords. 2,000 subwords gave a higher BLEU than 14,000 (Sennrich and Zhang 2019,
-      arXiv:1905.11901).
-    - 160,000 pairs: 10,000 subwords, as in fairseq's recipe for IWSLT'14. A Transformer needs at most 4,000 (Ding et
-      al. 2019, arXiv:1905.10453).
-    - 4.5 million pairs: 31,000 subwords. 37,000 are in common use (Vaswani et al. 2017, arXiv:1706.03762).
+    The factor and the root are chosen so that the number of subwords is between the best numbers in publications and
+    the numbers in common use. For pairs of 210 characters (20 words on each side):
 
-    Measured on Multi30k German to English (4 + 4 layers, width 128, about 11 epochs, validation BLEU, one seed): 2,400
-    pieces, which is near the square root of the number of characters, gave 37.2, 5,500 (this rule) 39.9, 8,000 40.4.
+    - 5,000 pairs: this rule gives 3,300 subwords. Published: 2,000 subwords have a higher BLEU than 14,000 (Sennrich
+      and Zhang 2019, arXiv:1905.11901).
+    - 160,000 pairs: this rule gives 10,000 subwords, as in fairseq's recipe for IWSLT'14. Published: the best number
+      for a Transformer is 4,000 or less (Ding et al. 2019, arXiv:1905.10453).
+    - 4.5 million pairs: this rule gives 31,000 subwords. In common use: 37,000 (Vaswani et al. 2017, arXiv:1706.03762).
 
-    Changing these numbers would change the tokenizers of existing recipes with `vocab_size: auto`.
+    Validation BLEU on Multi30k German to English (4 + 4 layers, width 128, about 11 epochs, one seed):
+
+    - 2,400 pieces, which is near the square root of the number of characters: 37.2
+    - 5,500 pieces, which is the size that this rule gives: 39.9
+    - 8,000 pieces: 40.4
+
+    Changing the rule would change the tokenizers of existing recipes with `vocab_size: auto`.
 
     Args:
         characters: number of characters in the whole training text.
@@ -36,14 +41,16 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
 
 
 def smaller_vocabulary_size(largest: int, alphabet: int) -> int:
-    """Round the largest possible size down to two significant digits, unless it is then too small for the alphabet."""
+    """Return the largest possible size, rounded down to two significant digits unless that is too small for the
+    alphabet."""
     step = _step(largest)
     rounded = largest // step * step
     return rounded if rounded > RESERVED_PIECES + alphabet else largest
 
 
 def _cube_root(number: int) -> int:
-    """Return the integer part of the cube root. Floating-point numbers could differ between machines."""
+    """Return the integer part of the cube root. The floating-point estimate, which could differ between machines, is
+    corrected with integers."""
     root = round(number ** (1 / 3))
     while root**3 > number:
         root -= 1
@@ -58,5 +65,5 @@ def _round_up(number: int) -> int:
 
 
 def _step(number: int) -> int:
-    """Return the power of ten whose multiples have the two significant digits of `number`: 100 for 1,234."""
+    """Return the step between numbers with two significant digits near `number`: 100 for 1,234 (1,200, 1,300, …)."""
     return 10 ** max(len(str(number)) - 2, 0)

@@ -23,7 +23,7 @@ class Words(Vocabulary):
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        """words: words without white space, each one once. Their ids follow the ids of the symbols."""
+        """words: different words without white space. Their ids follow the ids of the symbols."""
         self.words = list(words)
         self.model = HEADER + "".join(f"{line}\n" for line in (len(self.words), *self.words)).encode()
         self._ids = {word: index for index, word in enumerate(self.words, END_ID + 1)}
@@ -82,9 +82,9 @@ class Words(Vocabulary):
 
 
 def train_words(lines: Iterable[str], vocab_size: int) -> Words:
-    """Return the vocabulary of the most frequent words of a text, of at most `vocab_size` ids, symbols included.
+    """Return the vocabulary of the most frequent words of a text, with at most `vocab_size` ids, symbols included.
 
-    Of equally frequent words, the one that occurs first is kept.
+    Among equally frequent words, those that occur first are kept.
 
     Raises:
         TokenizerError: the text has no words.
@@ -101,7 +101,7 @@ def position_vocabulary(max_position: int) -> Words:
 
 
 def position_fault(source: str, target: str) -> str | None:
-    """Return an error message unless every word of the target is the position of a source word, counted from 1."""
+    """Return an error message if a target word is not the position of a source word, counted from 1; else None."""
     count = len(source.split())
     valid = {str(position) for position in range(1, count + 1)}
     for word in target.split():

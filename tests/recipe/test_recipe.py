@@ -206,8 +206,9 @@ def test_several_mistakes_are_reported_together_with_their_lines(directory):
         ("training: {label_smoothing: 1}", "training.label_smoothing: expected a number below 1; found 1"),
         ("training: {checkpoint_minutes: 5}", "training.checkpoint_minutes: expected a number of at most 2; found 5"),
         ("training: {gradient_clip: -1}", "training.gradient_clip: expected a number of at least 0; found -1"),
-        ("training: {betas: [0.9]}", "training.betas: expected a list of 2 numbers, found 1"),
-        ("training: {betas: [0.1, 0.2, 0.3]}", "training.betas: expected a list of 2 numbers, found 3"),
+        ("training: {betas: [0.9]}", "training.betas: expected a list of 2 numbers, found a list of length 1"),
+        ("training: {betas: [0.1, 0.2, 0.3]}",
+         "training.betas: expected a list of 2 numbers, found a list of length 3"),
         ("training: {betas: [0.1, x]}", "training.betas.1: expected a number; found 'x'"),
         ("training: {betas: 0.9}", "training.betas: expected a list; found 0.9"),
         ("training:", "training: expected a section (keys with values); found nothing"),
@@ -250,7 +251,7 @@ def test_several_mistakes_are_reported_together_with_their_lines(directory):
         ("training: {best_metric: exact}",
          "training.best_metric: 'exact' is not in metrics: [bleu, chrf, ter]. Choose one of these, loss or perplexity, "
          "or add it to metrics."),
-        ("metrics: []", "metrics: expected at least one"),
+        ("metrics: []", "metrics: expected at least one item"),
         ("metrics: [bleu, wer]",
          "metrics.1: expected 'bleu', 'chrf', 'ter', 'exact', 'perplexity', 'word_perplexity' or "
          "'character_perplexity'; found 'wer'. Did you mean 'ter'?"),
@@ -289,8 +290,8 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
          ": only a corpus with a .tsv or .csv `file` can have `header: true`"),
         ("{file: pairs.jsonl, header: true, source: de, target: en}",
          ": only a corpus with a .tsv or .csv `file` can have `header: true`"),
-        ("{file: pairs.ods}", ".file: expected a name that ends in .tsv, .csv, .jsonl or .tmx (and .gz or .zst), or in "
-         ".parquet, found 'pairs.ods'"),
+        ("{file: pairs.ods}", ".file: expected a name that ends in .tsv, .csv, .jsonl or .tmx (.gz or .zst may "
+         "follow), or in .parquet, found 'pairs.ods'"),
         ("{hub: a/b, split: c, translated_by: .}",
          ": `translated_by` needs one file, either `source` or `target`, and generates the other side"),
         ("{target: 2, translated_by: .}",
@@ -299,7 +300,7 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
          ": only a corpus with `translated_by` can have `sampling`"),
         ("{file: pairs.tsv, markup: true}", ": only a corpus with a .tmx `file` can have `markup: true`"),
         ("{source: train.de, target: train.en, tag: ' '}",
-         ": `tag` must not be blank, and the corpus must have sources"),
+         ": `tag` must not be blank, and a corpus of `text` cannot have one"),
         ("{hub: wmt/wmt14, source: de, target: en}", ": `hub` needs `split`, such as `split: train`"),
         ("{hub: wmt/wmt14, split: train}", ": `source` and `target` must name the columns"),
         ("{file: pairs.jsonl, source: 1, target: 2}", ": `source` and `target` must name the columns"),
@@ -327,7 +328,7 @@ def test_what_is_missing_is_named_with_its_meaning(directory):
     assert mistakes("name: small\nlanguages: {source: de}\n") == [
         "recipe.yaml:1: data: missing. Parallel text for training, validation and test.",
         "recipe.yaml:2: languages.target: missing. "
-        "Code of the language to translate into, such as `en`. It also selects sacreBLEU's tokeniser.",
+        "Code of the language to translate into, such as `en`. The code also selects sacreBLEU's tokeniser.",
     ]
 
 
@@ -362,7 +363,7 @@ def test_only_training_corpora_have_a_weight(directory):
 
 def test_an_empty_list_of_training_corpora_is_a_mistake(directory):
     assert mistakes(RECIPE.replace("\n    - {source: train.de, target: train.en}", " []")) == [
-        "recipe.yaml:5: data.train: expected at least one"
+        "recipe.yaml:5: data.train: expected at least one item"
     ]
     assert mistakes(RECIPE.replace("target: train.en", "target: train.en, limit: x")) == [
         "recipe.yaml:6: data.train.0.limit: expected a whole number above 0; found 'x'"
@@ -407,7 +408,8 @@ def test_text_that_is_not_a_recipe_is_refused(directory, text, said):
 
 
 def test_text_that_cannot_be_encoded_is_refused_with_its_line(directory):
-    with pytest.raises(RecipeError, match="^--set name=.*: a character that UTF-8 cannot encode .* Correct the text"):
+    with pytest.raises(RecipeError,
+                       match="^--set name=.*: contains a character that UTF-8 cannot encode .* Correct the text"):
         load_recipe("recipe.yaml", ['name="\\udced"'])
 
 
@@ -469,8 +471,8 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "--set =5: expected KEY=VALUE, such as training.max_steps=200",
         "--set decoding=[: not valid YAML: while parsing a flow node, expected the node content, "
         "but found '<stream end>'",
-        "--set data.train.1.limit=5: data.train is a list of 1, counted from 0; it has no item '1'",
-        "--set name.first=x: name is not a section or list here; set the whole value",
+        "--set data.train.1.limit=5: data.train is a list of length 1, with items numbered from 0; it has no item '1'",
+        "--set name.first=x: name is neither a section nor a list in this recipe; set name itself",
         "--set data.valid={source: data/val.de, targt: data/val.en}: data.valid.targt: unknown key. "
         "Did you mean 'target'?",
         "--set model={base: size.yaml}: set the base with --set model.base=SIZE_OR_PATH",
