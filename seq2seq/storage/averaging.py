@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.compressed_files import regular_bytes
-from seq2seq.errors import CheckpointError, UserError
+from seq2seq.errors import CheckpointError, OptionError, UserError
 from seq2seq.storage.checkpoints import (
     BEST,
     RECIPE,
@@ -40,8 +40,10 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
         The steps that were averaged.
     Raises:
         CheckpointError: there are no checkpoints, or they belong to different runs.
-        UserError: `last` is given, and `paths` contains single checkpoints.
+        UserError: `last` is given, and `paths` contains single checkpoints; or `last` is below 1.
     """
+    if last is not None and last < 1:
+        raise OptionError(f"last is {last}; set it to 1 or more, or leave it out for all checkpoints")
     checkpoints = sorted({path.resolve() for path in _checkpoints(paths, last)}, key=step_of)
     runs = sorted({path.parent.parent for path in checkpoints})
     if len(runs) > 1:
@@ -112,7 +114,7 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
         if not checkpoints:
             raise CheckpointError(f"{path} is neither a run with checkpoints nor a checkpoint. Name a run such as "
                                   "runs/NAME, or checkpoints such as runs/NAME/checkpoints/step-00001000.")
-        yield from checkpoints[-last:] if last else checkpoints
+        yield from checkpoints if last is None else checkpoints[-last:]
 
 
 def validated_weights(path: Path) -> dict[str, Tensor]:

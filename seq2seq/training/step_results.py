@@ -84,5 +84,5 @@ class StepResults:
         numbers = [] if self.lines is None else sorted(
             int(self.lines[index]) for pairs in result.micro_batches for index in pairs)
         named = ", ".join(map(str, numbers[:MAX_NAMED_LINES]))
-        console.warn(f"step {result.step:,} is skipped, because its gradient is not finite; line numbers of its pairs in "
-                     f"the corpora: {named}{', …' if len(numbers) > MAX_NAMED_LINES else ''}")
+        console.warn(f"step {result.step:,} is skipped, because its gradient is not finite; line numbers of its pairs "
+                     f"in the corpora: {named}{', …' if len(numbers) > MAX_NAMED_LINES else ''}")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from bits import assert_same_bits
 
-from seq2seq.errors import CheckpointError
-from seq2seq.storage.averaging import average_weights
+from seq2seq.errors import CheckpointError, OptionError
+from seq2seq.storage.averaging import average_checkpoints, average_weights
 
 
 def test_an_average_is_the_mean_in_the_original_type():
@@ -37,3 +37,9 @@ def test_models_that_differ_cannot_be_averaged():
         average_weights([first, {"a": torch.ones(2, 3), "c": torch.ones(1)}])
     with pytest.raises(CheckpointError, match="no models"):
         average_weights([])
+
+
+@pytest.mark.parametrize("last", [0, -1])
+def test_averaging_no_checkpoints_is_refused(tmp_path, last):
+    with pytest.raises(OptionError, match=f"last is {last}; set it to 1 or more"):
+        average_checkpoints([tmp_path], tmp_path / "average", last=last)
