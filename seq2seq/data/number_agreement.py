@@ -133,7 +133,7 @@ CJK_NUMERAL = re.compile(
 CJK_ITEM = re.compile(rf"{_DIGITS}|[{CJK_CHARACTERS}]")
 MAX_NUMERAL_ITEMS = 24
 """Maximum length of a Chinese or Japanese numeral, in matches of CJK_ITEM. Longer runs of them are not numerals."""
-# 半 is a half: the 30 of 3:30 in 三点半, the 5 of 2.5 in 两个半. 刻 is a quarter of an hour: 15 or 45 minutes.
+# 半 means half: in 三点半 (3:30) it stands for 30, in 两个半 (2.5) for 5. 刻 is a quarter of an hour: 15 or 45 minutes.
 HALF_AND_QUARTER_READINGS = {"半": (30, 5), "刻": (15, 45)}
 KANA_VALUES = {word: value for value, words in {
     1: "ひとつ ひとり ついたち", 2: "ふたつ ふたり ふつか", 3: "みっつ みっか", 4: "よっつ よっか", 5: "いつつ いつか",
@@ -176,7 +176,7 @@ def _cjk_values(items: list[str]) -> Iterator[str]:
     """Yield the values that a numeral may have.
 
     A numeral consists of sections, each of which ends with a large multiplier. Local variables: total: sum of the
-    sections that have ended. section: value so far of the current section. current: number whose multiplier may follow.
+    sections that have ended. section: value so far of the current section. current: last number, if not yet added.
     unit: last multiplier. largest: last large multiplier.
     """
     digits = [str(DIGIT_VALUES[item]) for item in items if item in DIGIT_VALUES]

@@ -31,8 +31,9 @@ from seq2seq.translation.translator import Translator
 REPORT = "parity.json"
 MAX_LISTED_DIFFERENCES = 5
 """Maximum number of differing translations in the error message of a refused export."""
-# Keys of `decoding` that an export keeps: the beam search of both other libraries supports them, or they have no effect
-# without an unsupported key, or they do not concern the search (safety_net). Other keys are dropped, with a note.
+# Keys of `decoding` that an export keeps. The beam search of transformers and CTranslate2 supports most of them.
+# The others change nothing: they need a key that is not in this set, or they do not concern the search (safety_net).
+# Keys outside this set are dropped, with a note.
 SUPPORTED_DECODING_KEYS = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
             "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", *SAMPLING_KEYS,
             "ensemble_mean", "fusion_weight", "safety_net", "ignore_case"}
@@ -52,8 +53,8 @@ class Exported(Protocol):
 class Tolerance:
     """Maximum difference between a model and its export.
 
-    score: maximum difference, in nats, in the log-probability of the original model's translations. each: True if
-        `score` limits the worst line; False if it limits the mean per token.
+    score: maximum difference in nats between the log-probabilities that both libraries give the same translation. each:
+        True if the maximum applies to every line; False if it applies to the mean difference per token.
     same: minimum share of equal translations. Translations that differ count as equal if the original model's scores
         of the two differ by at most 1e-3.
     """
@@ -87,8 +88,9 @@ class Difference:
 class Parity:
     """Result of a comparison.
 
-    lines: number of compared lines. same: number of equal translations. worst_score, mean_score: absolute difference in
-    the log-probability of the original model's translations, in nats: maximum over all lines, and mean per token.
+    lines: number of compared lines. same: number of lines whose translations are identical. Both libraries also score
+    the original model's translations. worst_score: largest difference in the log-probability of a line, in nats.
+    mean_score: sum of these differences divided by the number of tokens.
     """
 
     lines: int

@@ -137,7 +137,7 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
 
         query, key, value = (part for stack in projected for part in stack.unbind(1))
         keys_before = -1 if window is None else window                          # -1: no limit
-        return cast(Tensor, varlen_attn(                                        # returns a pair only with return_aux
+        return cast(Tensor, varlen_attn(                                        # a pair only if return_aux is set
             query, key, value, query_sentences.offsets, key_sentences.offsets, query_sentences.longest,
             key_sentences.longest, window_size=(keys_before, 0 if causal else keys_before)))
     return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window)

@@ -167,7 +167,7 @@ class Corpus(Section):
 
     @property
     def has_numbered_columns(self) -> bool:
-        """True for a table whose columns have numbers instead of names."""
+        """True for a table whose columns are selected by number, not by name."""
         return self.table_format in COLUMN_FORMATS and not self.header
 
     @property
