@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -316,8 +316,34 @@ def derived_seed(*numbers: int | str) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int,
-               epoch: int) -> list[list[np.ndarray]]:
+class EpochPlan(Sequence[list[np.ndarray]]):
+    """Optimizer steps of an epoch, each a list of micro-batches. A step is divided into micro-batches when it is read,
+    so that training a large corpus can begin, or be resumed in the middle of an epoch, at once.
+
+    steps: pair indices of each step.
+    """
+
+    def __init__(self, corpus: EncodedCorpus, steps: list[np.ndarray], accumulation: int) -> None:
+        self.corpus, self.steps, self.accumulation = corpus, steps, accumulation
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @overload
+    def __getitem__(self, index: int) -> list[np.ndarray]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[np.ndarray]]: ...
+
+    def __getitem__(self, index: int | slice) -> list[np.ndarray] | list[list[np.ndarray]]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        step = self.steps[index]
+        return _micro_batches(step, self.corpus.source.lengths_of(step), self.corpus.target.lengths_of(step),
+                              self.accumulation)
+
+
+def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int, epoch: int) -> EpochPlan:
     """Assign the pairs of the corpus to the optimizer steps of an epoch; the same seed and epoch give the same plan.
 
     Every pair occurs in exactly one step (if the corpora have weights, in `weight` steps on average). A step consists
@@ -329,9 +355,7 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
         For each step a list of at most `accumulation` micro-batches. Each micro-batch is an array of pair indices,
         ordered by target length, the shortest first.
     """
-    source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
-    return [_micro_batches(step, source_lengths, target_lengths, accumulation)
-            for step in draw_steps(corpus, batch_tokens, seed, epoch)]
+    return EpochPlan(corpus, list(draw_steps(corpus, batch_tokens, seed, epoch)), accumulation)
 
 
 def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
@@ -360,11 +384,10 @@ def _cut_into_steps(order: np.ndarray, source_lengths: np.ndarray, target_length
     while begin < len(order):
         source_before = source_ends[begin - 1] if begin else 0
         target_before = target_ends[begin - 1] if begin else 0
-        end = min(
-            np.searchsorted(source_ends, source_before + source_budget, side="right"),
-            np.searchsorted(target_ends, target_before + target_budget, side="right"),
-        )
-        end = max(int(end), begin + 1)
+        # For a limit that is not an integer, NumPy would first convert all sums to floating point, at every step.
+        end = max(begin + 1, min(
+            int(np.searchsorted(source_ends, int(source_before + source_budget), side="right")),
+            int(np.searchsorted(target_ends, int(target_before + target_budget), side="right"))))
         yield order[begin:end]
         begin = end
 
@@ -376,14 +399,16 @@ def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths:
     Pairs are sorted by target length, and by source length within small groups of similar target length. They are then
     dealt to the micro-batches one by one: from the first micro-batch to the last, back from the last to the first, and
     so on.
+
+    step: (pairs,), indices of the pairs of the step. source_lengths, target_lengths: (pairs,), their lengths.
     """
-    step = step[np.lexsort((source_lengths[step], target_lengths[step]))]
+    order = np.lexsort((source_lengths, target_lengths))
     numbers = np.arange(len(step))
-    step = step[np.lexsort((source_lengths[step], numbers // (4 * accumulation)))]
+    order = order[np.lexsort((source_lengths[order], numbers // (4 * accumulation)))]
     rounds, turns = np.divmod(numbers, accumulation)
     micro_batch_of = np.where(rounds % 2 == 0, turns, accumulation - 1 - turns)
-    micro_batches = [step[micro_batch_of == number] for number in range(min(accumulation, len(step)))]
-    return [pairs[np.argsort(target_lengths[pairs], kind="stable")] for pairs in micro_batches]
+    micro_batches = [order[micro_batch_of == number] for number in range(min(accumulation, len(step)))]
+    return [step[pairs[np.argsort(target_lengths[pairs], kind="stable")]] for pairs in micro_batches]
 
 
 def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:

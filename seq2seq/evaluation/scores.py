@@ -1,7 +1,7 @@
 """Evaluation of models: BLEU, chrF, TER, exact match and perplexity, each with its signature.
 
-sacreBLEU scores the translations on raw text, because BLEU scores are comparable only with the same tokenisation and
-settings (Post 2018, arXiv:1804.08771). Likewise, perplexities are comparable only with the same unit.
+sacreBLEU scores detokenized text, because BLEU scores are comparable only if tokenisation and settings are the same
+(Post 2018, arXiv:1804.08771). Likewise, perplexities are comparable only if they have the same unit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Translate = Callable[..., "list[list[Translation]]"]
 """Function with the arguments and results of `Translator.translate`."""
 METRICS = ("bleu", "chrf", "ter")
-"""Default metrics of translations. A fourth metric is `exact`, the share of exact matches."""
+"""Default metrics of translations. A fourth metric is `exact`, the percentage of exact matches."""
 MAX_TOKENIZED_SHARE = 0.2
 """Maximum share of lines with punctuation separated by spaces. Above it, text is considered tokenised."""
 PERPLEXITY_UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
@@ -70,7 +70,8 @@ def corpus_scores(
         hypotheses: translations, one per line, detokenized.
         references: one or more streams, each with a line for every hypothesis.
         language: code of the target language; selects the tokeniser of BLEU.
-        metrics: some of bleu, chrf, ter, and exact: the share of lines that equal their line in a reference.
+        metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that equal the line of a
+            reference.
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
         precision: number format of the model that produced the hypotheses, if known.
     Raises:
@@ -181,10 +182,10 @@ def evaluate_tests(
     translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None,
     translate: Translate | None = None,
 ) -> dict[str, dict[str, Score]]:
-    """Return the scores of each of the recipe's test sets, without cleaning.
+    """Return the scores of each of the recipe's test sets, whose lines are not cleaned.
 
     Args:
-        metrics: None: the recipe's.
+        metrics: metrics to compute; None: those of the recipe.
         translate: see `score_pairs`.
 
     Raises:
@@ -298,7 +299,7 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
 
 
 def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:
-    """Raise CorpusError unless every reference stream has as many lines as the hypotheses, and text.
+    """Raise CorpusError unless every reference stream has as many lines as the hypotheses, not all of them blank.
 
     names: names of the hypotheses and of each stream in messages.
     """

@@ -59,14 +59,14 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
             metrics: Sequence[str] = METRICS, test: str = "bootstrap", samples: int = 0,
             names: Sequence[str] | None = None,
             precisions: Sequence[str | None] = (None, None)) -> dict[str, Comparison]:
-    """Compare the translations of two systems.
+    """Return the comparison of the translations of two systems by each metric.
 
     Args:
         references: one or more streams, each with a line for every translation.
         metrics: some of bleu, chrf, ter.
         test: "bootstrap" or "randomization".
-        samples: number of resampled test sets, or of randomisation trials. 0: sacreBLEU's default, 1,000 or 10,000. The
-            seed is the environment variable SACREBLEU_SEED, as in sacreBLEU.
+        samples: number of resampled test sets, or of randomisation trials. 0: sacreBLEU's default, 1,000 test sets or
+            10,000 trials. The seed is the environment variable SACREBLEU_SEED, as in sacreBLEU.
         names: names of the two systems and of each stream of references in errors.
         precisions: number formats of the models that produced the translations; None for translations from a file.
     Raises:

@@ -1,8 +1,8 @@
 """Engine of PyTorch operators for every model on every device. Other engines are tested against it.
 
-On a CPU in bf16, weights are packed once into the layout of oneDNN: `nn.Linear` repacks them for each product, which
-takes as long as the product itself with the few rows of a decoding step. Packing needs undocumented operators of
-PyTorch. If one of them is missing or returns wrong results, `nn.Linear` is used.
+On a CPU in bf16, weights are packed once into the layout of oneDNN. `nn.Linear` would repack them for each matrix
+product; for the few rows of a decoding step, this takes as long as the product itself. Packing needs undocumented
+operators of PyTorch. If one of them is missing or returns wrong results, `nn.Linear` is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
 from seq2seq.search.topk import topk
 
-# Maximum number of rows for which the time of a product is that of reading its weights from memory.
+# Maximum number of rows for which a matrix product takes as long as reading its weights from memory. Such a product is
+# faster if the weights have fewer bytes.
 FEW_ROWS = 6
 
 
@@ -57,7 +58,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
-    """Return a frozen copy of the model for decoding in `precision`, "fp32" or "bf16". device: None: the model's."""
+    """Return a frozen copy of the model for decoding in `precision`, "fp32" or "bf16". device: None: as `model`."""
     frozen_copy = copy.deepcopy(model).to(device)
     frozen_copy.eval().requires_grad_(False)
     for module in frozen_copy.modules():
@@ -86,7 +87,7 @@ def _replace_linear_layers(model: nn.Module) -> None:
     """Replace the linear layers of a bf16 model on a CPU by layers with packed weights."""
     packed = packed_operators_work()
     if isinstance(model, Transformer | RecurrentModel | LanguageModel):
-        # Logits in fp32, because bf16 has only three significant digits.
+        # The output layer returns logits in fp32, because bf16 has only three significant digits.
         model.output_projection = (Int8Linear if packed else Fp32Linear)(model.output_weight, model.output_bias)
     if not packed:
         return
@@ -122,8 +123,8 @@ def packed_operators_work() -> bool:
 class PackedLinear(nn.Module):
     """`nn.Linear` in bf16 on a CPU, with weights in oneDNN's layout.
 
-    For up to `FEW_ROWS` rows it uses int8 weights with a scale for each output, which halves the bytes to read and
-    avoids oneDNN's kernel lookup (one row takes a third of the time; PyTorch 2.13, AMX).
+    For up to `FEW_ROWS` rows it uses int8 weights with a scale for each output. This halves the bytes to read compared
+    with bf16, and oneDNN need not look up a kernel: one row takes a third of the time (PyTorch 2.13, AMX).
 
     activation: activation function of the output, "relu" or "none".
     """
@@ -136,7 +137,8 @@ class PackedLinear(nn.Module):
         self.activation = activation
         self.levels, scale = quantised(weight)
         self.scale = scale.bfloat16()
-        # The int8 kernel reads whole vectors: beyond the end of the weights if a size is not a multiple of 64.
+        # The int8 kernel reads whole vectors. If a size is not a multiple of 64, it would read beyond the end of the
+        # weights.
         self.few_rows = FEW_ROWS if all(size % 64 == 0 for size in weight.shape) else 0
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -159,23 +161,24 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(nn.Module):
     """`nn.Linear` with weights and inputs in int8, sums in int32 and outputs in fp32, on a CPU.
 
-    It is the output layer of bf16 models. An output layer in fp32 made a decoding step with a beam of 5 half as long
-    again (PyTorch 2.13, AVX-512 with bf16). Weights have a scale per output and inputs a scale per row, so that a row's
-    result does not depend on the rest of the batch.
+    It is the output layer of bf16 models. With an output layer in fp32 instead, a decoding step with a beam of 5 took
+    1.5 times as long (PyTorch 2.13, AVX-512 with bf16). Weights have a scale per output and inputs a scale per row, so
+    that a row's result does not depend on the rest of the batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.levels, self.scale = quantised(weight.detach().float())
         self.packed = torch.ops.onednn.qlinear_prepack(self.levels, None)
-        self.zero_points = torch.zeros(len(weight), dtype=torch.int64)          # of the weights
+        self.zero_points = torch.zeros(len(weight), dtype=torch.int64)          # of the int8 weights
         self.bias = None if bias is None else bias.detach().float()
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
-        # `vector_norm`, whose maximum PyTorch does not vectorise, took half as long as the product.
+        # `vector_norm` is not used for the maximum: PyTorch does not vectorise it, and it took half as long as the
+        # product.
         scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
-        # + 0.5 rounds, because the conversion to integers truncates.
+        # Adding 0.5 rounds to the nearest integer, because the conversion to uint8 truncates.
         levels = (rows / scale).add_(INPUT_ZERO_POINT + 0.5).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, INPUT_ZERO_POINT, self.packed, self.scale, self.zero_points, None, 1.0, 0, torch.float32,

@@ -20,9 +20,9 @@ from seq2seq.search.interface import TopK, WholeSearch
 
 
 class Engine(Stepwise, Protocol):
-    """Fast implementation of a trained model.
+    """Trained model that is implemented for fast inference.
 
-    precision: "fp32", "bf16" or "int8".
+    precision: number format of its computations, "fp32", "bf16" or "int8".
     """
 
     precision: str
@@ -33,7 +33,7 @@ class Engine(Stepwise, Protocol):
 
     @property
     def whole_search(self) -> WholeSearch | None:
-        """The engine's own implementation of search without hooks; None if there is none."""
+        """The engine's own beam search, which has no hooks; None if the engine only computes single steps."""
 
     @property
     def model(self) -> Seq2Seq:
@@ -44,9 +44,9 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
     """Return an engine that decodes with a copy of `model`.
 
     Args:
-        precision: "fp32", "bf16", "int8" (on a CPU), or "auto": bf16 if the hardware supports it, else fp32. If the
-            kernels do not support the model or cannot be compiled, int8 is replaced by auto with a message. The
-            engine's `precision` is the precision in use.
+        precision: "fp32", "bf16", "int8" (on a CPU only), or "auto": bf16 if the hardware supports it, else fp32. If
+            the int8 kernels do not support the model or cannot be compiled, a message says so, and "auto" is used
+            instead. `Engine.precision` tells which precision was chosen.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """

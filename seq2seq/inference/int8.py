@@ -1,8 +1,9 @@
-"""Engine for Transformers in int8 on a CPU. The encoder and a decoder step are one call each of kernels.cpp.
+"""Engine for Transformers in int8 on a CPU.
 
-Weights have a scale per output, inputs a scale per row, and integer sums are exact, so that a row's result does not
-depend on the rest of the batch. Each row reads only the keys that it attends to: there are no masks and no padding, and
-reordering the beam does not copy the KV cache.
+The encoder, a decoder step and a whole beam search are one call each of kernels.cpp. Weights have a scale per output,
+inputs a scale per row, and integer sums are exact, so that a row's result does not depend on the rest of the batch.
+Each row reads only the keys that it attends to: there are no masks and no padding, and reordering the beam does not
+copy the KV cache.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Tran
 from seq2seq.search.interface import Continuations
 from seq2seq.search.topk import topk as reference_topk
 
-# Number of future steps for which a new KV cache has free rows.
+# Number of decoding steps for which a new KV cache has free rows. After these, the cache is copied to a larger one.
 GROWTH_STEPS = 16
 # Approximate number of tokens in a block of sentences that the encoder computes together. The activations of a block
 # fit into a core's cache.
@@ -51,7 +52,7 @@ ENCODER_BLOCK_TOKENS = 96
 class _Cache:
     """KV cache of all layers.
 
-    keys_values: (layers, capacity, 2 * d_model), bf16. used: number of rows already written.
+    keys_values: (layers, capacity, 2 * d_model), bf16. used: number of rows that states have reserved so far.
     """
 
     keys_values: Tensor
@@ -60,13 +61,14 @@ class _Cache:
 
 @dataclass(frozen=True)
 class Int8State:
-    """Decoding state. A row of the KV cache is written once and never moves; `past` maps hypotheses to cache rows.
+    """Decoding state. Reordering hypotheses does not move rows of the KV cache: `past` maps hypotheses to cache rows.
 
-    position: position of the next token. used: number of cache rows that this state may refer to.
+    position: position of the next token. used: number of reserved cache rows when this state was created; later rows
+        belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
     memory: bf16, keys and values of cross-attention, memory_stride elements for each decoder layer, then padding. A
         layer contains, for each sentence, the keys, (d_model, tokens), and the values, (tokens, d_model).
-    first, count: (rows,) int32, first source token and number of source tokens of each row's sentence.
+    first, count: (rows,) int32, index of the first source token and number of source tokens of each row's sentence.
     """
 
     position: int
@@ -85,11 +87,11 @@ class Int8State:
         return replace(self, past=self.past[flat], first=self.first[flat], count=self.count[flat])
 
     def with_next_position(self, rows: int) -> Int8State:
-        """Return the state with one more cache row for each hypothesis, to which no other state will write."""
+        """Return the state with one more position. Each hypothesis gets a new cache row, which no other state uses."""
         cache, past, used = self.cache, self.past, self.used
         layers, capacity, features = cache.keys_values.shape
         if used + rows > capacity or cache.used != used:
-            # Only rows to which a hypothesis still refers are copied to the new cache.
+            # Only rows to which a hypothesis of this state refers are copied to the new cache.
             live_rows, new_rows = np.unique(past, return_inverse=True)
             past, used = new_rows.reshape(past.shape), len(live_rows)
             keys_values = cache.keys_values.new_empty(layers, used + GROWTH_STEPS * rows, features)
@@ -105,7 +107,8 @@ class Int8State:
 class Int8Engine:
     """Engine that decodes with a `Transformer` whose weights are quantised to int8.
 
-    For `keep_attention` and for scoring given targets (`model`), it uses the eager engine in precision "auto".
+    It uses the eager engine, in precision "auto", if attention weights are requested (`keep_attention`), and to score
+    given targets (`model`).
     """
 
     precision = "int8"
@@ -113,7 +116,7 @@ class Int8Engine:
     def __init__(self, model: Transformer, library: Path) -> None:
         """library: path of the compiled kernels."""
         self.source_model, self.functions, self.max_positions = model, Functions(library), model.max_positions
-        self.kept: list[Tensor] = []                                            # tensors whose addresses kernels use
+        self.kept: list[Tensor] = []                                            # tensors that kernels access by address
         self.d_model, self.scale = model.d_model, model.scale
         self.source_embedding, self.source_positions = (
             part.detach().float() for part in (model.source_embedding, model.source_positions))
@@ -142,12 +145,12 @@ class Int8Engine:
                 return "has hard attention"
             weighing = layer.self_attention.weighing
             if not weighing.is_scaled_dot_product:
-                return f"has {weighing.score} scores with {weighing.normalize}"
+                return f"has {weighing.score} attention scores with {weighing.normalize}"
         return None
 
     @cached_property
     def eager(self) -> EagerEngine:
-        """Eager engine of the same model, for all that the kernels do not support."""
+        """Eager engine of the same model, for everything that the kernels do not support."""
         device = torch.device("cpu")
         return EagerEngine(self.source_model, choose_precision("auto", device), device)
 
@@ -166,7 +169,8 @@ class Int8Engine:
         first_of_token, count_of_token = first.repeat(count), count.repeat(count)
         embedded = self.source_embedding[source].mul_(self.scale)
         embedded.add_(self.source_positions[torch.from_numpy(np.arange(tokens) - first_of_token)])
-        # A block of sentences passes through all layers before the next one; its index is that of its last token.
+        # A block of sentences passes through all layers before the next block does. A sentence belongs to block number
+        # (offset of its end) // ENCODER_BLOCK_TOKENS.
         blocks = offsets[1:] // ENCODER_BLOCK_TOKENS
         ends = offsets[1:][np.append(blocks[1:] != blocks[:-1], True)].astype(np.int64)
         memory_stride = tokens * 2 * self.d_model
@@ -199,7 +203,7 @@ class Int8Engine:
                      ) -> list[list[tuple[list[int], float]]]:
         """See `search.interface.WholeSearch`. Releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
-        # The beam may end several hypotheses in the step that reaches `enough`.
+        # Up to beam_size hypotheses may end in one step, so that a sentence may have more than `enough`.
         sentences, max_finished, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
         limits, banned = np.array(max_lengths, np.int64), np.array(forbidden, np.int64)
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
@@ -235,7 +239,8 @@ class Int8Engine:
         norms = [residual.norm for layer_residuals in residuals for residual in layer_residuals]
         pre_norm, feed_forward = residuals[0][0].pre_norm, layers[0].feed_forward
         if pre_norm:
-            # In a pre-norm model, the norm before a sublayer follows the residual sum of the sublayer before it.
+            # The kernels apply a norm after each residual sum. In a pre-norm model, this is the norm before the next
+            # sublayer.
             norms = [*norms[1:], cast(nn.LayerNorm, last_norm)]
         first = self._norm(residuals[0][0].norm) if pre_norm else Norm()
         sublayers = len(residuals[0])

@@ -2,9 +2,9 @@
 
     python -m seq2seq.inference.kernel_check LIBRARY [--shapes N] [--seed S] [--exact-buffers]
 
-Compilers have bugs: g++ 12.2 once compiled a loop to code that wrote a row beyond its result. A new library is
-therefore checked in a separate process before it is used (kernel_library.py). The process prints a line for each
-checked shape. If the check fails, the last line is the fault, and the exit code is 1. With --exact-buffers, output
+Compilers have bugs: g++ 12.2 once compiled a loop to code that wrote one row beyond the end of its result. A new
+library is therefore checked in a separate process before it is used (kernel_library.py). The process prints a line for
+each checked shape. If the check fails, the last line is the fault, and the exit code is 1. With --exact-buffers, output
 buffers have no guard bytes, so that AddressSanitizer detects every write outside them.
 """
 
@@ -67,7 +67,7 @@ class Checker:
         return array
 
     def bf16_input(self, values: Array, padding: int = 0) -> Array:
-        """Return `input` in bf16, followed by `padding` elements of NaN, which kernels may read but not use."""
+        """Return `input` in bf16, followed by `padding` elements of NaN, which kernels may read but must not use."""
         return self.input(np.concatenate([reference.to_bf16(values).ravel(), np.full(padding, 0x7FC0, np.uint16)]),
                           np.uint16)[: values.size].reshape(values.shape)
 
@@ -94,7 +94,7 @@ class Checker:
         largest = max(float(np.abs(expected).max(initial=0)), 1e-6)
         difference = float(np.abs(result.astype(np.float64) - expected).max(initial=0))
         if not difference <= tolerance * largest:
-            raise Fault(f"{function} is off by {difference:.3g} of {largest:.3g} ({shape})")
+            raise Fault(f"{function} is off by {difference:.3g}; the largest value is {largest:.3g} ({shape})")
 
     # Random inputs and their reference functions
 
@@ -136,7 +136,7 @@ class Checker:
     def random_queries(self) -> tuple[int, int, int, int, Array, str]:
         """Return random sizes of attention (rows, maximum number of keys, heads, head size), queries and a description.
 
-        The queries, (rows, features or more), are in some cases followed by keys and values, as in a fused projection.
+        The queries are (rows, features), or (rows, 3 * features) with keys and values, as in a fused projection.
         """
         heads, head_size = int(self.random.integers(1, 5)), int(self.random.choice([32, 64, *range(1, 81), 96, 128]))
         rows, longest, features = self.random_size(97), self.random_size(200), heads * head_size
@@ -273,14 +273,14 @@ class Checker:
         spans = [slice(begin, begin + length) for begin, length in zip(first, count, strict=True)]
         expected = encode(embedded.astype(np.float64), lambda query, layer, keys_values: reference.attention(
             query, [reference.round_to_bf16(keys_values[span]) for span in spans], heads))
-        # Wide, because a value halfway between two int8 levels may be rounded to either of them.
+        # The tolerance is wide, because a value halfway between two int8 levels may be rounded to either of them.
         tolerance = 0.1
         sources = [[reference.undo_transpose_keys(block, d_model)
                     for block in np.split(reference.from_bf16(memory[layer]), 2 * d_model * offsets[1:-1])]
                    for layer in range(layers)]
         for layer in range(layers):
             self.compare("encode", np.concatenate(sources[layer]), expected[layer], tolerance, shape)
-        memory = self.bf16_input(reference.from_bf16(memory), KEY_PADDING)      # exact: the numbers are bf16 already
+        memory = self.bf16_input(reference.from_bf16(memory), KEY_PADDING)      # exact: the values are bf16 already
 
         steps = int(self.random.integers(1, 5))
         embedding, positions = (self.input(self.random.normal(size=(size, d_model))) for size in (vocab_size, 24))
@@ -431,9 +431,9 @@ def main() -> int:
     """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("library", type=Path)
-    parser.add_argument("--shapes", type=int, default=SHAPES, metavar="N", help=f"random shapes (default: {SHAPES})")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--exact-buffers", action="store_true", help="allocate no guard bytes, for AddressSanitizer")
+    parser.add_argument("--shapes", type=int, default=SHAPES, metavar="N", help=f"number of shapes (default: {SHAPES})")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random shapes and values (default: 1)")
+    parser.add_argument("--exact-buffers", action="store_true", help="omit guard bytes, as AddressSanitizer needs it")
     arguments = parser.parse_args()
     try:
         ctypes.CDLL(str(arguments.library))

@@ -9,15 +9,16 @@ from typing import Any
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 # Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# Number of outputs in a panel of int8 weights, and of inputs in a group, which one instruction multiplies and adds. As
-# in kernels.cpp.
+# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs whose products with their weights one
+# instruction computes and adds up. Both as in kernels.cpp.
 PANEL, GROUP = 64, 4
 # Log-probability of an impossible continuation. As in kernels.cpp.
 LOG_ZERO = -1e38
 # Zero point of quantised inputs. Inputs are unsigned because VNNI instructions multiply unsigned by signed bytes: on a
 # processor with VNNI but without AMX, signed inputs took 400 times as long in PyTorch 2.13.
 INPUT_ZERO_POINT = 128
-# Number of elements after the keys that the kernels may read but do not use: the longest vector of a processor.
+# Number of padding elements after the keys and values of cross-attention. Kernels load whole vectors, so they may read
+# the padding, but they do not use it. The longest vector of a processor has 16 fp32 elements.
 KEY_PADDING = 16
 
 

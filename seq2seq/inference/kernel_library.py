@@ -39,7 +39,8 @@ def library(directory: Path | None = None) -> Path:
     """Return the path of the compiled and checked kernels; compile them if they are not in the cache.
 
     A library that fails its check is deleted; the reason is saved in a file with the suffix `.refused`, so that later
-    processes do not compile it again. If several processes start at the same time, one compiles and the others wait.
+    processes do not compile the kernels again. If several processes start at the same time, one compiles and the others
+    wait.
 
     Args:
         directory: directory of the cache; None: the user's cache directory.
@@ -88,12 +89,12 @@ def library(directory: Path | None = None) -> Path:
     return compiled
 
 
-# Steps of the progress bar for the compilation; checking a shape is one step.
+# Number of steps of the progress bar for the compilation. The check of each shape is one more step.
 COMPILATION_STEPS = 120
 
 
 class CheckFault(NamedTuple):
-    """Result of a failed self-check. reproducible: the library is wrong; False: perhaps the machine was only busy."""
+    """Result of a failed self-check. reproducible: False if perhaps the library is right and the machine was busy."""
 
     text: str
     reproducible: bool = True
@@ -116,7 +117,7 @@ def self_check(library: Path, advance: console.Advance = lambda amount, news="":
                 advance(len(lines) - checked)
                 checked = len(lines)
             if child.poll() is None:
-                return CheckFault(f"it did not end within {CHECK_SECONDS} seconds", reproducible=False)
+                return CheckFault(f"the check did not end within {CHECK_SECONDS} seconds", reproducible=False)
         finally:
             child.kill()
             child.wait()
@@ -124,7 +125,7 @@ def self_check(library: Path, advance: console.Advance = lambda amount, news="":
     if child.returncode == 0:
         return None
     if child.returncode < 0:
-        return CheckFault(f"it was ended by {signal_name(-child.returncode)}",
+        return CheckFault(f"the check was ended by {signal_name(-child.returncode)}",
                           reproducible=child.returncode != -signal.SIGKILL)
     return CheckFault(lines[-1] if lines else f"exit code {child.returncode}", reproducible=bool(lines))
 

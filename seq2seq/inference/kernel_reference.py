@@ -10,7 +10,7 @@ Array = np.ndarray
 
 
 def attention(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> Array:
-    """Return softmax(Q K^T / sqrt(D)) V in float64, (rows, features).
+    """Return softmax(Q K^T / sqrt(D)) V of each head, whose size is D, in float64, (rows, features).
 
     query: (rows, features). keys_values_of_rows: for each row the keys and values, (keys, 2 * features).
     """

@@ -19,7 +19,8 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-// TILES: use AMX, whose tile registers contain rows of bytes. Tests emulate AMX. clang++ 14 has another macro name.
+// TILES is defined if AMX is used, whose tile registers contain rows of bytes. Tests emulate AMX. In clang++ 14, the
+// macro for AMX is __AMXINT8__.
 #if defined(EMULATE_TILES)
 #include "tiles_emulated.h"
 #define TILES
@@ -87,8 +88,8 @@ std::unique_ptr<T[]> allocate(long count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-// Number of floats in a vector of the processor. For some operations, the compiler would split longer vectors into
-// single elements.
+// Number of floats in a vector of the processor. For some operations, the compiler would split vectors longer than that
+// into single elements.
 #if defined(__AVX512F__)
 constexpr long WIDTH = 16;
 #elif defined(__AVX__)
@@ -120,7 +121,7 @@ inline float sum_of(Wide numbers) {
 
 inline Wide broadcast(float number) { return Wide{} + number; }
 
-// Loads `count` numbers, fewer than WIDTH, and fills the vector with `rest`.
+// Loads `count` numbers, at most WIDTH, and fills the rest of the vector with `rest`.
 inline Wide load_some(const float* from, long count, float rest) {
     float numbers[WIDTH];
     std::fill_n(numbers, WIDTH, rest);
@@ -128,7 +129,8 @@ inline Wide load_some(const float* from, long count, float rest) {
     return load(numbers);
 }
 
-// Maximum and minimum; return `one` if either argument is NaN. Compilers do not generate these instructions themselves.
+// Maximum and minimum of two vectors in each lane; the number in `one` if either number is NaN. Compilers do not
+// generate these instructions themselves.
 #if defined(__AVX512F__)
 inline Wide maximum(Wide one, Wide other) { return (Wide)_mm512_max_ps((__m512)other, (__m512)one); }
 inline Wide minimum(Wide one, Wide other) { return (Wide)_mm512_min_ps((__m512)other, (__m512)one); }
@@ -164,8 +166,8 @@ inline Wide exponential(Wide number) {
 #endif
 }
 
-// Sum of term(x) over the numbers x. It is computed as two independent partial sums, because the compiler may not
-// reorder additions. `nothing` is a number whose term is 0.
+// Sum of term(x) over the numbers x. There are two partial sums, so that an addition need not wait for the one before;
+// the compiler may not reorder additions. `nothing` is a number whose term is 0.
 template <class Term>
 inline float sum_of_terms(const float* numbers, long count, float nothing, Term term) {
     Wide sums = {}, others = {};
@@ -271,8 +273,8 @@ void convert_to_bf16(const float* numbers, BFloat16* bf16, long count) {
 
 // Writes keys and values of a source sentence in the layout that attention reads: first the keys, (features, count),
 // then the values, (count, features). With transposed keys, one vector contains the scores of WIDTH keys. Attention
-// reads up to WIDTH elements beyond the keys. A row of `keys_values`, `stride` elements apart, contains a token's keys
-// of all heads, then its values.
+// reads up to WIDTH elements beyond the keys. A row of `keys_values` contains the keys of a token for all heads, then
+// its values. Rows are `stride` elements apart.
 void transpose_keys(const float* keys_values, long stride, BFloat16* block, long count, long features) {
     BFloat16* values = block + count * features;
     for (long token = 0; token < count; ++token, keys_values += stride) {
@@ -296,8 +298,9 @@ float softmax_terms(float* scores, long count) {
     return 1 / sum_of(totals);
 }
 
-// Block sizes of attention, chosen so that the sums stay in registers: number of rows that share their keys, number of
-// vectors of a head's columns that are summed for each of them, and number of partial sums of a score.
+// Block sizes of attention, chosen so that the sums stay in registers. QUERY_BLOCK: number of rows that are computed
+// together from the same keys. COLUMN_BLOCK: number of vectors of a head's values that are summed together for each
+// row. PARTIAL_SUMS: number of partial sums of a score.
 #if defined(__AVX512F__)
 constexpr long QUERY_BLOCK = 6, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
 #else
@@ -399,7 +402,7 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
 }
 
 // Computes attention of each row over its source sentence, the count[row] tokens of `memory` that begin at token
-// first[row]. Successive rows of a sentence are computed together; the results do not depend on it.
+// first[row]. Successive rows of the same sentence are computed together, which does not change their results.
 void attend_sources(const float* query, long query_stride, const BFloat16* memory, const int32_t* first,
                     const int32_t* count, float* result, long rows, long heads, long size) {
     static constexpr decltype(&attend_together<1>) of_rows[] = {
@@ -455,14 +458,15 @@ void attend_own(const float* query, long query_stride, const BFloat16* cache, co
     }
 }
 
-// Layout of int8 weights: the outputs are divided into panels of PANEL outputs. A panel contains, for each GROUP of
-// inputs, the weights of its first output, of its second output, and so on. Sizes are padded with zeros.
+// Layout of int8 weights: the outputs are divided into panels of PANEL outputs. For each GROUP of inputs, a panel
+// contains the weights of the panel's first output, then of its second output, and so on. The numbers of inputs and
+// outputs are padded with zeros.
 constexpr long PANEL = 64, GROUP = 4;
 
-// INPUT_ZERO_POINT is added to quantised inputs, which are -127 to 127, if the instruction needs unsigned bytes, and is
-// 0 otherwise; `Linear::offset` is its contribution to each output's sum. add_products adds the products of a group of
-// inputs and weights to each int32 of `sums`. TILE rows are multiplied with VECTORS vectors of weights together, so
-// that the sums fill the processor's registers.
+// Quantised inputs are -127 to 127. If the instruction needs unsigned bytes, INPUT_ZERO_POINT is added to them;
+// otherwise it is 0. `Linear::offset` is the contribution of the zero point to each output's sum. add_products adds to
+// each int32 of `sums` the products of a group of inputs with their weights. TILE rows are multiplied with VECTORS
+// vectors of weights together, so that the sums fill the processor's registers.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -588,7 +592,7 @@ void scale_sums(const Linear& linear, long begin, const int32_t* sums, const flo
 // Maximum number of rows of a tile, and of bytes of a row.
 constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
 // Minimum number of rows for which tiles are used. Fewer rows use vector instructions, which also read the weights only
-// once and need no configuration. This number has not been measured.
+// once and need no configuration. The value 4 was chosen without measurements.
 constexpr long MIN_TILE_ROWS = 4;
 
 // Returns true if this process may use tiles. A process must ask Linux for permission, because Linux must then save
@@ -605,7 +609,7 @@ bool tiles_granted() {
 
 // Tile configuration of this thread, in the processor's format. It is active during the lifetime of the object. Tiles 0
 // to 3 contain sums, tile 4 inputs and tile 5 weights. Tiles 6 and 7 contain the last inputs and their weights, which
-// have another size; a new configuration would clear all tiles.
+// may be fewer than TILE_BYTES. They need tiles of their own, because a new configuration would clear all tiles.
 struct TileSizes {
     uint8_t palette = 1, first_row = 0, nothing[14] = {};
     uint16_t bytes[16] = {};
@@ -732,6 +736,7 @@ void activate(float* numbers, long count, long activation) {
 }
 
 // Activations of rows in a stack. hidden: residual stream. sublayer_input, output: input and output of a sublayer.
+// projected: result of the first linear layer of a sublayer. attended: result of attention.
 struct Activations {
     const Stack& stack;
     const long d_model, head_size;
@@ -830,8 +835,8 @@ struct StepInput {
     const int32_t *first, *count;
 };
 
-// Computes a decoder step of rows.rows rows that begin at row `begin`. The result, the input of the output layer, is in
-// `rows.sublayer_input`.
+// Computes a decoder step of rows.rows rows, from row `begin` of the input. The result, the input of the output layer,
+// is in `rows.sublayer_input`.
 void step(Activations& rows, const StepInput& input, long begin) {
     const Stack& decoder = rows.stack;
     const long d_model = rows.d_model;
@@ -861,7 +866,8 @@ void step(Activations& rows, const StepInput& input, long begin) {
     }
 }
 
-// Calls work(begin, count) in parallel for blocks of `rows`; there are enough blocks for all threads.
+// Divides `rows` rows into blocks, at least one for each thread if possible, and calls work(begin, count) for the
+// blocks in parallel.
 template <class Work>
 void in_parallel_blocks(long rows, Work work) {
     long threads = 1;
@@ -893,8 +899,9 @@ inline void insert(Continuation* best, long count, Continuation one) {
 // Number of words in a block of the vocabulary. The logits of a block fit into a core's cache.
 constexpr long VOCABULARY_BLOCK = 16 * PANEL;
 
-// Top-k with log-softmax in one pass over the logits: for each row the log of the sum of exp of all logits, and the
-// best words. `add_logits` receives the logits of one block of the vocabulary after the other.
+// Top-k with log-softmax in one pass over the logits. `add_logits` receives the logits of one block of the vocabulary
+// after the other. Fields of each row, over the words so far: `largest`, the maximum logit; `sum`, the sum of exp(logit
+// - largest); `end`, the logit of `</s>`; `best`, the best words, with their logits as totals.
 struct BestWords {
     const long count;                                                           // number of best words for each row
     std::vector<float> largest, sum, end;
@@ -1008,8 +1015,9 @@ struct Hypotheses {
 // Maximum size of a thread's KV cache in bytes; the cache of a single sentence may be larger.
 constexpr long MAX_CACHE_BYTES = 256 << 20;
 
-// Searches at most `max_sentences` sentences together until next_sentence(), which returns the index of the next
-// sentence, returns -1. A finished sentence is immediately replaced by the next one, so that steps have many rows.
+// Searches at most `max_sentences` sentences together, until no sentence is left. next_sentence() returns the index of
+// the next sentence, or -1 if there is none. A finished sentence is immediately replaced by the next one, so that steps
+// have many rows.
 template <class NextSentence>
 void search_batch(const Search& search, long max_sentences, NextSentence next_sentence) {
     const long d_model = search.decoder.d_model, words = search.decoder.last->outputs, candidates = 2 * search.beam;

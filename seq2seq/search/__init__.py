@@ -1,1 +1,1 @@
-"""From logits to hypotheses, over the step interface: beam search, top-k, sampling, ensembles, MBR."""
+"""Search with any model that has the step interface: beam search, sampling, ensembles, minimum Bayes risk."""

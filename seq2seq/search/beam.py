@@ -1,9 +1,9 @@
-"""Beam search over the step interface, for every model.
+"""Beam search with any model that has the step interface (`model.interface.Stepwise`).
 
-The score of a hypothesis is log p(target) / length penalty, with `</s>` counted in both. Each step considers the 2 *
-beam_size best continuations of a sentence. A continuation among the first beam_size of them that ends in `</s>` is a
-finished hypothesis, and a sentence is finished when it has beam_size of them. A beam of 1 is greedy search; a beam as
-wide as the search space is exhaustive.
+The score of a hypothesis is log p(target) / length penalty, with `</s>` counted in both. Each step computes the 2 *
+beam_size best continuations of a sentence. If `</s>` is among the first beam_size of these, it finishes a hypothesis;
+the best beam_size continuations by other tokens form the next beam. A sentence is finished when it has beam_size
+finished hypotheses. A beam of 1 is greedy search; a beam as wide as the search space is exhaustive search.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 class Hypothesis:
     """Finished hypothesis.
 
-    tokens: ids without `</s>`. log_probability: log p(tokens, `</s>` | source). score: for ranking. bonus: the term of
-    the score that does not come from the log-probability, such as the coverage penalty.
+    tokens: target ids without `</s>`. log_probability: log p(tokens, `</s>` | source). score: number by which the
+    hypotheses of a sentence are ranked. bonus: term of the score that does not come from the log-probability, such as
+    the coverage penalty.
     """
 
     tokens: list[int]
@@ -43,10 +44,10 @@ class Hypothesis:
 
 
 class NoHypothesis(Exception):
-    """No hypothesis satisfies the constraints. lines: indices of the sentences in the input of the search."""
+    """A sentence has no hypothesis that satisfies the constraints. lines: indices of all such sentences."""
 
     def __init__(self, lines: list[int]) -> None:
-        super().__init__(f"no target of sentences {lines} meets all constraints")
+        super().__init__(f"no hypothesis of sentences {lines} satisfies all constraints")
         self.lines = lines
 
 
@@ -56,11 +57,12 @@ class NoHypothesis(Exception):
 
 @dataclass(frozen=True)
 class _Frontier:
-    """Unfinished hypotheses of the sentences in search, by group; the groups of a sentence are adjacent.
+    """Unfinished hypotheses of the sentences that are still searched, in groups. The groups of a sentence are adjacent.
 
-    group_ids: (groups,), index of each group among the groups of all sentences. tokens: (groups, beam, length), with
-    `beam` hypotheses per group. totals: (groups, beam), log p so far. max_lengths: (groups,). done: (groups,) bool,
-    True = the group is finished and waits for the other groups of its sentence.
+    group_ids: (groups,), index of each group among the groups of all sentences of the input. tokens: (groups, beam,
+    length), with `beam` hypotheses per group. totals: (groups, beam), log p of each hypothesis so far. max_lengths:
+    (groups,), maximum number of target tokens, `</s>` included. done: (groups,) bool, True = the group is finished and
+    waits for the other groups of its sentence.
     """
 
     group_ids: np.ndarray
@@ -84,7 +86,7 @@ class _Frontier:
 
     @property
     def last_tokens(self) -> np.ndarray:
-        """(rows,)"""
+        """Last token of each hypothesis, (rows,); before the first step, the start symbol."""
         if not self.tokens.shape[2]:
             return np.full(self.totals.size, START_ID)
         return self.tokens[:, :, -1].ravel()
@@ -94,8 +96,8 @@ class _Frontier:
 class _Candidates:
     """Candidate continuations of each group, in order of preference; totals, beams and ids as in `Continuations`.
 
-    ends: (groups, candidates) bool, True = ends its hypothesis. continues: True = does not end it and has log p above
-    -inf.
+    ends: (groups, candidates) bool, True = the candidate is `</s>`. continues: (groups, candidates) bool, True = the
+    candidate is another token, with a total above -inf.
     """
 
     totals: np.ndarray
@@ -107,7 +109,7 @@ class _Candidates:
     @staticmethod
     def from_continuations(totals: np.ndarray, beams: np.ndarray, ids: np.ndarray) -> _Candidates:
         ends = ids == END_ID
-        # The comparison is False for NaN, too.
+        # `totals > -np.inf` is False for NaN, too.
         return _Candidates(totals, beams, ids, ends, ~ends & (totals > -np.inf))
 
 
@@ -121,8 +123,9 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as in `Stepwise.start`.
         max_lengths: maximum number of target tokens of each sentence, `</s>` included; a hypothesis of this length
             must end.
-        topk: the engine's function that finds the most probable continuations.
-        whole_search: the engine's search, which is used if `options` has no hooks; None: on a GPU, `device_search`.
+        topk: the engine's implementation of `search.topk.topk`.
+        whole_search: the engine's own beam search, which replaces this one if `options` has no hooks and the model has
+            a position for every target token. None: on a GPU, `device_search`.
     Returns:
         The hypotheses of each sentence, best first.
     Raises:
@@ -153,7 +156,8 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         must_end = frontier.max_lengths <= length if length >= shortest_limit else None
         totals, normalised = frontier.totals, options.skip_log_softmax
         if (options.logits_processors or options.candidate_selection) and not normalised:
-            # Normalised before the logits are changed, so that the remaining tokens keep their probability.
+            # Log sum exp is computed before processors set logits to -inf, so that the other tokens keep their
+            # probability.
             totals, normalised = totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape), True
         for processor in options.logits_processors:
             logits = processor(frontier.hypotheses(device), logits)
@@ -188,9 +192,10 @@ def _n_best(finished: Sequence[list[Hypothesis]], options: SearchOptions, model:
 
 def _add_finished(frontier: _Frontier, candidates: _Candidates, options: SearchOptions, bonuses: np.ndarray | None,
                   finished: list[list[Hypothesis]]) -> None:
-    """Add the hypotheses that end among the first candidates of their group, as many as its size, to `finished`.
+    """Add to `finished` the hypotheses whose `</s>` is among the first `group_size` candidates of their group.
 
-    bonuses: (groups, beam), terms of the scores of hypotheses that end in this step.
+    bonuses: (groups, beam), bonus of each hypothesis if it ends in this step; None: no bonus. finished: finished
+    hypotheses of each group, by group id.
     """
     size = options.group_size
     if not candidates.ends[:, :size].any():
@@ -211,11 +216,12 @@ def _advance(frontier: _Frontier, candidates: _Candidates, options: SearchOption
     """Continue each group with its first candidates that do not end, and drop sentences whose groups are all finished.
 
     Returns:
-        The next frontier, and the row that each of its hypotheses continues, (sentences, beam).
+        The next frontier; and the row of the current step that each hypothesis of the next frontier continues,
+        (sentences, beam), for `State.select`.
     """
     size = options.group_size
     beam, groups = frontier.tokens.shape[1], np.arange(len(frontier.group_ids))[:, None]
-    if candidates.continues[:, :size].all() and not frontier.done.any():        # no hypothesis ends: most steps
+    if candidates.continues[:, :size].all() and not frontier.done.any():        # most steps: nothing ends
         parents = candidates.beams[:, :size]
         tokens = np.concatenate([frontier.tokens[groups, parents], candidates.ids[:, :size, None]], 2)
         after = replace(frontier, tokens=tokens, totals=candidates.totals[:, :size])

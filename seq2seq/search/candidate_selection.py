@@ -22,12 +22,13 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling: each hypothesis is sampled token by token. The search must have one group per hypothesis.
+    """Candidate selection that samples each hypothesis token by token. The search must have one group per hypothesis.
 
-    A sample depends only on the seed, the key of its sentence and its index. Its log-probability is the model's, before
-    temperature and truncation (see `sampling.truncate`).
+    For given logits, a sample depends only on the seed, the key of its sentence and its index among the samples of the
+    sentence. Its log-probability is the model's, before temperature and truncation (see `sampling.truncate`).
 
-    keys: (sentences, numbers), non-negative integers that identify each sentence in the input of the search.
+    keys: (sentences, numbers), key of each sentence in the input of the search: one or more non-negative integers.
+    temperature, top_k, top_p, min_p: see the functions in `sampling`.
     """
 
     seed: int
@@ -50,7 +51,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class DiverseBeams:
-    """DiverseBeams beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with Hamming diversity).
+    """Diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with Hamming diversity).
 
     The groups of the beam select their candidates one after another. The score of a token is reduced by `strength` for
     each hypothesis of an earlier group that selected the token in this step. The penalty affects the selection only,
@@ -72,7 +73,7 @@ class DiverseBeams:
             flat = (beams * group_logits.shape[2] + ids).flatten(1)
             totals = group_past.gather(2, beams) + group_logits.flatten(1).gather(1, flat)[:, None]
             selected.append((totals, beams, ids))
-            # The first half of the candidates, as many as the group has hypotheses, count as selected.
+            # `count` is twice the group size. One candidate for each hypothesis, the first half, counts as selected.
             possible = totals[:, 0, : count // 2] > -math.inf
             times_selected.scatter_add_(1, ids[:, 0, : count // 2], possible.to(times_selected.dtype))
         totals, beams, ids = (torch.cat(parts, 1) for parts in zip(*selected, strict=True))
@@ -100,24 +101,26 @@ class RequiredPhrases:
     """Lexically constrained beam search: the text of every target contains all required phrases of its sentence.
 
     A phrase of whole words is satisfied as soon as the text ends with it, because `</s>` may follow. If the next token
-    continues its last word ("kick", "ing"), the phrase is missing again.
+    continues the last word of the phrase ("kick", "ing"), the phrase is missing again.
 
     The beam is divided among banks (Post and Vilar 2018, arXiv:1804.06609, "dynamic beam allocation"). A bank contains
-    the candidates that lack the same number of tokens. Slots of the beam are assigned round-robin: to the best
-    candidate of each bank, starting with the bank that lacks the fewest tokens, then to the second best of each bank,
-    and so on. A beam narrower than the number of tokens in the phrases therefore keeps only the hypotheses that lack
-    the fewest tokens.
+    the candidates that lack the same number of tokens of required phrases. Slots of the beam are assigned round-robin:
+    to the best candidate of each bank, starting with the bank that lacks the fewest tokens, then to the second best of
+    each bank, and so on. If there are more banks than slots, only the banks that lack the fewest tokens get a slot.
     """
 
     def __init__(self, phrases: Sequence[Sequence[RequiredPhrase]], pieces: Sequence[bytes]) -> None:
-        """phrases: of each sentence in the input of the search. pieces: text of each id in UTF-8, with a space before a
-        piece that begins a word."""
+        """phrases: required phrases of each sentence in the input of the search. pieces: text of each id in UTF-8, with
+        a space before a piece that begins a word."""
         self.phrases = [list(dict.fromkeys(of_sentence)) for of_sentence in phrases]
         self.pieces = pieces
         self.continues_word = _continues_word(tuple(pieces))
 
     def ban_end_if_missing(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
-        """Ban `</s>` until the target contains its phrases: a logits processor, which the search must use as well."""
+        """Set the logit of `</s>` to -inf for hypotheses that lack a required phrase.
+
+        The search must use this method as a logits processor, in addition to this object as candidate selection.
+        """
         for row, (target, phrases) in enumerate(self._rows(hypotheses)):
             text = decode_pieces(target, self.pieces) if phrases else ""
             if not all(required.phrase.is_in(text) for required in phrases):
@@ -125,10 +128,10 @@ class RequiredPhrases:
         return logits
 
     def missing_tokens(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
-        """Return the number of tokens that a target still lacks.
+        """Return the number of tokens of required phrases that a target still lacks.
 
-        This is the total length of the shortest spellings of the missing phrases, reduced if the target ends with the
-        beginning of a spelling of one of them.
+        This is the total length of the shortest spellings of the missing phrases. It is smaller if the target ends with
+        the beginning of a spelling of one of them, because that phrase then needs fewer tokens.
         """
         text = decode_pieces(target, self.pieces) if phrases else ""
         missing = [required for required in phrases if not required.phrase.is_in(text)]
@@ -142,8 +145,8 @@ class RequiredPhrases:
         assert groups == 1, "the whole beam is divided among the banks"
         _, beams, ids = topk_by_sentence(logits, past, count)
         first_rows = beam * torch.arange(sentences, device=past.device)[:, None]
-        # Candidates (row, id), as the keys of a dict: the best of each sentence, the best of each hypothesis, and the
-        # next tokens of missing phrases.
+        # The candidates, (row, id), are the keys of a dict, so that none is repeated: the best ones of each sentence,
+        # the best one of each hypothesis, and the next tokens of missing phrases.
         considered = dict.fromkeys(zip((beams[:, 0] + first_rows).flatten().tolist(), ids.flatten().tolist(),
                                        strict=True))
         considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
@@ -156,8 +159,8 @@ class RequiredPhrases:
             if any(required.phrase.is_in(text) and not required.phrase.is_in(f"{text}x") for required in phrases):
                 completed.append(row)
         if completed:
-            # Also the best token that ends the last word of the phrase, because all the most probable tokens may
-            # continue that word.
+            # Also the best token that does not continue the last word of the phrase. The most probable tokens may all
+            # continue this word, and the phrase would be missing again.
             ending = logits[completed].masked_fill(self.continues_word.to(logits.device), -math.inf).argmax(1)
             considered |= dict.fromkeys(zip(completed, ending.tolist(), strict=True))
         rows, next_ids = torch.tensor(list(considered), device=logits.device).T
@@ -168,7 +171,7 @@ class RequiredPhrases:
                 target, phrases = by_row[row]
                 missing = self.missing_tokens((*target, next_id), phrases) if phrases else 0
                 by_sentence[row // beam].append(_Candidate(total, row % beam, next_id, missing))
-        # If a sentence has fewer than `count` candidates, impossible ones are appended.
+        # If a sentence has fewer than `count` candidates, candidates with a total of -inf are appended.
         selected = [[*_round_robin(candidates)[:count],
                      *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(candidates))] for candidates in by_sentence]
         return (past.new_tensor([[[candidate.total for candidate in each]] for each in selected]),
@@ -176,8 +179,8 @@ class RequiredPhrases:
                 ids.new_tensor([[[candidate.next_id for candidate in each]] for each in selected]))
 
     def _spelled_tokens(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
-        """Return the number of tokens of the longest proper prefix of a spelling that the target ends with, where the
-        phrase may begin."""
+        """Return the length in tokens of the longest proper prefix of a spelling with which the target ends and
+        where the phrase may begin; 0 if there is none."""
         spaced = self.pieces[spelling[0]].startswith(b" ")
         for size in range(min(len(spelling) - 1, len(target)), 0, -1):
             before = len(target) - size
@@ -195,13 +198,14 @@ class RequiredPhrases:
 
 @lru_cache(maxsize=4)
 def _continues_word(pieces: tuple[bytes, ...]) -> Tensor:
-    """Return the mask of ids that may continue the previous word, such as letters and bytes, (vocab_size,) bool."""
+    """Return a mask of the vocabulary, (vocab_size,) bool. True = the piece may continue the word before it, because it
+    begins with a letter, a digit, a combining mark or a single byte of a character."""
     texts = (piece.decode(errors="surrogateescape") for piece in pieces)
     return torch.tensor([begins_in_word(text) or "\udc80" <= text[:1] <= "\udcff" for text in texts])
 
 
 class _Candidate(NamedTuple):
-    """Continuation of a hypothesis. missing: number of tokens of required phrases that it lacks, its bank."""
+    """Continuation of a hypothesis. missing: number of tokens of required phrases that it lacks, which is its bank."""
 
     total: float
     beam: int
@@ -211,7 +215,7 @@ class _Candidate(NamedTuple):
 
 def _round_robin(candidates: list[_Candidate]) -> list[_Candidate]:
     """Order candidates round-robin over banks; see `RequiredPhrases`."""
-    ranks: Counter[int] = Counter()                                             # candidates so far, by bank
+    ranks: Counter[int] = Counter()                                             # number of candidates so far, by bank
     ranked = []
     for candidate in sorted(candidates, key=lambda candidate: -candidate.total):
         ranked.append((ranks[candidate.missing], candidate.missing, candidate))

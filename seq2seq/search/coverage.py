@@ -12,12 +12,14 @@ from torch import Tensor
 from seq2seq.model.interface import Stepwise
 
 MIN_COVERAGE = 1e-6
-"""Lower limit of the coverage of a source position. ReLU attention can produce 0, and the logarithm of 0 would be an
-infinite penalty."""
+"""Lower limit of the coverage of a source position. With ReLU attention, a coverage can be 0, whose logarithm would be
+an infinite penalty."""
 
 
 def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
-    """Return strength * sum over the source of log(min(coverage, 1)), Wu et al. 2016 (arXiv:1609.08144), equation 14.
+    """Return strength * sum of log(min(coverage, 1)) over the source positions.
+
+    Wu et al. 2016 (arXiv:1609.08144), equation 14.
 
     Args:
         coverage: (rows, longest_source), sum of the attention weights of each source position over all steps; 1 in
@@ -35,10 +37,10 @@ def coverage_bonus(strength: float) -> Callable[[CoverageState], Tensor]:
 
 @dataclass(frozen=True)
 class CoverageState:
-    """State of a model with its coverage.
+    """State of a model, and the coverage of the source so far.
 
-    inner: state of the model. coverage: (rows, longest_source), sum of the attention weights over all steps; 1 in
-    padding.
+    inner: state of the model. coverage: (rows, longest_source), sum of the attention weights of each source position
+    over the steps so far; 1 in padding.
     """
 
     inner: Any
@@ -55,7 +57,7 @@ class CoverageState:
 
 
 class WithCoverage:
-    """Model whose states also contain its coverage."""
+    """Model with the step interface whose states also contain the coverage of the source."""
 
     def __init__(self, model: Stepwise) -> None:
         self.model, self.max_positions = model, model.max_positions

@@ -1,4 +1,4 @@
-"""Several models behind the step interface: ensembles, and shallow fusion with a language model."""
+"""Several models combined into one that has the step interface: ensembles, and shallow fusion with a language model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """State of each model. attention: (rows, longest_source), the mean over the models; None if a model has none."""
+    """States of all models. attention: (rows, longest_source), mean over the models; None if a model has none."""
 
     states: tuple[Any, ...]
 
@@ -33,8 +33,8 @@ class EnsembleState:
 class Ensemble:
     """Ensemble of models with the same vocabulary.
 
-    mean: of the models' predictions p_m. "probability": p = mean of p_m. "log_probability": p is proportional to
-    exp(mean of log p_m), so that a single model with p_m = 0 rules a token out.
+    mean: kind of mean of the models' distributions p_m. "probability": p = mean of p_m. "log_probability": p is
+    proportional to exp(mean of log p_m), so that a single model with p_m = 0 rules a token out.
     """
 
     def __init__(self, models: Sequence[Stepwise], mean: str = "probability") -> None:
@@ -65,7 +65,7 @@ class Fusion:
 
     The sum is not normalised, and search must not normalise it either (see `SearchOptions.skip_log_softmax`).
 
-    language_model: its source is empty, `</s>` alone, for each sentence.
+    language_model: model that gets an empty source, `</s>` alone, for each sentence.
     """
 
     def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:
@@ -90,7 +90,7 @@ class Fusion:
 
 @dataclass(frozen=True)
 class FusionState:
-    """States of both models. attention: of the translation model."""
+    """States of both models. attention: attention weights of the translation model."""
 
     translation: Any
     language: Any
@@ -106,5 +106,5 @@ class FusionState:
 
 
 def _log_probabilities(logits: Tensor) -> Tensor:
-    """Return log-probabilities in fp32 or float64, because half precision has only three significant digits."""
+    """Return the log-softmax of logits, at least in fp32, because bf16 and fp16 have only three significant digits."""
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)

@@ -1,4 +1,4 @@
-"""Interface of search to engines that implement parts of the search."""
+"""Types of the functions of search that engines can replace by faster ones."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class WholeSearch(Protocol):
 
 
 Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Arrays totals, beams and ids, each (groups, candidates), best candidate first: log p of hypothesis and continuation,
-the hypothesis' index in its group, and the id of the next token. Missing continuations have a total of -inf."""
+"""Arrays (totals, beams, ids), each (groups, candidates), best candidate first. totals: log p of the hypothesis with
+its continuation; -inf if there are too few continuations. beams: index of the hypothesis in its group. ids: next
+token."""
 
 TopK = Callable[[Tensor, np.ndarray, Tensor, np.ndarray | None, int, bool], Continuations]
 """Type of `search.topk.topk`, and of faster functions with the same results."""

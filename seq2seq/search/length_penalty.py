@@ -19,4 +19,4 @@ def wu_length_penalty(alpha: float) -> LengthPenalty:
 
 
 LENGTH_PENALTIES = {"power": power_length_penalty, "wu": wu_length_penalty}
-"""Length penalties by the values of `decoding.length_penalty_form`."""
+"""Functions from the exponent to the length penalty, by value of `decoding.length_penalty_form`."""

@@ -66,10 +66,10 @@ class Phrase:
     """Phrase of `decoding.forbid` or `decoding.require`, with the rules that decide if a text contains it.
 
     text: the phrase, without white space around it.
-    whole_words: if the phrase begins or ends with a letter or digit, that end matches only at a word boundary: "art"
-        does not match in "party" and "arts", but in "art-house". Combining marks belong to the word of the letter
-        before them. An end with another character, such as "." or "%", matches anywhere. False: any substring matches,
-        as in languages written without spaces.
+    whole_words: True: where the phrase begins or ends with a letter or digit, it matches only at a word boundary. "art"
+        matches in "art-house", but not in "party" or "arts". Combining marks belong to the word of the letter before
+        them. An end of the phrase that is another character, such as "." or "%", matches anywhere. False: any substring
+        matches, as in languages written without spaces.
     ignore_case: compare characters one by one without their case: "\u1e9e" equals "\u00df", but "SS" does not.
     """
 
@@ -119,11 +119,11 @@ def decode_pieces(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
 
 
 def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words: bool = True,
-            ignore_case: bool = False) -> LogitsProcessor:
+                   ignore_case: bool = False) -> LogitsProcessor:
     """Forbid targets whose text contains one of the phrases, in any segmentation.
 
-    A token that completes a phrase is banned even if the next token could continue its last word, because the next
-    token is not known yet: with "art" forbidden, "arts" cannot be produced as "art" + "s", only in another
+    A token that completes a phrase is banned even if the next token could continue the last word of the phrase, because
+    the next token is not known yet: with "art" forbidden, "arts" cannot be produced as "art" + "s", only in another
     segmentation.
 
     Args:
@@ -135,8 +135,8 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
     if not all(phrases):
         raise ValueError("a phrase is empty; every text would contain it")
     forbidden = [_ForbiddenPhrase(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
-    # Only the last tokens matter: those of the phrase, of the character before it and of an incomplete character after
-    # it. A character has at most four bytes, and a token at least one.
+    # Number of tokens at the end of a target that can matter: those of the phrase, of the character before it and of an
+    # incomplete character after it. A character has at most four bytes, and a token at least one.
     context = 4 * max(map(len, phrases), default=0) + 8
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
 
 
 class _ForbiddenPhrase:
-    """Phrase with the tokens that would complete it, which depend on the prefix of the phrase that a text ends with."""
+    """Forbidden phrase, and the tokens that would complete it after a text. They depend only on the end of the text."""
 
     def __init__(self, phrase: Phrase, pieces: Sequence[bytes]) -> None:
         self.phrase, self.pieces = phrase, pieces

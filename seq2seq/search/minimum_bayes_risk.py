@@ -1,7 +1,7 @@
 """Minimum-Bayes-risk decoding (Kumar and Byrne 2004; with samples, Eikema and Aziz 2022, arXiv:2108.04718).
 
-It chooses the candidate that agrees most with all candidates instead of the most probable one. The utility is chrF
-(Popovic 2015).
+Instead of the most probable candidate, it chooses the one with the highest expected utility: the mean similarity to all
+candidates. The similarity is chrF (Popovic 2015).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ MAX_ORDER, BETA = 6, 2
 def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
     """Return the expected utility of each candidate, with all candidates as equally likely references: (candidates,).
 
-    The utility of two texts is the mean of two chrF scores, with either text as the reference, from 0 to 100. A
-    candidate that occurs several times counts that many times, and each candidate is also its own reference.
+    The utility of two texts, from 0 to 100, is the mean of two chrF scores, each with one of the texts as the
+    reference. A candidate that occurs several times counts that many times, and each candidate is also its own
+    reference.
 
     Raises:
         TypeError: a candidate is not a str.
@@ -63,15 +64,16 @@ def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.n
     for row, of_text in enumerate(ngrams):
         common = of_text.keys() & columns.keys()
         counts[row, [columns[ngram] for ngram in common]] = [of_text[ngram] for ngram in common]
-    # Two texts share min(a, b) copies of an n-gram. This is the number of n >= 1 with n <= a and n <= b; one matrix
-    # product per n counts it.
+    # If an n-gram occurs a times in one text and b times in another, the texts share min(a, b) copies of it. This is
+    # the number of integers i >= 1 with i <= a and i <= b, so that one matrix product for each i counts the shared
+    # n-grams of all pairs.
     shared = np.zeros((len(texts), len(texts)))
-    n = 1
-    while (several := (counts >= n).sum(0) > 1).any():
+    i = 1
+    while (several := (counts >= i).sum(0) > 1).any():
         counts = counts[:, several]
-        has_n = (counts >= n).astype(np.float32)
-        shared += has_n @ has_n.T
-        n += 1
+        has_i = (counts >= i).astype(np.float32)
+        shared += has_i @ has_i.T
+        i += 1
     totals = np.array([of_text.total() for of_text in ngrams], float)
     np.fill_diagonal(shared, totals)                                            # a text shares all n-grams with itself
     return shared, totals

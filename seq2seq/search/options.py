@@ -30,8 +30,8 @@ CandidateSelection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, T
 ids), each (sentences, groups, candidates).
 
 Returns at most `count` continuations of the hypotheses of each group, in order of preference. past: log p of the
-hypotheses, minus log sum exp of their logits. totals: log p of the continuations, past + logits. beams: index of the
-continued hypothesis in its group. ids: next token.
+hypotheses minus log sum exp of their logits, so that past + logits is log p of a continuation. totals: log p of the
+returned continuations. beams: index of the continued hypothesis in its group. ids: next token.
 """
 
 
@@ -39,19 +39,19 @@ continued hypothesis in its group. ids: next token.
 class SearchOptions:
     """Options of a search.
 
-    beam_size: number of hypotheses per sentence, over all groups.
-    length_penalty: divisor of the log-probability.
+    beam_size: number of hypotheses per sentence, in all groups together.
+    length_penalty: function from the length of a hypothesis to the divisor of its log-probability.
     n_best: number of hypotheses to return per sentence, at most `beam_size`; fewer are returned if fewer exist.
-    patience: a group of several hypotheses is finished when `patience` times its size have ended (Kasai et al. 2022,
-        arXiv:2204.05424, equation 2).
-    banned_ids: ids that no hypothesis may contain. `</s>` in it is ignored.
-    logits_processors: functions that change the logits of each step, in this order. They run after normalisation, so
-        that the tokens that they leave possible keep their probability.
+    patience: number of ended hypotheses that finishes a group, as a multiple of the group's size (Kasai et al. 2022,
+        arXiv:2204.05424, equation 2). Ignored in groups of one hypothesis.
+    banned_ids: ids that no hypothesis may contain. `</s>` among them is ignored.
+    logits_processors: functions that change the logits of each step, in the order in which they run. They run after the
+        log-softmax, so that the tokens that they do not forbid keep their probability.
     candidate_selection: function that chooses the continuations; None: the most probable ones.
-    groups: number of groups of equal size that the beam is divided into. Each group is searched on its own, unless
-        `candidate_selection` relates them.
-    bonus: function from the state after the last step to a term that is added to the scores of the hypotheses that
-        end there, (rows,).
+    groups: number of groups of equal size into which the beam is divided. The groups are searched independently, unless
+        `candidate_selection` makes one depend on another.
+    bonus: function from the model's state after a step to a number for each row, (rows,), which is added to the score
+        of a hypothesis that ends in this step.
     skip_log_softmax: use the logits as scores without normalising them.
 
     Raises:
@@ -87,6 +87,6 @@ class SearchOptions:
 
     @property
     def has_hooks(self) -> bool:
-        """True if the search needs more of each step than the most probable continuations of one beam."""
+        """True if an option is set that a `WholeSearch` does not support."""
         return bool(self.logits_processors or self.candidate_selection or self.bonus or self.skip_log_softmax
                     or self.groups > 1)

@@ -25,8 +25,8 @@ def with_temperature(logits: Tensor, temperature: float) -> Tensor:
         ValueError: temperature is not positive.
     """
     if not temperature > 0:
-        raise ValueError(f"temperature must be positive, found {temperature}; greedy search takes the most probable "
-                         "tokens")
+        raise ValueError(f"temperature must be positive, found {temperature}; to choose the most probable tokens, "
+                         "use greedy search")
     return logits if temperature == 1 else logits / temperature
 
 
@@ -37,7 +37,7 @@ def top_k(logits: Tensor, k: int) -> Tensor:
         ValueError: k is negative.
     """
     if k < 0:
-        raise ValueError(f"cannot keep {k} tokens")
+        raise ValueError(f"top-k must be at least 0, found {k}")
     if not 0 < k < logits.shape[1]:
         return logits
     best, ids = logits.topk(k, dim=1)
@@ -57,7 +57,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     if p == 1:                                                                  # rounded sums may stay below 1
         return logits
     probabilities, ids = logits.double().softmax(1).sort(dim=1, descending=True, stable=True)
-    removed = probabilities.cumsum(1) - probabilities >= p                      # the tokens before it reach p
+    removed = probabilities.cumsum(1) - probabilities >= p                      # True: more probable tokens reach p
     return logits.masked_fill(torch.empty_like(removed).scatter_(1, ids, removed), -math.inf)
 
 
@@ -103,12 +103,12 @@ def uniform_numbers(*key: int | Sequence[int] | np.ndarray) -> np.ndarray:
     bits = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in key)), np.uint64)
     for part in key:
         bits = splitmix64(bits ^ np.asarray(part, np.uint64))
-    # 52 bits, so that even the largest number, multiplied by a sum of probabilities, is below the sum.
+    # Only 52 bits are used, so that even the largest number, multiplied by a sum of probabilities, is below the sum.
     return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 
 def splitmix64(states: np.ndarray) -> np.ndarray:
-    """Return the output of SplitMix64 for each state, a bijection of uint64; any shape."""
+    """Return the output of SplitMix64 for each state, an array of any shape. SplitMix64 is a bijection of uint64."""
     with np.errstate(over="ignore"):
         bits = np.asarray(states + GOLDEN_GAMMA)
         for shift, multiplier in zip((30, 27), MULTIPLIERS, strict=True):

@@ -1,7 +1,7 @@
 """Top-k of a search step: the most probable continuations of hypotheses, from the logits.
 
-PyTorch computes everything that reads whole rows of the vocabulary. On a CPU, NumPy handles the remaining few hundred
-numbers, because its operations have several times less overhead.
+PyTorch computes everything that reads whole rows of logits, (rows, vocab_size). On a CPU, NumPy computes the rest from
+a few hundred numbers, because a NumPy operation has several times less overhead than one of PyTorch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from seq2seq.search.interface import Continuations
 from seq2seq.tokenizers.tokenizer import END_ID
 
 BLOCK = 64
-"""Number of consecutive ids whose maximum logit is computed first; only blocks with a large maximum are searched."""
+"""Number of consecutive ids in a block of the vocabulary. Only blocks with the largest maximum logits are searched."""
 CACHED_ELEMENTS = 500_000
-"""Maximum number of logits to normalise at once: 2 MB in fp32, which stay in a core's cache between two passes."""
+"""Maximum number of logits to normalise at once: 2 MB in fp32, which stay in a core's cache between exp and sum."""
 
 
 def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
@@ -29,8 +29,7 @@ def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.nda
     Args:
         logits: (rows, vocab_size), of the hypotheses, group by group; they are overwritten.
         totals: (groups, beam), log p of each hypothesis.
-        forbidden: banned ids; never includes `</s>`. Probabilities are not renormalised, so that log p stays the
-            model's.
+        forbidden: banned ids; never includes `</s>`. The probabilities of the other ids are not renormalised.
         must_end: (groups,) bool, True = only `</s>` may follow, because of the length limit; None: False for all.
         normalised: use the logits as scores, without log-softmax.
     """
@@ -51,7 +50,8 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     """Return log sum exp of each row of logits, (rows,)."""
     if logits.is_cuda:
         return logits.logsumexp(1)
-    # Faster than `logsumexp`, because it does not compute the maximum first, and because the rows fit into the cache.
+    # This is faster than `logsumexp`, which computes the maximum first; besides, each chunk of rows fits into the
+    # cache.
     size = max(1, CACHED_ELEMENTS // logits.shape[1])
     sums = logits.exp().sum(1) if len(logits) <= size else torch.cat([rows.exp().sum(1) for rows in logits.split(size)])
     # In fp32 exp overflows for logits above 88, and the sum is 0 if all logits are far below 0. Both make the logarithm
@@ -61,7 +61,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
-    """Set the logits, (rows, vocab_size), of tokens that must not follow to -inf. Arguments: as in `topk`."""
+    """Set to -inf the logits, (rows, vocab_size), of the tokens that must not follow. Arguments: as in `topk`."""
     logits.index_fill_(1, forbidden, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()
@@ -95,14 +95,15 @@ def topk_torch(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor
     blocks = _blocks(logits)
     per_row = blocks.shape[1]
     maxima = (blocks.amax(2).view(groups, beam, per_row) + past[:, :, None]).flatten(1)
-    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (groups, blocks), of any beam
+    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (groups, blocks), of any hypothesis
     beams = chosen // per_row
     rows = beams + beam * torch.arange(groups, device=logits.device)[:, None]
     totals = blocks[rows, chosen % per_row] + past.gather(1, beams)[:, :, None]
     best, indices = totals.flatten(1).topk(min(count, totals[0].numel()), dim=1)
     block = indices // BLOCK
     ids = (chosen % per_row).gather(1, block) * BLOCK + indices % BLOCK
-    # If there are fewer than `count` continuations, the padding of the last block is among the results.
+    # If there are fewer than `count` continuations, the padding of the last block is among the results, with -inf. Its
+    # ids are clamped to the vocabulary.
     return best, beams.gather(1, block), ids.clamp_(max=vocab_size - 1)
 
 

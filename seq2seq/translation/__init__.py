@@ -1,1 +1,1 @@
-"""Lines in, translations out: Translator, long lines, retries, generation, rescoring, worker processes."""
+"""Translation of lines of text: `Translator`, long lines, retries, text generation, rescoring, worker processes."""

@@ -1,4 +1,4 @@
-"""Text generation with a language model: continuations of prompts, sampled or searched for."""
+"""Text generation with a language model: continuations of prompts, by sampling or by beam search."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Text:
     """Prompt with its continuation.
 
     log_probability: the model's log p of the whole text, `</s>` included, before temperature and truncation.
-    tokens: number of pieces, plus 1 for `</s>`. prompt_tokens: number of pieces of the prompt.
-    words: its words with confidence, if requested.
+    tokens: number of pieces of the text, plus 1 for `</s>`. prompt_tokens: number of pieces of the prompt.
+    words: words of the text with the model's confidence, if requested (see `decoding.word_confidence`).
     """
 
     text: str
@@ -40,25 +40,27 @@ class Text:
 
 def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *, block_prompts: int = BLOCK_PROMPTS,
              **decoding: Unpack[DecodingOptions]) -> Iterator[list[Text]]:
-    """Yield for each prompt, in order, its continuations: `samples` of them with `sampling`, else the `n_best`.
+    """Yield a list of continuations for each prompt, in order: without `sampling`, the `n_best` that beam search finds;
+    with `sampling`, `samples` times `n_best` samples.
 
-    A sample depends on its prompt, the index of the prompt, the index of the sample and the seed; in fp32 on nothing
-    else.
+    In fp32, a sample of a model depends only on the seed, the prompt, the index of the prompt and the index of the
+    sample. In bf16, rounding also depends on the other prompts of the batch.
 
     Args:
-        translator: a language model, loaded.
-        prompts: white space around them is removed; "" starts a new text.
+        translator: loaded language model.
+        prompts: beginnings of the texts. White space around a prompt is removed; with "", the model writes the whole
+            text.
         block_prompts: maximum number of prompts that are read before the first text is returned.
-        decoding: values that override the recipe's `decoding` section, such as sampling=True, top_p=0.9. max_length
-            includes the pieces of the prompt; a text that reaches it ends there. If neither the call nor the recipe
-            sets it, it is 100.
+        decoding: values that override the recipe's `decoding` section, such as sampling=True, top_p=0.9. `max_length`
+            limits the whole text, prompt included; if neither the call nor the recipe sets it, the limit is 100 pieces.
     Raises:
         OptionError: an option is unknown, or its value is invalid; raised at once.
-        UserError: the model is not a language model; or a prompt is too long for it (raised when it is read).
+        UserError: the model is not a language model, or a prompt is too long for it (raised when the prompt is read).
         TypeError: `prompts` is a single prompt, or a prompt is not a str.
     """
     if translator.task.has_source:
-        raise UserError("this is not a language model: it translates. Use seq2seq translate, or name a language model.")
+        raise UserError("this is a translation model, which cannot continue prompts. Use seq2seq translate, or name a "
+                        "language model.")
     require_iterable(prompts, "prompts")
     for name, number in (("samples", samples), ("block_prompts", block_prompts)):
         if number < 1:
@@ -66,12 +68,12 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
     given = decoding_with(translator.decoding, decoding)
     max_length = given.max_length or DEFAULT_MAX_LENGTH
     options = decoding_with(given, {
-        # The source of every text is one token, `</s>`. Its length says nothing about the length of the text, nor about
-        # the number of texts that fit into memory.
+        # The source of every text is one token, `</s>`, so that the maximum length and the batch size must not depend
+        # on the length of the source. They are set from `max_length` instead.
         "max_length": None, "max_length_ratio": 1.0, "max_length_offset": max_length,
         "batch_tokens": max(1, given.batch_tokens // max_length)})
     if samples > 1 and not options.sampling:
-        raise OptionError("several samples need sampling=True; the number of texts of a search is n_best")
+        raise OptionError(f"samples={samples} needs sampling=True. To get several texts without sampling, set n_best.")
     setup = SearchSetup(options, translator.tokenizers.target, translator.languages.target)
     return _generate(translator, prompts, samples, block_prompts, setup)
 
@@ -88,9 +90,9 @@ def _generate(translator: Translator, prompts: Iterable[str], samples: int, bloc
         for part in prompt_parts:
             if len(part.prefix) + 2 > translator.max_positions:
                 raise UserError(f"prompt {part.line + 1} has {len(part.prefix):,} pieces, but the model's maximum for "
-                                f"a whole text is {translator.max_positions}, end of sentence included. Shorten it to "
-                                "its last words.")
-        # Each sample is a sentence of its own in the search.
+                                f"a whole text is {translator.max_positions}, end of sentence included. Shorten "
+                                "the prompt to its last words.")
+        # The search treats each sample as a separate sentence.
         parts = [replace(part, index=sample) for part in prompt_parts for sample in range(samples)]
         texts = [n_best for some_parts in blocks(parts, MAX_BLOCK_TEXTS)
                  for n_best in _texts(translator, some_parts, setup)]

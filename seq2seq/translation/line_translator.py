@@ -1,4 +1,4 @@
-"""Translation of lines of text with any search: long lines are split, faulty translations are retried."""
+"""Translation of lines of text, whatever the search: long lines are split, and faulty translations are retried."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 from seq2seq.translation.word_confidence import Word
 
 ReportProgress = Callable[[int], None]
+"""Function that is called with the number of lines or pairs that were finished since its last call."""
 
 
 @dataclass(frozen=True)
 class Translation:
     """Translation of a line.
 
-    text: detokenized, without line end. score: for ranking. log_probability: log p(target | source), `</s>` included;
-    for a line translated in parts, the sum. tokens: number of pieces, plus one `</s>` per part. parts: number of parts
-    the line was translated in; 0 for lines of white space, which are returned unchanged. words: its words with
-    confidence, if requested. faults: names of its faults (see `output_faults.FAULTS`), if they were checked. retried:
-    True if it comes from a retry, because the first translation had more faults.
+    text: detokenized text, without line end. score: number by which the translations of a line are ranked.
+    log_probability: log p(target | source), `</s>` included; for a line translated in parts, the sum over the parts.
+    tokens: number of target pieces, plus one `</s>` per part. parts: number of parts in which the line was translated;
+    0 for lines of white space, which are returned unchanged. words: words of the translation with the model's
+    confidence, if requested. faults: names of the translation's faults (see `output_faults.FAULTS`), if it was checked.
+    retried: True if the translation comes from a retry, because the first one had more faults.
     """
 
     text: str
@@ -47,7 +49,7 @@ class Translation:
 
 @dataclass(frozen=True)
 class PairScore:
-    """log p(target | source) in nats, `</s>` included, and the number of target tokens."""
+    """log p(target | source) in nats, and the number of target tokens, both with `</s>` included."""
 
     log_probability: float
     tokens: int
@@ -57,8 +59,8 @@ class PairScore:
 class LineTranslator(ABC):
     """Translator of lines of text; subclasses implement the search and the scores.
 
-    decoding: default decoding options. max_pieces: longest text that is translated as one part. device: of the model.
-    task: of the model.
+    decoding: decoding options that a call does not override. max_pieces: maximum number of source pieces of a part; a
+    longer line is translated in several parts. device: device of the model. task: task of the model.
     """
 
     tokenizers: Tokenizers
@@ -71,19 +73,19 @@ class LineTranslator(ABC):
     @property
     @abstractmethod
     def precision(self) -> str:
-        """Number format of the computation."""
+        """Number format of the computation: "fp32", "bf16" or "int8"."""
 
     @property
     @abstractmethod
     def max_positions(self) -> int:
-        """Longest sentence that the model accepts, in tokens, `</s>` included."""
+        """Maximum length of a source or target sentence in tokens, `</s>` included."""
 
     @abstractmethod
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
         """Return the best translations of each part, best first, with word confidences if requested.
 
-        progress: called with the indices of finished parts.
+        progress: function that is called with the indices of newly finished parts.
         Raises:
             RequestError: no hypothesis satisfies the constraints of a line.
             CheckpointError: the model's logits are NaN.
@@ -94,7 +96,7 @@ class LineTranslator(ABC):
         """Return log p(target | source) of given translations.
 
         Raises:
-            ValueError: a side has more pieces than the model has positions (see `scorable_pairs`).
+            ValueError: a source or target is too long for the model (see `scorable_pairs`).
             CorpusError: a target of a pointer network contains something other than positions of its source.
             TypeError: one of the pairs is not two texts.
         """
@@ -108,8 +110,8 @@ class LineTranslator(ABC):
         translated in parts, and has only one translation.
 
         Args:
-            lines: text without line ends, of any length; or a `Request`, with constraints for this line.
-            progress: called from time to time with the number of lines finished since the last call.
+            lines: texts of any length without line ends; a line with constraints of its own is a `Request`.
+            progress: function that is called from time to time with the number of lines finished since its last call.
             decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
         Raises:
             OptionError: an option is unknown, or its value is invalid.
@@ -138,20 +140,20 @@ class LineTranslator(ABC):
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
-        """Yield the result of `translate` for each block of lines. Blocks grow, so that the first results come soon.
+        """Yield the result of `translate` for each block of lines. The first block is small, for early results.
 
-        Options are checked at once, lines when they are read.
+        Options are checked at once, and each line when it is read.
 
         block_lines: maximum number of lines in a block. begin: number of lines of the whole input that come before
-            `lines`; blocks end at the same lines as those of the whole input, so that a resumed translation uses the
-            same batches.
+            `lines`, if a translation is resumed. Blocks then end at the same lines as without the interruption, so that
+            batches are the same.
         """
         self._search_setup(decoding)
         blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
         return (self.translate(block, progress=progress, **decoding) for block in blocks)
 
     def scorable_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return the pairs that `score` accepts: neither side has more pieces than the model has positions."""
+        """Return the pairs that `score` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
         require_pairs(pairs)
         threads = torch.get_num_threads()
         sides = (self.tokenizers.source.encode([source for source, _ in pairs], threads),
@@ -190,8 +192,8 @@ class LineTranslator(ABC):
 
     def _join_parts(self, line: DividedLine, parts: list[list[PartTranslation]], setup: SearchSetup
                     ) -> list[Translation]:
-        """Return the translations of a line: all those of its single part, or one, joined from the best of each part.
-        """
+        """Return the translations of a line: of a single part, all its translations; of several parts, one translation,
+        joined from the best one of each part."""
         n_best = [[translation] for translation in parts[0]] if len(parts) == 1 else [[best for best, *_ in parts]]
         return [self._translation(line, translations, setup) for translations in n_best]
 
@@ -223,7 +225,7 @@ def _line_progress(parts_per_line: list[int], progress: ReportProgress | None) -
     if progress is None:
         return lambda indices: None
     line_of_part = np.repeat(np.arange(len(parts_per_line)), parts_per_line)
-    unfinished = np.array(parts_per_line)                                       # number of parts of each line
+    unfinished = np.array(parts_per_line)                                       # number of unfinished parts by line
     progress(int((unfinished == 0).sum()))
 
     def finish(indices: np.ndarray) -> None:

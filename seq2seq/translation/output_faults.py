@@ -32,20 +32,22 @@ NUMBER = re.compile(r"\d+(?:[.,:/'’\u00a0\u202f-]\d+)*")
 CHINESE_NUMERALS = re.compile("[〇零二三四五六七八九十百千万萬亿億两兩]")
 
 VARIANCE, WIDE = 6.8, 3
-"""Parameters of the model of translation lengths of Gale and Church 1993 (A Program for Aligning Sentences in Bilingual
-Corpora), section 3.3: the difference of the lengths has variance 6.8 per character, here of the shorter text, and the
-mean ratio of the lengths is 1. The ratio holds for alphabets; a Chinese, Japanese or Korean character counts as WIDE
-letters."""
+"""VARIANCE: variance of the difference between the lengths of a text and its translation, for each letter of the
+shorter one (Gale and Church 1993, A Program for Aligning Sentences in Bilingual Corpora, section 3.3). Between
+alphabets, the expected difference is 0. WIDE: number of letters that a Chinese, Japanese or Korean character counts as,
+so that this also holds for these scripts."""
 MAX_DEVIATIONS = 4.0
 """Maximum difference between actual and expected length of a translation, in standard deviations."""
 NGRAM_WORDS, NGRAM_CHARACTERS = 4, 8
-"""Length of the n-grams that reveal a copy or a loop: two languages, or two phrases of a line, do not share them by
-chance. Characters are counted in text without spaces between words."""
+"""Lengths, in words and in characters, of n-grams that two languages, or two phrases of a line, do not share by chance,
+so that they reveal a copy or a loop. Characters are counted in text without spaces between words."""
 MAX_SPELLED_NUMBER, MAX_SPELLED_CLOCK = 24, 60
-"""Numbers up to the first may be translated as words, and hours may change (17 Uhr, 5 o'clock). Numbers up to the
-second may be missing if they belong to a time such as 17:45 (a quarter to 6)."""
+"""MAX_SPELLED_NUMBER: numbers up to this one may be missing in a translation, because they may be written in words, or
+be hours that change (17 Uhr, 5 o'clock). MAX_SPELLED_CLOCK: the same limit for the numbers in a time such as 17:45 (a
+quarter to 6)."""
 MAX_PERIOD = 32
 """Maximum length of the repeated sequence in a loop, in words."""
+# Up to 8 characters that occur 10 or 5 times in a row.
 REPEATED_10_TIMES, REPEATED_5_TIMES = (
     re.compile(rf"(\S.{{0,7}}?)\1{{{times - 1}}}", re.DOTALL) for times in (10, 5))
 
@@ -54,8 +56,8 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
     """Return the names of a translation's faults, from `FAULTS`; usually none.
 
     empty: the translation has no visible character. loop: words or characters are repeated, but not in the source.
-    too_short, too_long: compared with the length of the source. copied: parts of the source are untranslated. lost_url,
-    lost_number: an address or a number of the source is missing in the translation.
+    too_short, too_long: the length of the translation is impossible for a source of this length. copied: parts of the
+    source are untranslated. lost_url, lost_number: an address or a number of the source is missing in the translation.
 
     Args:
         source, translation: a line, or a part of a line that was translated separately.
@@ -79,18 +81,18 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
 
 
 def lost_urls(source: str, translation: str) -> list[str]:
-    """Return the URLs and e-mail addresses of the source that are missing in the translation, as written."""
+    """Return the URLs and e-mail addresses of the source that the translation lacks, as the source writes them."""
     urls = (match.rstrip(".,;:!?)]}>'\"") for match in URL.findall(source))
     return [url for url in dict.fromkeys(urls) if url not in translation]
 
 
 def lost_numbers(source: str, translation: str) -> list[str]:
-    """Return the numbers of the source, in digits, that are missing in the translation, as written.
+    """Return the numbers of the source that the translation lacks, as the source writes them in digits.
 
-    Small and round numbers may become words, thousands separators differ between languages, and the order of a date
-    changes. Therefore only numbers with three or more significant digits must occur digit by digit in the translation.
-    A number with two significant digits counts as lost only if the translation also contains a number that is not in
-    the source.
+    Small and round numbers may become words, thousands separators differ between languages, and so does the order of
+    day, month and year. Therefore only numbers with three or more significant digits must occur digit by digit in the
+    translation. A number with two significant digits counts as lost only if the translation also contains a number that
+    is not in the source.
     """
     if not any(map(str.isdecimal, source)):
         return []
@@ -165,7 +167,7 @@ def _loops(source: str, translation: str) -> bool:
     if len(set(ngrams)) < len(ngrams) and not _repeats_bigram(source_words):
         return True
     copies_in_source = max((copies for copies, _ in _repetitions(source_words)), default=1)
-    # The shorter the repeated sequence, the more copies make a loop.
+    # The shorter the repeated sequence, the more copies are necessary for a loop.
     return any(copies >= max(2 * copies_in_source, 2 if letters >= 15 else 3 if letters >= 8 else 4)
                for copies, letters in _repetitions(words))
 
@@ -176,8 +178,8 @@ def _repeats_bigram(words: Sequence[str]) -> bool:
 
 
 def _repetitions(words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield (number of copies, letters of one copy) of sequences of words that are repeated immediately; for each
-    length of the sequence, the longest repetition."""
+    """Yield (number of copies, number of letters in a copy) of sequences of words that are repeated immediately: for
+    each number of words in a sequence, the longest such repetition, if there is any."""
     index_of = {word: index for index, word in enumerate(dict.fromkeys(words))}
     ids = np.array([index_of[word] for word in words])
     for period in range(1, min(MAX_PERIOD, len(words) // 2) + 1):

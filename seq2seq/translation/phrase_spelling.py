@@ -13,7 +13,8 @@ from seq2seq.search.options import LogitsProcessor
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Vocabulary
 
 MID_LINE_MARK = "\ue000"
-"""Private-use character. Text that is encoded after it is neither at the beginning of a line nor of a word."""
+"""Private-use character. The tokenizer treats text after it as neither the beginning of a line nor the beginning of a
+word."""
 
 
 class PhraseSpeller:
@@ -23,19 +24,19 @@ class PhraseSpeller:
     """
 
     def __init__(self, tokenizer: Vocabulary, language: str, ignore_case: bool) -> None:
-        """tokenizer, language: of the target."""
+        """tokenizer: tokenizer of the target. language: code of the target language."""
         self.tokenizer, self.ignore_case = tokenizer, ignore_case
         self.spaceless = main_language(language) in SPACELESS
 
     def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
         """Return the constraint for a required phrase.
 
-        With `ignore_case`, any casing satisfies it. Search itself proposes these casings, if the vocabulary can spell
-        them: as written, lower case, first letter in upper case, first letter of each word in upper case, and upper
-        case.
+        With `ignore_case`, any casing satisfies the constraint. Search itself tries only these casings, if the
+        vocabulary can spell them: as written, lower case, first letter in upper case, first letter of each word in
+        upper case, and upper case.
 
         Args:
-            line: line number, from 0, for the error. whole_words: False: any substring satisfies it.
+            line: line number, from 0, for the error. whole_words: False: any substring satisfies the constraint.
         Raises:
             RequestError: the phrase has control characters or no pieces; the message names the line, if it is known.
         """
@@ -50,7 +51,8 @@ class PhraseSpeller:
                 first_error = first_error or error
         if first_error and not spellings:
             raise first_error
-        # The tokenizer may normalise the text. Spellings that do not match are dropped: the upper case of "ß" is "SS".
+        # The tokenizer may normalise the text, so the constraint is the normalised phrase. Spellings that do not
+        # satisfy it are dropped, such as "SS", the upper case of "ß".
         normalised = decode_pieces(spellings[0], self.tokenizer.piece_bytes).strip()
         required = Phrase(normalised, whole_words and not self.spaceless, self.ignore_case)
         return RequiredPhrase(required, tuple(dict.fromkeys(
@@ -69,7 +71,8 @@ class PhraseSpeller:
                               self.ignore_case)
 
     def encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
-        """Return the ids of a text. line: line number, from 0, for the error. name: of the text, such as "prefix".
+        """Return the ids of a text. line: line number, from 0, for the error. name: name of the text in the error, such
+        as "prefix".
 
         Raises:
             RequestError: the text contains control characters.
@@ -82,8 +85,8 @@ class PhraseSpeller:
         return ids
 
     def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
-        """Return the ids of a phrase in the middle of a line (after a space, except in languages without spaces); if it
-        is segmented differently at the beginning of a line, these ids, too."""
+        """Return the ids of a phrase in the middle of a line, where a space precedes it except in languages without
+        spaces. In languages with spaces, also return its ids at the beginning of a line, if they differ."""
         at_beginning = self.encode(phrase, line, "required phrase")
         if not at_beginning:
             raise RequestError(f"{_line_label(line)}the tokenizer drops all characters of the required phrase "
@@ -96,8 +99,8 @@ class PhraseSpeller:
         return [at_beginning] if mid_line is None else [at_beginning, mid_line]
 
     def _encode_mid_line(self, text: str, line: int | None) -> tuple[int, ...] | None:
-        """Return the ids of a text in the middle of a line; None if the tokenizer joins it with `MID_LINE_MARK` in one
-        piece, or drops the mark."""
+        """Return the ids of a text in the middle of a line; None if the tokenizer joins the text and `MID_LINE_MARK` in
+        one piece, or drops the mark."""
         mark = self.encode(MID_LINE_MARK, line, "required phrase")
         ids = self.encode(MID_LINE_MARK + text, line, "required phrase")
         return ids[len(mark) :] if ids[: len(mark)] == mark and len(ids) > len(mark) else None

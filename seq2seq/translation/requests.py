@@ -1,4 +1,4 @@
-"""Requests: lines to translate, with constraints for single lines; their numbering, and blocks of growing size."""
+"""Requests, which are lines to translate with constraints of their own; their numbers, and blocks of growing size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from seq2seq.errors import OptionError, require_iterable, require_text, require_
 Item = TypeVar("Item")
 
 FIRST_BLOCK_LINES = 1024
-"""Number of lines in the first block, so that the first results come soon. Each further block is 4 times as long."""
+"""Number of lines in the first block, which is small so that the first results come soon. Each later block has 4 times
+as many lines as the block before."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Request:
     """Line to translate, with constraints for this line alone.
 
     prefix: text that the translation must begin with. required: phrases that it must contain, in addition to
-    `decoding.require`. number: line number in the whole input, from 0, part of the seed of its samples; None: its index
+    `decoding.require`. number: line number in the whole input, from 0, on which samples depend; None: index of the line
     in the call.
 
     Raises:
@@ -58,7 +59,7 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0) -> Iterator[
 
 
 def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
-    """Return `count` lists of indices of requests, with about equal work: every `count`-th request by length."""
+    """Return `count` lists of indices of requests, with about equal work: every `count`-th one in order of length."""
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
     return [order[first::count] for first in range(count)]
 
@@ -66,8 +67,8 @@ def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
 def growing_blocks(lines: Iterable[Item], max_lines: int, begin: int = 0) -> Iterator[list[Item]]:
     """Yield the lines in blocks; see `FIRST_BLOCK_LINES` for their size, which is at most `max_lines`.
 
-    begin: number of lines of the whole input that come before `lines`; blocks end at the same lines as those of the
-        whole input.
+    begin: number of lines of the whole input that come before `lines`. Blocks end at the same lines of the whole input,
+        whatever `begin` is.
 
     Raises:
         OptionError: `max_lines` is below 1; raised at once.

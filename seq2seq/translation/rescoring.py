@@ -16,7 +16,8 @@ from seq2seq.translation.translator import Translator
 class Rescored:
     """Translation with its new score.
 
-    log_probabilities: log p of each model, in their order; empty if the line has a single translation.
+    log_probabilities: log p of the translation by each model, in the order of the models; empty if the line has only
+    one translation.
     """
 
     translation: Translation
@@ -25,29 +26,29 @@ class Rescored:
 
 def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
             models: Sequence[tuple[Translator, float]], length_penalty: float = 1.0) -> list[list[Rescored]]:
-    """Rerank the translations of each line by (log p + sum of weight * log p of each model) / tokens^penalty.
+    """Rerank the translations of each line by (log p + sum of weight * log p_model) / tokens^length_penalty.
 
-    The first log p is the one of the search. The log p of a model is log p(translation | source), or log p(translation)
-    if it is a language model. A line with a single translation is returned unchanged.
+    log p is the log-probability from the search. log p_model is log p(translation | source), or log p(translation) if
+    the model is a language model. A line with a single translation is returned unchanged.
 
     Args:
         found: n-best lists as `Translator.translate` returns them.
-        models: models with their weights. Their vocabularies may differ from the one of the model that translated.
-        length_penalty: exponent of the number of tokens. With the value of the search, weights of 0 do not change the
-            order (if the score of the search had no other terms).
+        models: models with their weights. The vocabulary of a model may differ from that of the model that translated.
+        length_penalty: exponent of the number of tokens. If it is the length penalty of the search (form `power`) and
+            all weights are 0, the order stays the same, unless the search used a coverage penalty or `mbr`.
     Raises:
-        CorpusError: a translation is longer than a model accepts, or the numbers of lines differ.
+        CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
         OptionError: the length penalty is not a valid value of `decoding.length_penalty`.
         TypeError: a source is not a str.
     """
     require_texts(sources, "sources")
     if len(sources) != len(found):
-        raise CorpusError(f"there are {len(sources):,} sources and translations of {len(found):,} lines. They must "
-                          "match line by line.")
+        raise CorpusError(f"there are {len(sources):,} sources, but translations of {len(found):,} lines. They "
+                          "must match line by line.")
     decoding_with(DecodingSection(), {"length_penalty": length_penalty})
     scored = [(line, rank) for line, n_best in enumerate(found) if len(n_best) > 1
               for rank in range(len(n_best))]
-    # The model's input and output had no white space around them.
+    # As in the search, sources and translations have no white space around them.
     pairs = [(sources[line].strip(), found[line][rank].text.strip()) for line, rank in scored]
     columns = [_log_probabilities(translator, pairs) for translator, _ in models]
     log_probabilities = dict(zip(scored, zip(*columns, strict=True), strict=True))
@@ -72,5 +73,5 @@ def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]])
     for pair in pairs:
         if pair not in scorable:
             raise CorpusError(f"the translation {pair[1][:60]!r}, or its source, has more pieces than a model accepts "
-                              f"({translator.max_positions - 1}). Remove its line.")
+                              f"({translator.max_positions - 1}). Remove this line.")
     return [score.log_probability for score in translator.score(pairs)]

@@ -26,16 +26,16 @@ RETRIES: dict[str, dict[str, Any]] = {
     "too_long": {"no_repeat_ngram": 3},
     "empty": {"min_length": 1},
 }
-"""`decoding` keys that the retry sets, by fault. Lost numbers and addresses become required phrases. For other faults
-the retry only has more hypotheses to choose from."""
+"""`decoding` keys that the retry sets, by fault. Lost numbers and addresses become required phrases. For other faults,
+the retry only has a larger beam and more patience."""
 MIN_BEAM_SIZE, MIN_PATIENCE = 5, 2.0
 """Minimum beam size and patience of the retry."""
 MAX_REQUIRED = 5
-"""Maximum number of lost addresses and numbers that the retry requires. A line that lost more is usually a table, where
-a beam divided among that many phrases is slow and finds nothing."""
+"""Maximum number of lost addresses and numbers that the retry requires. A line that lost more is usually from a table.
+With so many required phrases, the search is slow and finds no hypothesis."""
 MAX_LOSS, MAX_LOSS_OF_COPY = 1.0, 0.2
-"""Maximum loss of mean log p, in nats per token, when a faulty translation is replaced. It is smaller for copies: if
-the model is sure of a copy, the copy may be right, as for titles, or the model has learned to copy."""
+"""Maximum loss of mean log p, in nats per token, if the retry replaces a faulty translation. The limit for copies is
+lower: if the model is sure of a copy, the copy may be right, as for titles, or the model has learned to copy."""
 
 
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
@@ -46,9 +46,10 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
     choice.
 
     Args:
-        translations: of each part, best first. setup: of the search that produced them.
+        translations: translations of each part, best first. setup: setup of the search that produced them.
     Returns:
-        The translations with their faults; a translation of the retry comes first if it has fewer.
+        The translations with their faults. A translation of the retry comes first if it has fewer faults and is
+        probable enough.
     """
     checked = [_with_faults(part, n_best, languages) for part, n_best in zip(parts, translations, strict=True)]
     if setup.decoding.sampling or setup.decoding.mbr:
@@ -86,10 +87,10 @@ def _retry_section(decoding: DecodingSection, changes: dict[str, Any]) -> Decodi
 
 
 def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part:
-    """Return the part with the addresses and integers that its translation lost as required phrases.
+    """Return the part with more required phrases: the addresses and integers that its translation lost.
 
-    They may match within a word ("1980s"). Numbers with separators are skipped, because languages write them
-    differently.
+    The added phrases may match within a word ("1980s"). Numbers with separators are not added, because languages write
+    them differently. If more than `MAX_REQUIRED` were lost, nothing is added.
     """
     lost = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
     if len(lost) > MAX_REQUIRED:
@@ -103,8 +104,8 @@ def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part
 
 def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], retry: SearchSetup,
                           search: Search) -> list[list[PartTranslation]]:
-    """Search the constrained parts. If a part has no hypothesis that satisfies its constraints, search it without them
-    (`plain`); its result is empty if that fails, too.
+    """Search `constrained`, the parts with lost phrases as constraints. If no hypothesis of a part satisfies them,
+    search the same part of `plain`, without lost phrases. If this fails, too, the part has no translations.
 
     The error of a search does not say which part failed, so the parts are bisected.
     """
@@ -119,8 +120,8 @@ def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], re
 
 
 def _with_better_first(first: list[PartTranslation], others: list[PartTranslation]) -> list[PartTranslation]:
-    """Return the translations of the first search, preceded by one of the retry if it has fewer faults than the best
-    and is not much less probable."""
+    """Return the translations of the first search; before them, one of the retry, if it has fewer faults than the best
+    of the first search and is not much less probable."""
     best = first[0]
     max_loss = MAX_LOSS_OF_COPY if "copied" in best.faults else MAX_LOSS
     probable = [other for other in others if _mean_log_probability(other) >= _mean_log_probability(best) - max_loss]

@@ -1,4 +1,4 @@
-"""Turns a recipe's `decoding` section, and requests of single lines, into the inputs and options of search."""
+"""Conversion of a `decoding` section, and of the constraints of single lines, into inputs and options of search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from seq2seq.translation.word_confidence import Word
 class Part:
     """Input of search: a line, or a part of a line that is too long for the model.
 
-    line: line number, from 0. index: index of the part in its line. prefix: ids of the target prefix.
+    line: line number, from 0. index: index of the part in its line. prefix: ids with which the target must begin.
+    required: phrases that the target must contain.
     """
 
     text: str
@@ -48,8 +49,9 @@ class Part:
 class PartTranslation:
     """Translation of a part.
 
-    words: its words with confidence, if requested. faults: names of its faults (see `output_faults.FAULTS`), if they
-    were checked. retried: True if it comes from a retry, because the first translation had faults.
+    words: words of the translation with the model's confidence, if requested. faults: names of the translation's faults
+    (see `output_faults.FAULTS`), if it was checked. retried: True if the translation comes from a retry, because the
+    first one had faults.
     """
 
     hypothesis: Hypothesis
@@ -63,7 +65,7 @@ class SearchSetup:
     """Builds the inputs and options of search from a `decoding` section."""
 
     def __init__(self, decoding: DecodingSection, tokenizer: Vocabulary, language: str) -> None:
-        """tokenizer, language: of the target.
+        """tokenizer: tokenizer of the target. language: code of the target language.
 
         Raises:
             RequestError: a phrase of `decoding.require` cannot be spelled in the vocabulary.
@@ -89,7 +91,8 @@ class SearchSetup:
         """Return the parts of a line.
 
         Args:
-            request: must have a number. texts: parts of the line's text; empty if the line is white space.
+            request: line with its number (see `requests.number_requests`) and its constraints.
+            texts: parts into which the text of the line is split; empty if the line is white space.
         Raises:
             RequestError: a constraint of the request cannot be met.
         """
@@ -99,11 +102,11 @@ class SearchSetup:
         required = tuple(dict.fromkeys([*self.required, *(self.phrases.required_phrase(phrase, request.number)
                                                           for phrase in request.required if phrase.strip())]))
         if required and self.decoding.sampling:
-            raise RequestError(f"line {request.number + 1}: required phrases need a search. Remove sampling, or the "
-                               "phrases.")
+            raise RequestError(f"line {request.number + 1}: required phrases work only with beam search. Remove "
+                               "sampling, or the phrases.")
         if required and self.decoding.diverse_groups > 1:
-            raise RequestError(f"line {request.number + 1}: required phrases need the whole beam. Remove "
-                               "diverse_groups, or the phrases.")
+            raise RequestError(f"line {request.number + 1}: required phrases work only with a single group of "
+                               "hypotheses. Remove diverse_groups, or the phrases.")
         if required and len(texts) > 1:
             raise RequestError(f"line {request.number + 1} is too long for the model and is translated in {len(texts)} "
                                "parts, so that it is not clear which part must contain the required phrases. Put each "
@@ -156,12 +159,12 @@ class SearchSetup:
         return [int(limit) for limit in limits]
 
     def ensemble(self, models: Sequence[Stepwise]) -> Stepwise:
-        """Return one model, or an ensemble of several."""
+        """Return the model if it is the only one, else an ensemble of the models."""
         return models[0] if len(models) == 1 else Ensemble(models, self.decoding.ensemble_mean)
 
     def with_fusion_and_coverage(self, model: Stepwise, language_model: Stepwise | None) -> Stepwise:
-        """Return the model to search: `model`, fused with the language model if there is one, and with its coverage if
-        the coverage penalty needs it."""
+        """Return the model for the search: `model`, fused with the language model if there is one, and wrapped in
+        `WithCoverage` if there is a coverage penalty."""
         if language_model is not None:
             model = Fusion(model, language_model, self.decoding.fusion_weight)
         return WithCoverage(model) if self.decoding.coverage_penalty else model
@@ -186,7 +189,7 @@ class SearchSetup:
         return list(first.values())
 
     def score(self, hypotheses: Sequence[Hypothesis]) -> float:
-        """Return the score of a line's translation from the hypotheses of its parts; 0 if there are none."""
+        """Return the score of a line's translation, computed from the hypotheses of its parts; 0 if it has no parts."""
         if self.decoding.mbr and hypotheses:
             return sum(hypothesis.score for hypothesis in hypotheses) / len(hypotheses)
         tokens = sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses)
@@ -195,8 +198,8 @@ class SearchSetup:
         return total / self.length_penalty(tokens) + bonus if tokens else 0.0
 
     def texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
-        """Return the texts of hypotheses, each on one line. White space at the ends is removed, because that of the
-        source line is restored later."""
+        """Return the texts of hypotheses, each on one line. White space around them is removed, because the white space
+        around the source line is added later."""
         return [text.replace("\n", " ").strip()
                 for text in self.tokenizer.decode([hypothesis.tokens for hypothesis in hypotheses])]
 

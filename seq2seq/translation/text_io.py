@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 MAX_WARNINGS = 3
-"""Maximum number of warnings of one kind. Further lines are only counted."""
+"""Maximum number of printed warnings of one kind. Further ones are only counted."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class LineWarnings:
     """Warnings of one kind about lines of a text: the first ones are printed, the others counted."""
 
     def __init__(self, name: str, summary: str) -> None:
-        """name: of the text. summary: end of the message "N more …" about the lines that were only counted."""
+        """name: name of the text in messages. summary: end of the message "N more …" about the lines that were only
+        counted."""
         self.name, self.summary, self.count = name, summary, 0
 
     def warn(self, line: int, message: str) -> None:
@@ -61,12 +62,14 @@ class OutputClosed(Exception):
 class Input:
     """Input read line by line.
 
-    name: for messages. live: the user types the input, so that each line must be answered at once.
+    name: name of the input in messages. live: True if the user types the input, so that each line must be answered at
+    once.
     """
 
     def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False,
                  max_line_bytes: int | None = None) -> None:
-        """total: number of lines, if known before reading. max_line_bytes: None: the default limit."""
+        """total: number of lines, if known before reading. max_line_bytes: maximum length of a line in bytes; None: the
+        default limit."""
         self.file, self.name, self.total, self.live, self.max_line_bytes = file, name, total, live, max_line_bytes
 
     def __iter__(self) -> Iterator[Line]:
@@ -99,9 +102,9 @@ def file_or_standard(path: Path | None) -> Path | None:
 
 @contextmanager
 def reading(path: Path | None, max_line_bytes: int | None = None) -> Iterator[Input]:
-    """Open a file, decompressed if its name ends in .gz or .zst, or standard input if path is None.
+    """Open a file, or standard input if path is None. A file whose name ends in .gz or .zst is decompressed.
 
-    max_line_bytes: maximum length of a line; None: the default limit.
+    max_line_bytes: maximum length of a line in bytes; None: the default limit.
 
     Raises:
         CorpusError: the file cannot be opened.
@@ -135,8 +138,8 @@ def _count_lines(path: Path) -> int | None:
 class Output:
     """Output that is flushed after each write.
 
-    name: for messages. terminal: True if the user sees the output. part: path until the output is complete; None: it is
-    written in place.
+    name: name of the output in messages. terminal: True if the output appears in a terminal. part: path of the output
+    until it is complete; None: the output is written in place.
     """
 
     def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
@@ -153,7 +156,7 @@ class Output:
             self.file.write(text.encode())
             self.file.flush()
         except OSError as error:
-            # Closed here, because Python would otherwise try to write the rest again when it closes the file.
+            # The file is closed here, because Python would otherwise try to write the rest again when closing it.
             with suppress(OSError):
                 self.file.close()
             if isinstance(error, BrokenPipeError):
@@ -169,7 +172,8 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
     name. An existing <name>.part is never overwritten.
 
     Args:
-        resume: append to an existing <name>.part. resumable: the command has --resume, which the error then suggests.
+        resume: append to an existing <name>.part. resumable: True if the command has the option --resume, so that the
+            error can suggest it.
     Raises:
         UserError: the file cannot be opened, another process is writing it, or <name>.part of an earlier run exists.
     """
@@ -239,7 +243,8 @@ def map_lines(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterato
 
 def map_in_blocks(items: Iterable[Item], function: Callable[[Iterator[Item]], Iterator[list[Result]]],
                   ) -> Iterator[list[tuple[Item, Result]]]:
-    """Yield each item with its result; `function` yields blocks of results, one result per item, in order."""
+    """Yield a list of (item, result) for each block of results that `function` yields. `function` must yield one result
+    per item, in order."""
     waiting: deque[Item] = deque()
 
     def remembered() -> Iterator[Item]:

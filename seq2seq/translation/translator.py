@@ -35,7 +35,8 @@ class Translator(LineTranslator):
     >>> translator = Translator.load("runs/multi30k_de_en")
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
 
-    other_engines: further models of an ensemble. language_model: for shallow fusion.
+    other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
+    fusion.
     """
 
     engine: Engine
@@ -44,12 +45,12 @@ class Translator(LineTranslator):
 
     @property
     def precision(self) -> str:
-        """Number format of the computation."""
+        """Number format of the computation: "fp32", "bf16" or "int8"."""
         return self.engine.precision
 
     @property
     def max_positions(self) -> int:
-        """Longest sentence that the model accepts, in tokens, `</s>` included."""
+        """Maximum length of a source or target sentence in tokens, `</s>` included."""
         return self.engine.max_positions
 
     @property
@@ -61,18 +62,18 @@ class Translator(LineTranslator):
     def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
              ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None, compile: bool = False
              ) -> Translator:
-        """Read a bundle, or the best bundle of a run.
+        """Load a model from a bundle, or from the best bundle of a run directory.
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, int8, or auto: bf16 if the hardware has it, else fp32. int8 is the fastest on a CPU:
-                it uses kernels for Transformers, which are compiled and checked in some seconds on first use. If they
-                are not available, it falls back to auto with a message; `score` always uses auto instead of int8. In
-                fp32 and int8 a translation does not depend on the other lines; in bf16, rounding depends on the shape
-                of the batch, and rarely a translation does, too.
+            precision: fp32, bf16, int8, or auto: bf16 if the hardware has it, else fp32. int8 is the fastest on a CPU.
+                It uses kernels for Transformers, which are compiled and checked in some seconds on first use. If they
+                are not available, a message says so, and auto is used instead. `score` always uses auto instead of
+                int8. In fp32 and int8, a translation does not depend on the other lines. In bf16, rounding depends on
+                the shape of the batch, which in rare cases changes a translation.
             threads: number of CPU threads; None: torch decides.
-            ensemble: further models of an ensemble (see `decoding.ensemble_mean`).
-            fusion: language model for shallow fusion (see `decoding.fusion_weight`).
+            ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
+            fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
             compile: no longer accepted; precision int8 has replaced it.
         Raises:
             CheckpointError: a model is missing or damaged, or the vocabularies differ.
@@ -111,8 +112,8 @@ class Translator(LineTranslator):
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None) -> list[PairScore]:
-        """Return log p(target | source) of given translations by teacher forcing; of an ensemble, only the first model
-        scores. See `LineTranslator.score`."""
+        """Return log p(target | source) of given translations by teacher forcing; see `LineTranslator.score`. In an
+        ensemble, only the first model computes it."""
         require_pairs(pairs)
         for source, target in () if self.task.target_is_text else pairs:
             if fault := position_fault(source, target):
@@ -150,7 +151,8 @@ class Translator(LineTranslator):
 
     def _search_batch(self, parts: Sequence[Part], ids: np.ndarray, offsets: np.ndarray, setup: SearchSetup
                       ) -> list[list[PartTranslation]]:
-        """Search a batch of parts. ids, offsets: of their source tokens."""
+        """Search a batch of parts. ids: source tokens of all parts, one after another. offsets: (parts + 1,), index in
+        `ids` of the first token of each part, then the number of tokens."""
         model = setup.ensemble((self.engine, *self.other_engines))
         searched = setup.with_fusion_and_coverage(model, self.language_model)
         whole_search = self.engine.whole_search if searched is self.engine else None
@@ -177,7 +179,8 @@ class Translator(LineTranslator):
             words = [list(map(self._words, *each)) for each in zip(targets, scores, strict=True)]
         else:
             words = [[()] * len(each) for each in n_best]
-        # One call for all hypotheses: the overhead of a call exceeds the time to decode a sentence's pieces.
+        # There is one call for all hypotheses, because the overhead of a call exceeds the time to detokenize a
+        # sentence.
         texts = iter(setup.texts([hypothesis for each in n_best for hypothesis in each]))
         return [list(map(PartTranslation, each, islice(texts, len(each)), words_of_each))
                 for each, words_of_each in zip(n_best, words, strict=True)]
@@ -197,4 +200,4 @@ def _require_same_vocabulary(path: str | Path, tokenizer: Vocabulary, other_path
 def refuse_compile(compile: bool) -> None:
     """Raise OptionError if the removed option `compile` is used."""
     if compile:
-        raise OptionError("compile=True is part of int8 now: use precision='int8' instead")
+        raise OptionError("compile=True is no longer accepted; use precision='int8' instead")

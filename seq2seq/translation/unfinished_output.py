@@ -1,4 +1,4 @@
-"""Resuming of an interrupted output, with a journal of its inputs and its progress."""
+"""Resumption of an interrupted output, by a journal of its inputs and of the number of finished lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Journal:
     process that ends in the middle of a block, for any reason, loses only that block: on resume, the output is
     truncated to the last block in the journal. An output without a .part, such as standard output, has no journal.
 
-    lines: number of lines of the input that were read: those of finished blocks and of the present block.
+    lines: number of lines of the input that were read, in the finished blocks and in the current block.
     """
 
     def __init__(self, output: Output, resume: bool) -> None:
@@ -49,8 +49,8 @@ class Journal:
         """Record the inputs of the output, before anything is written.
 
         Args:
-            inputs: everything but the text that the output depends on, such as the model and the options, by name; JSON
-                values.
+            inputs: everything on which the output depends, except the text: the model, the options, … as JSON values by
+                name.
         Raises:
             UserError: the output to resume had other inputs.
         """
@@ -62,7 +62,7 @@ class Journal:
         if changes := [f"  {name}: {json.dumps(then.get(name))} then, {json.dumps(now.get(name))} now"
                        for name in sorted({*then, *now}) if then.get(name) != now.get(name)]:
             raise UserError("\n".join([f"{self.output.part} was written with other inputs:", *changes,
-                                       "Resume with the same inputs, or delete it to start again."]))
+                                       f"Resume with the same inputs, or delete {self.output.part} to start again."]))
 
     def skip_finished(self, items: Iterable[Item], name: str) -> Iterator[Item]:
         """Skip the finished items and yield the others. Each item belongs to a line of the input `name`.
@@ -76,8 +76,9 @@ class Journal:
                 self._note(item)
             if (self.lines, self._digest.hexdigest()) != (self._record["lines"], self._record["seen"]):
                 raise UserError(f"{name} has changed since {self.output.part} was written: some of its first "
-                                f"{self._record['lines']:,} lines are different, or their lines of --prefix or "
-                                "--require. Resume with the same text, or delete it to start again.")
+                                f"{self._record['lines']:,} lines, or of the corresponding lines of --prefix or "
+                                f"--require, are different. Resume with the same texts, or delete {self.output.part} "
+                                "to start again.")
             self.output.file.truncate(self._record["bytes"])
             console.print_message(f"resuming after line {self.lines:,}")
         return map(self._note, remaining)
@@ -118,13 +119,13 @@ def journal_of(part: Path) -> Path:
 
 @contextmanager
 def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
-    """Open an output as `text_io.writing`, and yield its journal, which is deleted when the output is complete.
+    """Open an output as `text_io.writing` does, and yield its journal, which is deleted when the output is complete.
 
     Raises:
         UserError: as `writing`; or the output cannot be resumed.
     """
     if resume and path is None:
-        raise UserError("--resume continues a file. Name it with --output FILE.")
+        raise UserError("--resume continues an unfinished file. Name the file with --output FILE.")
     part = None
     try:
         with writing(path, resume, resumable=True) as output:

@@ -32,12 +32,13 @@ def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, l
 
     Args:
         source, source_offsets, longest_source: as in `Stepwise.start`.
-        targets: targets of each sentence, ids without `</s>`.
+        targets: one or more targets of each sentence, as ids without `</s>`.
     Returns:
         For each sentence and each of its targets, log p of its tokens.
     """
     beam, length = max(map(len, targets)), 1 + max(len(target) for n_best in targets for target in n_best)
-    # Every row is padded with </s> to the length of the longest, and every sentence with empty targets. (rows, length)
+    # (rows, length): every target is padded with </s> to the same length, and every sentence with empty targets to the
+    # same number of targets.
     tokens = torch.tensor([[*target, *[END_ID] * (length - len(target))] for n_best in targets
                            for target in [*n_best, *[[]] * (beam - len(n_best))]], device=source.device)
     state = model.start(source, source_offsets, longest_source)
@@ -82,5 +83,5 @@ def _spans(pieces: Sequence[str], spaceless: bool) -> Iterator[tuple[int, int]]:
 
 
 def _continues_character(piece: str) -> bool:
-    """Return True if the piece is a continuation byte of UTF-8, 10xxxxxx."""
+    """Return True if the piece is a byte piece, such as <0x9F>, of a continuation byte of UTF-8, 10xxxxxx."""
     return len(piece) == 6 and piece.startswith("<0x") and 0x80 <= int(piece[3:5], 16) < 0xC0

@@ -48,7 +48,8 @@ class TranslatorPool:
         """Start the workers and wait until the model is loaded.
 
         Args:
-            threads: CPU threads of each worker. Other arguments: as in `Translator.load`.
+            workers: number of workers. threads: number of CPU threads of each worker. Other arguments: as in
+                `Translator.load`.
         Raises:
             UserError: as `Translator.load`, or a worker process ended, or `workers` is below 1.
         """
@@ -90,13 +91,13 @@ class TranslatorPool:
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
-        """See `Translator.translate_stream`. block_lines: maximum number of lines of a block, for all workers."""
+        """See `Translator.translate_stream`. block_lines: maximum number of lines of a block, shared by all workers."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
-        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block, for all workers."""
+        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block, shared by all workers."""
         decoding_with(self.decoding, decoding)
         blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
         return (self._translate(block, progress, decoding) for block in blocks)
@@ -129,7 +130,7 @@ class TranslatorPool:
                     continue
                 for index, n_best in zip(shares[pipe], content, strict=True):
                     translations[index] = n_best
-        if refused:                                                             # after all answers have been read
+        if refused:                                                             # once all processes have answered
             raise refused
         return translations
 
@@ -163,7 +164,7 @@ class TranslatorPool:
         return kind, content
 
     def _process_ended(self, pipe: Connection) -> UserError:
-        """Return the error for a process that has ended: it names the cause, the lines, and what to do."""
+        """Return the error for a process that has ended. The message says why, at which lines, and what to do."""
         process = self.processes[self.pipes.index(pipe)]
         process.join()
         code = process.exitcode or 0
@@ -171,13 +172,13 @@ class TranslatorPool:
             "at lines {:,} to {:,}".format(*self.lines[pipe])
         if code == -signal.SIGKILL:
             cause, remedy = "was killed (SIGKILL)", (
-                "Systems end processes in this way when memory runs out: use fewer --workers, or smaller batches "
+                "This usually means that memory ran out: use fewer --workers, or smaller batches "
                 "(--set decoding.batch_tokens=N).")
         elif code < 0:
             cause = f"was ended by {signal_name(-code)}"
-            remedy = "Translate these lines with one worker to see more, and report this as a bug."
+            remedy = "Translate these lines with one worker to find the cause, and report this as a bug."
         else:
-            cause, remedy = f"ended with exit code {code}", "Translate these lines with one worker to see more."
+            cause, remedy = f"ended with exit code {code}", "Translate these lines with one worker to find the cause."
         resume = (" With --output FILE, the earlier translations are in FILE.part, and the same command with --resume "
                   "continues there.") if pipe in self.lines else ""
         return UserError(f"a worker {cause} {at}. {remedy}{resume}")

@@ -81,6 +81,22 @@ def test_a_step_of_long_sources_is_no_giant(make_corpus):
         assert len(part) == 1 or corpus.source.lengths[part].sum() <= budget
 
 
+def test_a_plan_searches_without_converting_the_whole_corpus(make_corpus, monkeypatch):
+    # NumPy converts all sums to floating point if the number to find is not an integer: quadratic time.
+    search, kinds = np.searchsorted, set()
+    monkeypatch.setattr(np, "searchsorted", lambda sums, number, side: kinds.add(
+        (sums.dtype.kind, np.asarray(number).dtype.kind)) or search(sums, number, side))
+    plan = plan_epoch(make_corpus([3, 4, 5] * 20, [4, 4, 4] * 20), 30, 1, seed=1, epoch=0)
+    assert len(plan) > 5 and kinds == {("i", "i")}
+
+
+def test_steps_are_divided_into_micro_batches_when_they_are_read(make_corpus):
+    plan = plan_epoch(make_corpus([3, 4, 5] * 20, [4, 4, 4] * 20), 30, 2, seed=1, epoch=0)
+    assert as_lists(plan[1:3]) == as_lists([plan[1], plan[2]]) and len(plan[-1]) == 2
+    with pytest.raises(IndexError):
+        plan[len(plan)]
+
+
 def test_a_pair_longer_than_the_budget_is_alone_in_its_step(make_corpus):
     corpus = make_corpus([3] * 7, [3, 3, 3, 29, 3, 3, 3])
     plan = as_lists(plan_epoch(corpus, 13, 2, seed=1, epoch=0))

@@ -95,7 +95,7 @@ def test_a_search_gives_its_best_texts(speaker):
     assert len(found) == 3
     assert found == sorted(found, key=lambda text: -text.log_probability) and found[0].tokens <= 10
     assert found[0].log_probability >= greedy.log_probability
-    with pytest.raises(ValueError, match="several samples need sampling=True"):
+    with pytest.raises(ValueError, match="samples=2 needs sampling=True"):
         list(generate(speaker, ["the"], samples=2))
 
 
@@ -108,7 +108,7 @@ def test_words_come_with_the_confidence_in_them(speaker):
 def test_a_prompt_without_room_for_more_and_a_model_that_translates_are_refused(models):
     with pytest.raises(UserError, match=r"prompt 2 has 3\d pieces, but the model's maximum for a whole text is 31"):
         list(generate(models["speaks"], ["a", "x" * 30]))
-    with pytest.raises(UserError, match="this is not a language model: it translates"):
+    with pytest.raises(UserError, match="this is a translation model, which cannot continue prompts"):
         list(generate(models["translates"], [""]))
 
 
@@ -125,7 +125,7 @@ def test_what_helps_to_translate_is_a_language_model_of_the_same_vocabulary(bund
     ({"samples": 0}, "samples: expected a number of at least 1; found 0"),
     ({"block_prompts": 0}, "block_prompts: expected a number of at least 1; found 0"),
     ({"max_length": 0}, "max_length: expected a number above 0; found 0"),
-    ({"samples": 2}, "several samples need sampling=True"),
+    ({"samples": 2}, "samples=2 needs sampling=True"),
 ])
 def test_options_of_generation_are_checked_at_once(speaker, options, message):
     with pytest.raises(UserError, match=message) as caught:
@@ -192,7 +192,7 @@ def test_what_cannot_be_rescored_is_told(models):
         rescore([None], found, [(models["speaks"], 1.0)])
     with pytest.raises(TypeError, match="sources is of type str"):
         rescore("a", found, [(models["speaks"], 1.0)])
-    with pytest.raises(CorpusError, match="there are 2 sources and translations of 1 lines"):
+    with pytest.raises(CorpusError, match="there are 2 sources, but translations of 1 lines"):
         rescore(["a", "b"], found, [(models["speaks"], 1.0)])
     with pytest.raises(UserError, match="length_penalty: expected a number of at least 0; found -1"):
         rescore(["a"], found, [(models["speaks"], 1.0)], -1.0)
@@ -260,7 +260,7 @@ def test_what_cannot_be_generated_is_refused(run, bundles, arguments, message):
 
 def test_a_model_that_translates_generates_nothing(run, bundles):
     code, _, err = run("generate", bundles["translates"])
-    assert code == 2 and "this is not a language model" in err
+    assert code == 2 and "this is a translation model" in err
 
 
 def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):

@@ -157,7 +157,7 @@ def test_workers_continue_after_a_request_that_is_refused(pool, exact):
 
 
 @pytest.mark.parametrize(("number", "told"), [
-    (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. Systems end processes in this way when memory"),
+    (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. This usually means that memory ran out"),
     (signal.SIGSEGV, r"was ended by SIGSEGV at lines 3 to \d+\. Translate these lines with one worker"),
     (signal.SIGABRT, r"was ended by SIGABRT at lines 3 to \d+\. Translate these lines with one worker")], ids=str)
 def test_the_death_of_a_worker_is_reported_with_its_signal_and_lines(places, number, told):
@@ -364,8 +364,8 @@ def test_length_limits_are_respected(exact):
 
 
 @pytest.mark.parametrize(("request_", "options", "message"), [
-    (Request("ein Hund", required=("dog",)), {"sampling": True}, "line 1: required phrases need a search"),
-    (Request("ein Hund", required=("dog",)), {"diverse_groups": 2}, "line 1: required phrases need the whole beam"),
+    (Request("ein Hund", required=("dog",)), {"sampling": True}, "line 1: required phrases work only with beam search"),
+    (Request("ein Hund", required=("dog",)), {"diverse_groups": 2}, "phrases work only with a single group"),
     (Request(LONG, required=("dog",)), {}, r"line 1 is too long for the model and is translated in \d+ parts"),
     (Request("ein Hund", number=6, required=("the cat runs",)), {"max_length": 2},
      "line 7: min_length, prefix or required phrases need a translation of .* raise max_length"),

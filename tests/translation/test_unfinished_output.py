@@ -168,7 +168,7 @@ def test_where_there_is_nothing_to_go_on_with_it_begins(directory, interrupted):
 
 def test_resume_needs_a_file(directory, capfd):
     assert translate("model", "in", "--resume") == 2
-    assert "Name it with --output FILE" in capfd.readouterr().err
+    assert "Name the file with --output FILE" in capfd.readouterr().err
     assert translate("model", "in", "-o", "/dev/null", "--resume") == 2
     assert "/dev/null is not a regular file" in capfd.readouterr().err
 
