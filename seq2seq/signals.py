@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Stopped(Exception):
-    """Raised after a stop signal, once the finished work has been saved. number: of the signal."""
+    """Raised after a stop signal, once the finished work has been saved. number: number of the signal."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,8 @@ def signal_name(number: int) -> str:
 
 
 class StopRequest:
-    """Request to stop. number: of the signal; None before one arrives. message: text of the exception Stopped.
+    """Request to stop. number: number of the signal; None until a signal arrives. message: text of
+    the exception Stopped.
 
     waiting: True while `interruptible` waits for the next item.
     """
@@ -79,7 +80,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         if request.waiting:
             request.raise_if_requested()
         # Written to the file descriptor, because the signal may have interrupted a write to the buffered stream.
-        hint = "; once more to exit at once" if exit_on_second else ""
+        hint = "; send the signal again (Ctrl-C) to exit immediately" if exit_on_second else ""
         os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}

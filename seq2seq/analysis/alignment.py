@@ -33,8 +33,9 @@ def word_spans(text: str, language: str) -> list[Span]:
 def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndarray:
     """Return which pieces belong to which words, (pieces, words) bool.
 
-    A piece that overlaps several words belongs to all of them. A piece that overlaps no word (white space, or a byte
-    of a multi-byte character other than its last byte) belongs to the words of the next piece.
+    A piece that overlaps several words belongs to all of them. A piece that overlaps no word belongs to the words of
+    the next piece. Such pieces are white space, and the byte pieces of a character except the last one, whose span is
+    empty.
     """
     overlap = np.zeros((len(pieces), len(words)), bool)
     next_piece = np.zeros(len(words), bool)

@@ -14,7 +14,8 @@ from seq2seq.analysis.fonts import families_for
 from seq2seq.analysis.token_labels import COLUMNS, NAMES, ROWS, SPACE, Label, rows_and_columns
 from seq2seq.errors import UserError
 
-# In inches: side of a cell if the picture has one map or several maps, and maximum width and height of the picture.
+# In inches: the side of a cell in a picture of one map, the side of a cell in a picture of several maps, and the
+# maximum width and height of a picture.
 CELL, SMALL_CELL, MAX_SIDE = 0.3, 0.12, 60.0
 MIN_WEIGHT_RANGE = 1e-4
 """If the weights of a picture differ by no more than this, they are drawn in one colour."""

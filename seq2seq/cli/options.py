@@ -54,10 +54,10 @@ class Metric(StrEnum):
 
 
 def _with_plain_values(parameters: list[Any], context: Any) -> list[Any]:
-    """Return the parameters with the value that the help shows after their names, such as FILE.
+    """Set the placeholder, such as FILE, that the help shows after the name of each parameter; return the parameters.
 
-    Typer would show Python types: `<bool>` for a flag, which has no value, and `<list[Path]>` for an argument, whose
-    name is enough.
+    Without this function, typer would show Python types: `<bool>` for a flag, which takes no value, and `<list[Path]>`
+    for an argument, for which its name is enough.
     """
     for parameter in parameters:
         if not hasattr(parameter, "display_type"):                              # older versions of typer show no types
@@ -70,7 +70,8 @@ def _with_plain_values(parameters: list[Any], context: Any) -> list[Any]:
 
 
 def _as_setting(option: str, typed: Sequence[str]) -> str | None:
-    """Return the KEY=VALUE of `--set` that means the same as an unknown option; None if it is not a decoding key.
+    """Return the setting to write after `--set` in place of an option that the command does not have, as KEY=VALUE;
+    None if the option is not named like a key of the `decoding` section.
 
     typed: all arguments of the command, which include the option and its value.
     """
@@ -94,8 +95,11 @@ def _without_braces(pieces: list[str]) -> list[str]:
 
 
 class Command(TyperCommand):
-    """Subcommand whose help shows plain values. It refuses an unknown option that is a decoding key and names its
-    `--set`."""
+    """Subcommand whose help shows placeholders such as FILE.
+
+    If an unknown option is named like a decoding key (`--top-k 5`), the error gives the setting that replaces it
+    (`--set decoding.top_k=5`).
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         typed = list(args)

@@ -313,18 +313,20 @@ def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> It
 
 
 def _refuse_as_text(overrides: DecodingOverrides) -> None:
-    """Raise UserError for output that one line of text per line of input cannot contain."""
+    """Raise UserError if the options ask for output that plain text, with one line per input line, cannot contain."""
     n_best = overrides.values.get("n_best")
     if isinstance(n_best, int) and n_best > 1:
-        raise UserError(f"{overrides.name('n_best')} gives several translations of a line, but text has one line for "
-                        "each line of input. Add --format jsonl.")
+        raise UserError(f"{overrides.name('n_best')} gives several translations of a line, but the text format has "
+                        "one line for each line of input. Add --format jsonl.")
     if overrides.values.get("word_confidence"):
-        raise UserError(f"{overrides.name('word_confidence')} gives numbers, but text has none. Add --format jsonl.")
+        raise UserError(f"{overrides.name('word_confidence')} adds numbers to words, which the text format cannot "
+                        "show. Add --format jsonl.")
 
 
 def _checked_decoding(translator: LineTranslator | TranslatorPool, overrides: DecodingOverrides, requiring: bool,
                       ) -> DecodingSection:
-    """Return the `decoding` section of the model's recipe with the overrides. requiring: lines have required phrases.
+    """Return the `decoding` section of the model's recipe with the overrides. requiring: True if the
+    lines come with required phrases (`--require`).
 
     Raises:
         UserError: a value is invalid, options contradict each other, or one has no effect.
@@ -333,14 +335,14 @@ def _checked_decoding(translator: LineTranslator | TranslatorPool, overrides: De
     if decoding.sampling:
         overrides.refuse_without_effect("beam_size", "sampling has no beam; --n-best is the number of samples.")
     else:
-        overrides.refuse_without_effect("seed", "a search has no samples. Add --sampling.")
+        overrides.refuse_without_effect("seed", "beam search draws nothing at random. Add --sampling.")
     if decoding.diverse_groups == 1:
         overrides.refuse_without_effect("diverse_strength", "the beam has one group. Add --set "
                                         "decoding.diverse_groups=N.")
     if not (requiring or decoding.require or decoding.forbid):
         overrides.refuse_without_effect("ignore_case", "there are no phrases. Add --require FILE or --forbid TEXT.")
     if requiring and (decoding.sampling or decoding.diverse_groups > 1):
-        raise UserError("--require needs the whole beam of a search and cannot be combined with sampling or diverse "
+        raise UserError("--require works only with beam search in a single group, not with sampling or diverse "
                         "groups. Remove one of them.")
     return decoding
 

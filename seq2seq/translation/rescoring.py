@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import mul
 
-from seq2seq.errors import CorpusError, require_texts
+from seq2seq.errors import CorpusError, OptionError, require_texts
 from seq2seq.recipe import DecodingSection, decoding_with
 from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.translator import Translator
@@ -38,13 +38,15 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
             all weights are 0, the order stays the same, unless the search used a coverage penalty or `mbr`.
     Raises:
         CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
-        OptionError: the length penalty is not a valid value of `decoding.length_penalty`.
+        OptionError: there are no models, or the length penalty is not a valid value of `decoding.length_penalty`.
         TypeError: a source is not a str.
     """
     require_texts(sources, "sources")
     if len(sources) != len(found):
         raise CorpusError(f"there are {len(sources):,} sources, but translations of {len(found):,} lines. They "
                           "must match line by line.")
+    if not models:
+        raise OptionError("models is empty; name at least one model, with its weight")
     decoding_with(DecodingSection(), {"length_penalty": length_penalty})
     scored = [(line, rank) for line, n_best in enumerate(found) if len(n_best) > 1
               for rank in range(len(n_best))]

@@ -196,6 +196,8 @@ def test_what_cannot_be_rescored_is_told(models):
         rescore(["a", "b"], found, [(models["speaks"], 1.0)])
     with pytest.raises(UserError, match="length_penalty: expected a number of at least 0; found -1"):
         rescore(["a"], found, [(models["speaks"], 1.0)], -1.0)
+    with pytest.raises(UserError, match="models is empty"):
+        rescore(["a"], found, [])
 
 
 # The command line
