@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import spread
-from seq2seq.data.batching import EncodedCorpus, gather, plan_epoch
+from seq2seq.data.batching import EncodedCorpus, gather
+from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.recipe import Recipe
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import Run, SystemProcess, measure_in_rounds
-from seq2seq.data.batching import EncodedSide, batches_in_order
+from seq2seq.data.batching import EncodedSide
+from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.preparation import train_or_load_tokenizers
 from seq2seq.devices import choose_precision, configure_process
 from seq2seq.errors import RecipeError

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from torch import Tensor
 
 from benchmarks.measuring import environment
 from benchmarks.reference import plain_loss, plain_model, train_steps
-from seq2seq.data.batching import Batch, EncodedCorpus, batches_in_order, gather, plan_epoch
+from seq2seq.data.batching import Batch, EncodedCorpus, gather
+from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
 from seq2seq.devices import choose_device, configure_process, has_fast_bf16
 from seq2seq.errors import UserError
 from seq2seq.model.loss import negative_log_likelihood
@@ -70,7 +72,7 @@ def epoch_steps(corpus: EncodedCorpus, recipe: Recipe, count: int) -> Iterator[l
     """Yield the first `count` optimizer steps of a training, epoch after epoch."""
     epoch = 0
     while count:
-        plan = plan_epoch(corpus, recipe.training.batch_tokens, 1, recipe.seed, epoch)[:count]
+        plan = list(islice(plan_epoch(corpus, recipe.training.batch_tokens, 1, recipe.seed, epoch), count))
         yield from plan
         count, epoch = count - len(plan), epoch + 1
 

@@ -7,6 +7,7 @@ same length.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from torch import Tensor
 from benchmarks.marian import marian
 from benchmarks.measuring import Run, SystemProcess, measure_in_rounds
 from benchmarks.reference import PlainTransformer, padded, plain_loss
-from seq2seq.data.batching import IGNORE_INDEX, Batch, EncodedCorpus, gather, plan_epoch
+from seq2seq.data.batching import IGNORE_INDEX, Batch, EncodedCorpus, gather
+from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.devices import configure_process, has_fast_bf16
 from seq2seq.recipe import Recipe
@@ -127,7 +129,7 @@ def steps_of_fixed_size(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tu
 
 def first_steps(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
     """Return the first steps of an epoch, and their tokens."""
-    plan = plan_epoch(corpus, recipe.training.batch_tokens, 1, recipe.seed, 0)[:steps]
+    plan = list(islice(plan_epoch(corpus, recipe.training.batch_tokens, 1, recipe.seed, 0), steps))
     return plan, count_tokens(corpus, plan)
 
 

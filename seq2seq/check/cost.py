@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq.check.report import Report
-from seq2seq.data.batching import EncodedCorpus, EncodedSide, draw_steps
+from seq2seq.data.batching import EncodedCorpus, EncodedSide
+from seq2seq.data.epoch_plan import draw_steps
 from seq2seq.data.preparation import pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe

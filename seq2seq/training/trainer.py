@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.data.batching import Shape, derived_seed, plan_epoch
+from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
+from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import SYNTHETIC, prepare, train_or_load_tokenizers
 from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
@@ -155,8 +156,8 @@ class Training:
         self.optimizer = build_optimizer(self.section, self.model.named_parameters())
         self.ema_weights = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         max_length = recipe.data.cleaning.max_pieces + 1
-        shape = Shape.for_corpus(self.corpus, self.section.batch_tokens, self.section.accumulation, max_length,
-                                 recipe.seed) if trains_packed(recipe.model, self.device, self.dtype) else None
+        shape = Shape.for_plan(self.corpus, self._plan(epoch=0), max_length) if trains_packed(
+            recipe.model, self.device, self.dtype) else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
@@ -220,12 +221,14 @@ class Training:
         while not state.finished(self.recipe):
             if self.sampled:
                 self.corpus = self.group.main_rank_first(partial(self.sampled.corpus, state.epoch))
-            plan = plan_epoch(self.corpus, self.section.batch_tokens, self.section.accumulation, self.recipe.seed,
-                              state.epoch)
+            plan = self._plan(state.epoch)
             while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
                 yield plan[state.step_in_epoch]
             if state.step_in_epoch >= len(plan):
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        return plan_epoch(self.corpus, self.section.batch_tokens, self.section.accumulation, self.recipe.seed, epoch)
 
     def _step(self, micro_batches: Sequence[np.ndarray]) -> None:
         """Do one optimizer step. Gradients are summed over all micro-batches, then divided by their target tokens."""

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from seq2seq import console
-from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.corpus import read_pairs
+from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.evaluation.scores import Score, require_metrics, score_pairs
 from seq2seq.model.interface import Seq2Seq

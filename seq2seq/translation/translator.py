@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from seq2seq.data.batching import EncodedCorpus, EncodedSide, batches_in_order, gather
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import choose_device, configure_process, copy_to_device
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError, require_iterable
 from seq2seq.inference.engines import Engine, load_engine

@@ -15,7 +15,7 @@ from seq2seq.check import Report, check_recipe, percentiles, show_report
 from seq2seq.check.corpus_statistics import likely_encoding
 from seq2seq.check.report import Finding
 from seq2seq.cli import main
-from seq2seq.data.batching import plan_epoch
+from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.model import build_model
 from seq2seq.recipe import load_recipe

@@ -6,6 +6,7 @@ import torch
 from simulation import SimulatedGPU
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model import build_model, rnn, trains_packed
 from seq2seq.model.loss import negative_log_likelihood, training_loss
@@ -126,7 +127,7 @@ def test_in_half_precision_attention_runs_packed_and_reads_no_row_that_the_offse
     corpus = corpus_for(keys.get("type"))
     pairs = np.arange(len(corpus))
     expected, _, precise = trained_step(built(keys), gather(corpus, pairs))
-    filled = gather(corpus, pairs, Shape.for_corpus(corpus, 40, 1, LONGEST, 1))
+    filled = gather(corpus, pairs, Shape.for_plan(corpus, plan_epoch(corpus, 40, 1, seed=1, epoch=0), LONGEST))
     with SimulatedGPU() as gpu:
         found, _, gradients = trained_step(built(keys).to("cuda").to(torch.bfloat16), filled.to(torch.device("cuda")))
         launched = gpu.record.operators

@@ -1,0 +1,113 @@
+"""Plan of an epoch: the pairs of each optimizer step, and batches of similar length for everything but training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from seq2seq.data.batching import EncodedCorpus, derived_seed
+
+
+class EpochPlan:
+    """Optimizer steps of an epoch, each a list of micro-batches.
+
+    A step is divided into micro-batches when it is read, so that training on a large corpus begins at once.
+    """
+
+    def __init__(self, corpus: EncodedCorpus, steps: list[np.ndarray], accumulation: int) -> None:
+        """steps: pair indices of each step."""
+        self.corpus, self.steps, self.accumulation = corpus, steps, accumulation
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[list[np.ndarray]]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> list[np.ndarray]:
+        step = self.steps[index]
+        return _micro_batches(step, self.corpus.source.lengths_of(step), self.corpus.target.lengths_of(step),
+                              self.accumulation)
+
+
+def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int, epoch: int) -> EpochPlan:
+    """Assign the pairs of the corpus to the optimizer steps of an epoch; the same seed and epoch give the same plan.
+
+    Every pair occurs in exactly one step (if the corpora have weights, in `weight` steps on average). A step consists
+    of at most `batch_tokens` target tokens and a proportional number of source tokens, or of a single longer pair. The
+    pairs of a step are drawn at random, independently of their lengths. With pairs of similar length in each step, the
+    model learns more slowly, because each step pulls it towards this length (benchmarks/README.md, Learning).
+
+    Returns:
+        For each step a list of at most `accumulation` micro-batches. Each micro-batch is an array of pair indices,
+        ordered by target length, the shortest first.
+    """
+    return EpochPlan(corpus, list(draw_steps(corpus, batch_tokens, seed, epoch)), accumulation)
+
+
+def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+    """Yield the pair indices of each step of `plan_epoch`, in random order. Of the corpus, only lengths are read."""
+    random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
+    order = random.permutation(_repeat_by_weight(corpus, random))
+    source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
+    # Most steps reach the limit of target tokens first. The limit of source tokens ends steps with very long sources.
+    source_budget = batch_tokens * max(1.0, 1.1 * source_lengths.sum() / target_lengths.sum())
+    return _cut_into_steps(order, source_lengths, target_lengths, source_budget, batch_tokens)
+
+
+def _repeat_by_weight(corpus: EncodedCorpus, random: np.random.Generator) -> np.ndarray:
+    indices = np.arange(len(corpus))
+    if corpus.weights is None:
+        return indices
+    whole = np.floor(corpus.weights)
+    extra = random.random(len(corpus)) < corpus.weights - whole
+    return np.repeat(indices, (whole + extra).astype(np.int64))
+
+
+def _cut_into_steps(order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, source_budget: float,
+                    target_budget: float) -> Iterator[np.ndarray]:
+    source_ends, target_ends = np.cumsum(source_lengths[order]), np.cumsum(target_lengths[order])
+    begin = 0
+    while begin < len(order):
+        source_before = source_ends[begin - 1] if begin else 0
+        target_before = target_ends[begin - 1] if begin else 0
+        # For a limit that is not an integer, NumPy would first convert all sums to floating point, at every step.
+        end = max(begin + 1, min(
+            int(np.searchsorted(source_ends, int(source_before + source_budget), side="right")),
+            int(np.searchsorted(target_ends, int(target_before + target_budget), side="right"))))
+        yield order[begin:end]
+        begin = end
+
+
+def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray,
+                   accumulation: int) -> list[np.ndarray]:
+    """Split a step into micro-batches with nearly equal numbers of source and target tokens.
+
+    Pairs are sorted by target length, and by source length within small groups of similar target length. They are then
+    dealt to the micro-batches one by one: from the first micro-batch to the last, back from the last to the first, and
+    so on.
+
+    step: (pairs,), indices of the pairs of the step. source_lengths, target_lengths: (pairs,), their lengths.
+    """
+    order = np.lexsort((source_lengths, target_lengths))
+    numbers = np.arange(len(step))
+    order = order[np.lexsort((source_lengths[order], numbers // (4 * accumulation)))]
+    rounds, turns = np.divmod(numbers, accumulation)
+    micro_batch_of = np.where(rounds % 2 == 0, turns, accumulation - 1 - turns)
+    micro_batches = [order[micro_batch_of == number] for number in range(min(accumulation, len(step)))]
+    return [step[pairs[np.argsort(target_lengths[pairs], kind="stable")]] for pairs in micro_batches]
+
+
+def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
+    """Divide sentences into batches of similar length, and yield the sentence indices of each batch.
+
+    A batch has at most `batch_tokens` tokens, padding included, or consists of one longer sentence. The longest
+    sentences come first, so that out-of-memory errors occur in the first batch.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    begin = 0
+    while begin < len(order):
+        size = max(1, batch_tokens // int(lengths[order[begin]]))
+        yield order[begin : begin + size]
+        begin += size
