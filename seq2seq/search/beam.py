@@ -141,11 +141,11 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
                              max_lengths=max_lengths, enough=options.finished_per_group, forbidden=banned_ids)
         by_sentence = [[Hypothesis(tokens, total, total / options.length_penalty(len(tokens) + 1))
                         for tokens, total in hypotheses] for hypotheses in ended]
-        return _n_best(by_sentence, options, model, (source, source_offsets, longest_source))
+        return _n_best(by_sentence, options, constrained=False)
     banned = copy_to_device(torch.tensor(banned_ids, dtype=torch.int64), device)
     frontier = _Frontier.start(np.array(max_lengths, np.int64), groups)
     finished: list[list[Hypothesis]] = [[] for _ in frontier.group_ids]
-    shortest_limit = min(max_lengths, default=0)
+    shortest_limit, nan = min(max_lengths, default=0), False
     state = model.start(source, source_offsets, longest_source)
     if groups > 1:
         state = state.select(torch.arange(len(max_lengths), device=device)[:, None].expand(-1, groups))
@@ -168,6 +168,7 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
             past = torch.from_numpy(totals).to(device).view(-1, groups, totals.shape[1])
             selected = options.candidate_selection(frontier.hypotheses(device), logits, past, 2 * options.group_size)
             continuations = to_numpy(tuple(tensor.flatten(0, 1) for tensor in selected))
+        nan |= bool(np.isnan(totals).any() or np.isnan(continuations[0]).any())
         candidates = _Candidates.from_continuations(*continuations)
         bonuses = None if options.bonus is None else options.bonus(state).view(frontier.totals.shape).cpu().numpy()
         _add_finished(frontier, candidates, options, bonuses, finished)
@@ -175,16 +176,16 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         if len(rows) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
             state = state.select(torch.from_numpy(rows).to(device))
     by_sentence = [list(chain(*finished[first : first + groups])) for first in range(0, len(finished), groups)]
-    return _n_best(by_sentence, options, model, (source, source_offsets, longest_source))
+    return _n_best(by_sentence, options, bool(options.logits_processors or options.candidate_selection) and not nan)
 
 
-def _n_best(finished: Sequence[list[Hypothesis]], options: SearchOptions, model: Stepwise,
-            source: tuple[Tensor, Tensor, int]) -> list[list[Hypothesis]]:
-    """Return the n best finished hypotheses of each sentence, best first. Raises: as `search`."""
+def _n_best(finished: Sequence[list[Hypothesis]], options: SearchOptions, constrained: bool) -> list[list[Hypothesis]]:
+    """Return the n best finished hypotheses of each sentence, best first. Raises: as `search`.
+
+    constrained: True if constraints are the only reason for which a sentence may have no hypothesis.
+    """
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
-        logits, _ = model.step(torch.full((len(finished),), START_ID, device=source[0].device), model.start(*source))
-        constrained = options.logits_processors or options.candidate_selection
-        if constrained and not logits.isnan().any():
+        if constrained:
             raise NoHypothesis(without)
         raise FloatingPointError("the model's scores are not numbers")
     return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[: options.n_best] for hypotheses in finished]

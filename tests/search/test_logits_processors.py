@@ -189,10 +189,11 @@ def test_constraints_that_leave_no_token_are_reported():
     assert caught.value.lines == [1, 4]
 
 
-def test_nan_logits_are_not_reported_as_a_constraint_error():
+@pytest.mark.parametrize("first", [0, 1])
+def test_nan_logits_are_not_reported_as_a_constraint_error(first):
     class Broken(Table):
         def logits(self, sentence, prefix):
-            return super().logits(sentence, prefix) * float("nan")
+            return super().logits(sentence, prefix) * (float("nan") if len(prefix) >= first else 1)
 
     with pytest.raises(FloatingPointError, match="not numbers"):
         translate(Broken(), [2, 3], beam_size=3, logits_processors=[min_length(2)])
