@@ -1,4 +1,5 @@
-"""`python -m benchmarks`: the training, decoding and data benchmarks as tables, and as JSON in runs/benchmarks/."""
+"""`python -m benchmarks`: run the training, decoding and data benchmarks. Prints their results as tables, and writes
+them as JSON and plots to runs/benchmarks/."""
 
 import argparse
 import json
@@ -15,7 +16,7 @@ from seq2seq.recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "recipes"
-# small is the shape of recipes/multi30k, base that of the paper; tiny is for a quick test of the benchmarks.
+# small is the shape of recipes/multi30k, base that of Vaswani et al. 2017; tiny is for a quick test of the benchmarks.
 SHAPES = {
     "small": {"layers": 3, "d_model": 256, "heads": 4, "feed_forward": 1024, "vocab_size": 8000, "batch_tokens": 4096},
     "base": {"layers": 6, "d_model": 512, "heads": 8, "feed_forward": 2048, "vocab_size": 32000, "batch_tokens": 4096},
@@ -25,8 +26,8 @@ BENCHMARKS = ("training", "decoding", "data")
 
 
 def benchmark_recipe(data: Path, shape: str, threads: int | None, check_files: bool = True) -> Recipe:
-    """Return the recipe of a benchmark: Multi30k in `data`, or the phrasebook if `data` is the default directory and is
-    missing."""
+    """Return the recipe of a benchmark: Multi30k with its texts in the directory `data`, or the phrasebook if `data` is
+    the default directory and does not exist."""
     sizes = dict(SHAPES[shape])
     path, root = RECIPES / "multi30k" / "de_en.yaml", data
     if not data.exists() and data == RECIPES / "multi30k" / "data":
@@ -87,7 +88,7 @@ def main() -> int:
                "  python -m benchmarks training --shape tiny --steps 2 --repetitions 1")
     parser.add_argument("which", nargs="*", metavar="training decoding data", help="benchmarks to run (default: all)")
     parser.add_argument("--data", type=Path, default=RECIPES / "multi30k" / "data", metavar="DIRECTORY",
-                        help="directory of Multi30k (default: that of its recipe; if it is missing, the phrasebook)")
+                        help="directory with Multi30k (default: the one in its recipe; without it, the phrasebook)")
     parser.add_argument("--model", type=Path,
                         help="trained model for decoding, a run or a bundle (default: random weights)")
     parser.add_argument("--shape", choices=SHAPES, default="small", help="size of the model without --model")

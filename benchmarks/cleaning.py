@@ -38,7 +38,11 @@ RULES = {
 
 @dataclass(frozen=True)
 class Detection:
-    """Counts of a set of rules. dropped, bad: numbers of pairs. both: number of bad pairs that are dropped."""
+    """Numbers of pairs.
+
+    dropped: pairs that a set of rules drops, or that `check` reports. bad: pairs with a bad label. both: bad pairs that
+        are dropped.
+    """
 
     dropped: int
     both: int
@@ -56,7 +60,7 @@ class Detection:
 
 
 def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, object]) -> Detection:
-    """Clean the pairs (English, German) with these keys of data.cleaning, and compare the result with the labels."""
+    """Clean the pairs (English, German), and compare the dropped ones with the labels. rules: keys of data.cleaning."""
     numbered = [(number, *pair) for number, pair in enumerate(pairs)]
     kept = {number for number, _, _ in
             clean(numbered, Cleaning(**rules), Counts(), 2, Languages(source="en", target="de"))}
@@ -88,7 +92,7 @@ def _detection(dropped: set[int], labels: list[str]) -> Detection:
 def main() -> None:
     """Print tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, metavar="DIRECTORY")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIRECTORY", help="directory of the three files")
     data = parser.parse_args().data
     try:
         english, german, labels = (list(read_lines(data / f"v3.en-de.{ending}")) for ending in ("en", "de", "label"))

@@ -48,7 +48,10 @@ class Task:
 
 
 def tasks(shape: str, sentences: int, trained: bool) -> list[Task]:
-    """Return the tasks for a model shape. Random weights never end a sentence, so all targets have the same length."""
+    """Return the tasks for a model shape.
+
+    trained: False: the weights are random. Such a model never ends a sentence, so all translations have maximum length.
+    """
     max_length = 64 if trained else 24
     if shape == "base":
         return [Task("beam 4, 32 at a time", 4, min(64, sentences), 32, max_length)]
@@ -60,11 +63,11 @@ def tasks(shape: str, sentences: int, trained: bool) -> list[Task]:
 def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences: list[str], references: list[str],
             repetitions: int, workers: int) -> list[dict[str, Any]]:
     """Measure sentences a second of each system with `workers` one-thread workers, or one worker if sentences are
-    translated one by one. With trained weights, also BLEU, and `same`: the share of translations that equal those of
-    seq2seq in fp32.
+    translated one by one. With trained weights, also compute BLEU, and `same`: the share of translations that equal
+    those of seq2seq in fp32.
 
     Raises:
-        UserError: `model` is not a model, or has other languages than the recipe.
+        UserError: `model` is not a model, or its languages differ from the recipe's.
     """
     bundle = trained_bundle(recipe, model) if model else random_bundle(recipe, run)
     precisions = dict.fromkeys([choose_precision("auto", torch.device("cpu")), "int8", "fp32"])
@@ -92,17 +95,22 @@ def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences
 
 
 def trained_bundle(recipe: Recipe, model: Path) -> Path:
-    """Return the bundle of a run or bundle. Raises UserError if it is not a model of the recipe's languages."""
+    """Return the directory of the bundle of a model: a run's best model, or the bundle itself.
+
+    Raises:
+        UserError: `model` is not a model, or its languages differ from the recipe's.
+    """
     bundle = load_bundle(resolve_model_path(model))
     trained = parse_recipe(bundle.recipe_text, model / "recipe.yaml")
     if trained.languages != recipe.languages:
         raise RecipeError(f"{model} translates {trained.languages.source} into {trained.languages.target}, but the "
-                          f"language of the sentences is {recipe.languages.source}; name others with --data.")
+                          f"benchmark translates {recipe.languages.source} into {recipe.languages.target}. Name a "
+                          "model for these languages with --model.")
     return bundle.directory
 
 
 def random_bundle(recipe: Recipe, run: Path) -> Path:
-    """Write a bundle with random weights and the model of the recipe."""
+    """Write a bundle with the recipe's model and random weights, and return its directory."""
     tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
@@ -111,7 +119,7 @@ def random_bundle(recipe: Recipe, run: Path) -> Path:
 
 
 def ours(bundle: Path, precision: str, workers: int, sentences: list[str], task: Task) -> Run:
-    """Prepare translation as in `seq2seq translate`."""
+    """Load a model as `seq2seq translate` does, and return the function of a round."""
     configure_process(1)
     loaded = (Translator.load(bundle, "cpu", precision, 1) if workers == 1
               else TranslatorPool(bundle, workers, "cpu", precision))
@@ -128,8 +136,10 @@ def ours(bundle: Path, precision: str, workers: int, sentences: list[str], task:
 
 
 def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentences: list[str], task: Task) -> Run:
-    """Prepare translation with CTranslate2's Translator, which sorts by length and makes batches itself, one thread per
-    worker."""
+    """Convert a model to CTranslate2, and return the function of a round.
+
+    CTranslate2's Translator sorts the sentences by length and makes batches itself. It uses one thread per worker.
+    """
     import ctranslate2
 
     from seq2seq.interop.ctranslate2 import convert
@@ -158,8 +168,10 @@ def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentence
 
 
 def transformers(bundle: Path, threads: int, sentences: list[str], task: Task) -> Run:
-    """Prepare translation with `generate` on the batches of seq2seq, sorted by length and padded, in one process with
-    all threads."""
+    """Copy a model to a MarianMTModel, and return the function of a round, in this process with `threads` threads.
+
+    transformers' `generate` gets the batches of seq2seq, which are sorted by length and padded.
+    """
     from benchmarks.marian import marian, with_our_weights
     from benchmarks.reference import padded
 

@@ -3,9 +3,9 @@
     python -m benchmarks.device --data DIRECTORY                 # on the first GPU, or on the CPU if there is none
     python -m benchmarks.device --shape tiny --steps 2           # quick test of this script
 
-Prints the results and writes them to runs/benchmarks/device.json: target tokens a second of the trainer's optimizer
-steps and their share of the processor's peak, target tokens a second of beam search, and, with --train, the training
-time in minutes and the scores of recipes/multi30k/de_en.yaml.
+Prints the results and writes them to runs/benchmarks/device.json. For the trainer's optimizer steps, they are target
+tokens a second, and the share of the processor's peak rate; for beam search, target tokens a second. With --train, they
+include the training time in minutes and the scores of recipes/multi30k/de_en.yaml.
 """
 
 import argparse
@@ -23,9 +23,10 @@ from seq2seq.data.corpus import read_corpus
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe, load_recipe
 
-# Floating-point operations of training per target token, including its source token; peak rate of dense bf16 products.
 OPERATIONS = {"small": 45e6, "base": 365e6, "tiny": 0.1e6}
+"""Floating-point operations of training for one target token and one source token, by shape."""
 PEAKS = {"H200": 790e12, "H100": 790e12, "A100": 312e12}
+"""Peak rate of dense bf16 matrix products, in operations a second, by a part of the GPU's name."""
 
 
 def main() -> int:
@@ -33,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=RECIPES / "multi30k" / "data", metavar="DIRECTORY",
-                        help="directory of Multi30k (default: that of its recipe; if it is missing, the phrasebook)")
+                        help="directory with Multi30k (default: the one in its recipe; without it, the phrasebook)")
     parser.add_argument("--shape", choices=SHAPES, default="base", help="size of the model (default: base)")
     parser.add_argument("--batch-tokens", type=int, metavar="N",
                         help="target tokens per step (default: that of the shape)")
@@ -41,7 +42,8 @@ def main() -> int:
     parser.add_argument("--sentences", type=int, default=1000, metavar="N",
                         help="number of sentences to translate (default: 1000)")
     parser.add_argument("--train", action="store_true", help="also run the complete Multi30k training")
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "benchmarks", metavar="DIRECTORY")
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "benchmarks", metavar="DIRECTORY",
+                        help="directory for device.json (default: runs/benchmarks)")
     arguments = parser.parse_args()
     try:
         recipe = benchmark_recipe(arguments.data, arguments.shape, None)
@@ -64,7 +66,10 @@ def main() -> int:
 
 
 def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[str, Any]:
-    """Measure target tokens a second, and their share of the processor's peak if that is known."""
+    """Measure target tokens a second of training, and the share of the processor's peak rate, if the peak is known.
+
+    operations: floating-point operations per target token.
+    """
     from benchmarks.training import first_steps
     from seq2seq.training.trainer import Training
 
@@ -86,7 +91,10 @@ def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[s
 
 
 def decoding(recipe: Recipe, run: Path, sentences: int) -> dict[str, Any]:
-    """Measure target tokens a second with beam size 4. Random weights never end a sentence, so each has 32 tokens."""
+    """Measure target tokens a second of beam search with beam size 4.
+
+    A model with random weights never ends a sentence, so every translation has 32 tokens.
+    """
     from benchmarks.decoding import random_bundle
     from seq2seq.translation.translator import Translator
 
@@ -105,7 +113,7 @@ def decoding(recipe: Recipe, run: Path, sentences: int) -> dict[str, Any]:
 
 
 def complete_training(data: Path, run: Path) -> dict[str, Any]:
-    """Train the Multi30k recipe, and return the minutes and scores."""
+    """Train the Multi30k recipe, and return the training time in minutes and the scores."""
     from seq2seq.evaluation.scores import to_dict
     from seq2seq.training.trainer import train
 

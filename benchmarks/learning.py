@@ -6,8 +6,8 @@
 
 The text is Multi30k, English to German. Every system gets the same sentence pairs in the same steps. seq2seq uses the
 trainer's optimizer step; the reference is `torch.nn.Transformer` or `torch.nn.GRU` in a plain loop (reference.py).
-Prints the label-smoothed training losses as a table, with the validation loss of the fp32 weights without smoothing in
-the last row, and writes both with a plot to runs/benchmarks/learning-SHAPE.json and .png.
+Prints the label-smoothed training losses as a table. Its last row is the validation loss in fp32, without smoothing.
+Writes the losses and a plot of them to runs/benchmarks/learning-SHAPE.json and .png.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from seq2seq.training.trainer import Training
 ROOT = Path(__file__).parents[1]
 REFERENCE = "plain PyTorch fp32"
 # tiny is fairseq's transformer_tiny with the dropout, learning rate and warm-up published for Multi30k
-# (recipes/multi30k/en_de_published.yaml), base the paper's model and schedule; small and rnn have the sizes of
-# configs/.
+# (recipes/multi30k/en_de_published.yaml). base is the model and schedule of Vaswani et al. 2017. small and rnn have the
+# sizes of configs/transformer_small.yaml and configs/rnn_small.yaml.
 SHAPES: dict[str, list[str]] = {
     "tiny": ["tokenizer.type=bpe", "tokenizer.vocab_size=10000", "model.encoder_layers=4", "model.decoder_layers=4",
              "model.d_model=128", "model.feed_forward=256", "model.num_heads=4", "model.dropout=0.3",
@@ -78,23 +78,24 @@ def epoch_steps(corpus: EncodedCorpus, recipe: Recipe, count: int) -> Iterator[l
 
 
 def ours(recipe: Recipe, run: Path, count: int, precision: str) -> Iterator[tuple[float, int]]:
-    """Yield the summed loss and the target tokens of each step; finally those of the validation set, without smoothing.
-    """
+    """Train seq2seq's model. Yield (summed loss, number of target tokens) of each step; at the end, those of the
+    validation set, without label smoothing."""
     section = recipe.training.model_copy(update={"precision": precision})
     training = Training(recipe.model_copy(update={"training": section}), run)
     for indices in epoch_steps(training.corpus, recipe, count):
         training._step(indices)
         window, training.state.window = training.state.window, {}
         if "loss" not in window:
-            raise UserError(f"step {training.state.step}: the gradient is not finite")
+            raise UserError(f"seq2seq {precision}, step {training.state.step}: the gradient is not finite. Use a lower "
+                            "learning rate: --set training.learning_rate=RATE.")
         yield window["loss"], int(window["target_tokens"])
     model = training.model.eval()
     yield validation_loss(training, lambda batch: negative_log_likelihood(model(batch), batch.target_output).sum())
 
 
 def reference(recipe: Recipe, run: Path, count: int, _: str) -> Iterator[tuple[float, int]]:
-    """Yield the same for the reference model."""
-    training = Training(recipe, run)                                            # only for the text and validation set
+    """Train the reference model, and yield the same values as `ours`."""
+    training = Training(recipe, run)                                            # only provides the text
     torch.manual_seed(recipe.seed)
     model = plain_model(recipe, training.tokenizers.target.vocab_size).to(training.device).train()
     yield from train_steps(model, training.corpus, epoch_steps(training.corpus, recipe, count), recipe.training)
@@ -112,7 +113,8 @@ def validation_loss(training: Training, loss: Callable[[Batch], Tensor]) -> tupl
 
 
 def learn(system: str, recipe: Recipe, run: Path, count: int, every: int) -> dict[str, Any]:
-    """Train one system; returns its mean loss over each `every` steps, its validation loss and its seconds."""
+    """Train one system. Return its mean loss over each `every` steps, its validation loss, and its training time in
+    seconds."""
     configure_process(recipe.training.threads)
     train = reference if system == REFERENCE else ours
     curve: list[list[float]] = []
@@ -145,7 +147,7 @@ def train_all(systems: Sequence[str], recipe: Recipe, run: Path, arguments: argp
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends for any reason, because a training takes hours."""
+    """End this process when its parent ends for any reason. Otherwise the training would go on for hours."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,5 +1,5 @@
-"""The same architecture in Hugging Face transformers: MarianMTModel with the sizes and token ids of a model here, and
-optionally its weights."""
+"""MarianMTModel of Hugging Face transformers with the sizes and token ids of a seq2seq model, and optionally with its
+weights."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def marian(section: ModelSection, vocab_size: int) -> Any:
     """Return a MarianMTModel with the sizes of `section` and random weights.
 
     Raises:
-        ValueError: Marian does not support the model.
+        ValueError: MarianMTModel does not support the model.
     """
     if (section.norm, section.positions, section.tied_embeddings) != ("post", "sinusoidal", "all"):
-        raise ValueError("Marian is post-norm, has sinusoidal positions, and ties all embeddings")
+        raise ValueError("MarianMTModel supports only norm: post, positions: sinusoidal and tied_embeddings: all")
     config = marian_config(section, vocab_size, vocab_size, start=START_ID, end=END_ID) | {"forced_eos_token_id": None}
     return transformers.MarianMTModel(transformers.MarianConfig(**config, attn_implementation="sdpa"))
 

@@ -16,15 +16,21 @@ from pathlib import Path
 from typing import Any
 
 Run = Callable[[Any], tuple[float, Any]]
-"""Function that does one round and returns the number of units (tokens or sentences), and its output or None."""
+"""Function that does the work of one round. Returns the number of units (tokens or sentences) that it processed, and
+its output or None."""
 
 
 class SystemProcess:
-    """A system in a separate process, so that its settings and its memory are independent of the others."""
+    """A system to measure, such as a library in one precision.
+
+    It runs in a separate process, so that its settings and its memory are independent of those of other systems.
+    """
 
     def __init__(self, prepare: Callable[..., Run], *arguments: Any) -> None:
-        """Start the process, call `prepare(*arguments)` there, which returns the function of a round, and wait for
-        it."""
+        """Start the process, and wait until it is ready for the first round.
+
+        prepare: function that the process calls with `arguments`. It returns the function of a round.
+        """
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, prepare, arguments))
@@ -94,8 +100,9 @@ def measure_in_rounds(systems: dict[str, SystemProcess], reference: str, repetit
     Because the systems take turns, a temporary slowdown of the machine affects all of them.
 
     Returns:
-        A row for each system: median, lowest and highest rate (units a second), the same for the ratio of its rate to
-        that of `reference` in the same round, and peak memory in MB; and the output of each system's last round.
+        A row for each system, and the outputs of the last round by system. A row has the rate in units a second and its
+        ratio to the rate of `reference` in the same round, each as median, lowest and highest value, and the peak
+        memory in MB.
     """
     rates: dict[str, list[float]] = {name: [] for name in systems}
     outputs, memory = {}, {}
@@ -116,7 +123,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def environment() -> dict[str, Any]:
-    """Return machine, versions and commit."""
+    """Return the machine, the versions of Python and the libraries, and the commit of this repository."""
     import ctranslate2
     import torch
     import transformers

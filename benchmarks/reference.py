@@ -1,7 +1,7 @@
 """Plain PyTorch reference models: `torch.nn.Transformer`, and `torch.nn.GRU` with attention.
 
 They are written as in a textbook: padded batches, masks, logits of every position, and in the recurrent model a loop
-over the target. `train_steps` is a plain training loop for both.
+over the target tokens. `train_steps` is a plain training loop for both.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class PlainTransformer(nn.Module):
     Weights have PyTorch's initialisation, except for the embedding: normal with deviation 1/sqrt(d_model), as in
     fairseq.
 
-    stock: True: keep the additions of PyTorch to the paper's model: dropout on attention weights and inside the
-        feed-forward sublayer, and a norm after the last layer of a post-norm model. False: as in seq2seq's model, only
-        embeddings and the output of each sublayer have dropout, and only pre-norm models end with a norm.
+    stock: True: keep what PyTorch adds to the model of Vaswani et al. 2017: dropout on attention weights and inside the
+        feed-forward sublayer, and a norm after the last layer of a post-norm model. False: remove these additions. As
+        in seq2seq's model, only embeddings and the output of each sublayer then have dropout, and only pre-norm models
+        end with a norm.
     """
 
     def __init__(self, section: ModelSection, vocab_size: int, stock: bool = False) -> None:
@@ -150,7 +151,8 @@ class PlainRecurrent(nn.Module):
         return hidden @ self.embedding.weight.T
 
 
-# Values of the recipe's keys that the reference models support, by model type. Recipes with other values are refused.
+# Values of the recipe's keys that the reference models of each type, all reference models, and their training loop
+# support. Recipes with other values are refused.
 SUPPORTED: dict[str, dict[str, Any]] = {
     "transformer": {"activation": "relu", "positions": "sinusoidal", "window": None, "score": None},
     "rnn": {"encoder_layers": 1, "decoder_layers": 1, "num_heads": 1, "cell": "gru", "input_feeding": False,
@@ -190,9 +192,10 @@ def plain_loss(model: nn.Module, batch: Batch, label_smoothing: float, reduction
 
 def train_steps(model: nn.Module, corpus: EncodedCorpus, steps: Iterable[list[np.ndarray]],
                 section: TrainingSection) -> Iterator[tuple[float, int]]:
-    """Train with PyTorch's Adam and gradient clipping; yields the summed loss and the target tokens of each step.
+    """Train with PyTorch's Adam and gradient clipping. Yield the summed loss and number of target tokens of each step.
 
-    steps: the pairs of each step, as one micro-batch, which is split into groups of similar length for padding.
+    steps: the indices of the pairs of each step, as one micro-batch. It is split into groups of sentences with similar
+        length, so that they need little padding.
     """
     optimizer = torch.optim.Adam(model.parameters(), betas=section.betas, eps=section.epsilon)
     device = next(model.parameters()).device

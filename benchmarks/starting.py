@@ -30,7 +30,7 @@ class Times:
 
 
 def run(command: list[str]) -> Times:
-    """Run a command without its output, and return its times.
+    """Run a command, discard its output, and return its times.
 
     Raises:
         CalledProcessError: the command failed.
@@ -45,7 +45,7 @@ def run(command: list[str]) -> Times:
 
 
 def measure(commands: dict[str, list[str]], repetitions: int) -> dict[str, list[Times]]:
-    """Run all commands in turn, `repetitions` times after one round that fills the file caches; returns their times."""
+    """Run all commands in turn `repetitions` times, after one round that fills the file caches. Return their times."""
     times: dict[str, list[Times]] = {name: [] for name in commands}
     for _ in range(repetitions + 1):
         for name, command in commands.items():
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path,
                         help="a run or bundle that translates from German (default: random weights)")
     parser.add_argument("--data", type=Path, default=RECIPES / "multi30k" / "data", metavar="DIRECTORY",
-                        help="Multi30k, for the tokenizer of a random model (default: the directory of its recipe)")
+                        help="directory with Multi30k, for the tokenizer without --model (default: as in its recipe)")
     parser.add_argument("--repetitions", type=int, default=5, metavar="N",
                         help="measured rounds, after one warm-up round (default: 5)")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """Training speed of seq2seq, MarianMTModel and a plain torch.nn.Transformer.
 
-The other systems pad their batches, so they get batches with the same number of tokens whose sentences have about the
-same length.
+The other systems pad their batches. To keep padding low, they get batches of sentences with about the same length. The
+batches have as many tokens as those of seq2seq.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def measure(recipe: Recipe, run: Path, steps: int, repetitions: int) -> list[dic
     run: directory for the tokenizer and the prepared text.
     """
     precisions = ["fp32"] + ["bf16"] * has_fast_bf16(torch.device("cpu"))
-    # The systems run in two groups, both with the reference: all of them together need 28 GB for the base shape.
+    # The systems run in two groups, both with the reference. All of them at once would need 28 GB for the base shape.
     first = [(f"{name} {precision}", system, (precision,))
              for name, system in (("seq2seq", ours), ("transformers", theirs)) for precision in precisions]
     second = [(REFERENCE, theirs, ("fp32",)), ("torch.nn.Transformer fp32", stock, ()),
@@ -103,7 +103,7 @@ def prepared_corpus(recipe: Recipe, run: Path) -> tuple[EncodedCorpus, int]:
 
 def loop(model: torch.nn.Module, loss: Callable[[Batch], Tensor], corpus: EncodedCorpus, plan: list[list[np.ndarray]],
          tokens: int, recipe: Recipe) -> Run:
-    """Return the function of a round: a plain PyTorch training loop with its fused optimizer."""
+    """Return the function of a round: a plain training loop with PyTorch's fused AdamW."""
     section = recipe.training
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=section.betas, weight_decay=0.0, fused=True)
 
@@ -119,8 +119,8 @@ def loop(model: torch.nn.Module, loss: Callable[[Batch], Tensor], corpus: Encode
 
 
 def steps_of_fixed_size(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
-    """Return steps with the average number of sentences of the other systems' steps, in random order, and their
-    tokens."""
+    """Return steps of random sentences, as many per step as the other systems' steps have on average, and the number of
+    tokens in all steps."""
     sentences = round(recipe.training.batch_tokens / corpus.target.lengths.mean())
     order = np.random.default_rng(recipe.seed).permutation(len(corpus))[:steps * sentences]
     plan = [[micro_batch] for micro_batch in np.array_split(order, steps)]
@@ -128,15 +128,14 @@ def steps_of_fixed_size(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tu
 
 
 def first_steps(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
-    """Return the first steps of an epoch, and their tokens."""
+    """Return the first steps of an epoch, and the number of tokens in them."""
     plan = list(islice(plan_epoch(corpus, recipe.training.batch_tokens, 1, recipe.seed, 0), steps))
     return plan, count_tokens(corpus, plan)
 
 
 def steps_of_similar_length(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
-    """Return steps of batch_tokens target tokens whose sentences have similar length, in random order, and their
-    tokens.
-    """
+    """Return steps in random order, each of `batch_tokens` target tokens in sentences of similar length, and the number
+    of tokens in all steps."""
     lengths, random = corpus.target.lengths, np.random.default_rng(recipe.seed)
     order = np.lexsort((random.permutation(len(corpus)), corpus.source.lengths, lengths))
     step_of = lengths[order].cumsum() // recipe.training.batch_tokens

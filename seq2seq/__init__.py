@@ -21,8 +21,8 @@ __version__ = "0.1.0"
 
 # OpenMP threads wait for each other after every operation. Threads that spin for long are stalled by any other busy
 # process (a training step on 2 cores took 6 times as long); threads that sleep immediately make torch a quarter slower,
-# because waking them takes time. With these settings, GNU's OpenMP spins for a few microseconds, then sleeps. It reads
-# them once, when torch is imported.
+# because waking them takes time. With these settings, GNU's OpenMP spins for a few microseconds, then sleeps. They are
+# read once, when torch is imported.
 if sys.platform == "linux":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -16,9 +16,10 @@ from typing import Any, cast
 from seq2seq.errors import CorpusError
 
 BLOCK_BYTES = 1 << 20
+"""Number of bytes that are read from a file in one call."""
 ZSTD_BLOCK_BYTES = 1 << 10
-"""Compressed bytes passed to zstandard in one call, which decompresses all of them. One byte can expand to 32,000
-bytes, so that a block of 1 MB could fill the memory."""
+"""Number of compressed bytes passed to zstandard in one call, which returns all of their contents. One compressed byte
+can expand to 32,000 bytes: 1 KB to at most 32 MB, but 1 MB could fill the memory."""
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Suffixes of files that are decompressed while they are read."""
 MAX_LINE_BYTES = 1_000_000
@@ -31,7 +32,7 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file for reading, decompressed if its name ends in .gz or .zst.
 
     Raises:
-        CorpusError: the file cannot be opened, or reading it in the block fails.
+        CorpusError: the file cannot be opened, or reading it in the `with` block fails.
     """
     try:
         with open_decompressed(path) as file:
@@ -47,11 +48,11 @@ def bounded_lines(file: Any, name: str, max_bytes: int, remedy: str) -> Iterator
     """Yield the lines of a binary file with their line feeds, reading at most `max_bytes` + 1 bytes at a time.
 
     Args:
-        file: object with `readline`. name: of the file, for the error.
+        file: object with `readline`. name: name of the file, for the error message.
         max_bytes: maximum length of a line in bytes, not counting the line feed.
         remedy: advice to the user, at the end of the error message.
     Raises:
-        CorpusError: a line is longer; the message gives its number.
+        CorpusError: a line is longer than `max_bytes`; the message gives the number of the line.
     """
     max_bytes = min(max_bytes, sys.maxsize - 1)                                     # the maximum argument of readline
     for number, line in enumerate(iter(partial(file.readline, max_bytes + 1), b""), start=1):
@@ -65,7 +66,7 @@ def regular_bytes(path: Path) -> bytes:
     """Return the contents of a regular file; links are followed.
 
     Raises:
-        OSError: it cannot be read, or is a pipe, device or socket, because reading from these could block for ever.
+        OSError: the file cannot be read, or is a pipe, device or socket, from which reading could block for ever.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
@@ -91,7 +92,7 @@ def _decompress_zstd(path: Path) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
             while block := file.read(ZSTD_BLOCK_BYTES):
-                while block:                                                    # may contain the end of a frame
+                while block:                                                    # may hold parts of several frames
                     frame = frame or zstandard.ZstdDecompressor().decompressobj()
                     yield frame.decompress(block)
                     block, frame = (frame.unused_data, None) if frame.eof else (b"", frame)

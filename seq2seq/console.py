@@ -19,14 +19,15 @@ from rich.text import Text
 Item = TypeVar("Item")
 
 RATE_WINDOW_SECONDS = 600
-"""The rate is averaged over this period, so that the estimated time left includes the time for validations."""
+"""Period over which the rate of progress is averaged. It is long, so that the estimated time left takes the time for
+validations into account."""
 LOG_INTERVAL_SECONDS = 60
 """Interval between log lines without new metrics, where standard error is not a terminal."""
 FIELD_SEPARATOR = "  "
 BAR_COLUMNS = (8, 24)
 """Minimum and maximum width of the bar in columns of the terminal."""
 MIN_DESCRIPTION_COLUMNS = 8
-"""The description is omitted where it would get fewer columns."""
+"""The description is omitted if no more than this number of columns is left for it and its separator."""
 
 _console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -34,7 +35,7 @@ _console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 class Advance(Protocol):
     """Function that advances a progress bar by `amount`, and shows new metrics beside the bar if there are any.
 
-    metrics: formatted, the most important first. The first one is always shown, the others if they fit.
+    metrics: formatted metrics, the most important first. The first one is always shown, the others if they fit.
     """
 
     def __call__(self, amount: int, metrics: Sequence[str] = ()) -> None: ...
@@ -59,14 +60,14 @@ def warn(message: str) -> None:
 
 @contextmanager
 def progress(description: str, total: int | None, done: int = 0, unit: str = "lines") -> Iterator[Advance]:
-    """Show a progress bar during the block, with count, rate, time left and the metrics of the last `advance`.
+    """Show a progress bar during the `with` block: count, rate, time left and the metrics of the last `advance`.
 
     If standard error is not a terminal, log lines are printed instead: one for each call of `advance` with metrics, and
     otherwise one a minute.
 
     Args:
         total: number of units to process; None: unknown.
-        done: number of units that were processed before.
+        done: number of units that were processed before this call.
         unit: name of the units, in the plural.
     """
     description = escape_control_characters(description).replace("\n", r"\n").replace("\t", r"\t")
@@ -84,7 +85,7 @@ def with_progress(description: str, items: Iterable[Item], unit: str) -> Iterato
         count = 0
         for count, item in enumerate(items, start=1):
             yield item
-            if count % 1000 == 0:                                               # calls per item take as long as reading
+            if count % 1000 == 0:                                               # a call per item would be slow
                 advance(1000)
         advance(count % 1000)
 
@@ -155,7 +156,8 @@ def _advance_with_log_lines(state: _ProgressState) -> Advance:
 
 
 class _ProgressLine:
-    """Progress bar that fits the terminal: `fields` always, then description, bar and further metrics if they fit.
+    """Progress bar that fits the terminal. It always has the state's `fields`; description, bar and other metrics are
+    omitted if they do not fit.
 
     In a narrow terminal, rich's own progress bar shrinks all its columns by the same factor, so that none is readable.
     """

@@ -26,7 +26,7 @@ def configure_process(threads: int | None = None) -> None:
 
     threads: number of CPU threads; None: keep torch's default, one per core.
     Raises:
-        OptionError: the number is below 1 or above MAX_THREADS.
+        OptionError: `threads` is below 1 or above MAX_THREADS.
     """
     if threads is not None:
         if threads < 1:
@@ -40,9 +40,9 @@ def configure_process(threads: int | None = None) -> None:
 def _keep_freed_memory() -> None:
     """Let glibc reuse large blocks of memory instead of returning them to the system after each tensor.
 
-    By default glibc maps new pages for every tensor above a threshold (128 KB, adapted up to 32 MB), and the kernel
-    clears them, which takes up to half the time of an elementwise operation. 32 MB is the largest threshold that glibc
-    accepts.
+    By default glibc maps new pages for every tensor above a threshold, which starts at 128 KB and adapts up to 32 MB.
+    The kernel clears new pages, which takes up to half the time of an elementwise operation. 32 MB is the largest
+    threshold that glibc accepts.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -59,7 +59,7 @@ def make_deterministic(device: torch.device) -> None:
     """Make training deterministic. On a CPU, results are bit-identical for the same number of threads."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    # By default, deterministic mode also fills all uninitialised memory, which takes a seventh of the time on a CPU.
+    # By default, deterministic mode also fills uninitialised memory, a seventh of the training time on a CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -74,7 +74,7 @@ def choose_device(name: str = "auto") -> torch.device:
     known = "Use cpu, cuda (or cuda:1, …) or auto." if torch.cuda.is_available() else "Use cpu or auto."
     try:
         device = torch.device(name)
-    except RuntimeError as error:                           # its message lists devices that hardly anybody has
+    except RuntimeError as error:                           # torch's message lists many rare devices
         raise UserError(f"there is no device '{name}'. Devices are cpu, cuda, cuda:1, …, and auto. {known}") from error
     try:
         torch.empty(0, device=device)
@@ -134,7 +134,8 @@ def choose_precision(precision: str, device: torch.device) -> str:
     return "bf16" if choose_dtype(precision, device) == torch.bfloat16 else "fp32"
 
 
-# Texts of RuntimeErrors: of the allocator on CPUs, and of libraries that do not use torch's allocator on GPUs.
+# Texts in RuntimeErrors about exhausted memory: of torch's CPU allocator, and of GPU libraries that do not use torch's
+# allocator.
 OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
@@ -151,7 +152,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def describe(device: torch.device) -> str:
-    """Return the name of the processor, for logs and result files."""
+    """Return the name of a GPU, or of the CPU with the number of threads, for logs and result files."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_cpu_name()}, {torch.get_num_threads()} threads"

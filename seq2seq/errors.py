@@ -11,7 +11,7 @@ class UserError(Exception):
 
 
 class RecipeError(UserError):
-    """Invalid recipe or override, or a change of the recipe with which an existing run cannot resume."""
+    """Invalid recipe or override, or a recipe too different from the run's recipe to resume the run."""
 
 
 class CorpusError(UserError):
@@ -35,14 +35,13 @@ class CheckpointError(UserError):
 
 
 class FormatError(UserError):
-    """Model that cannot be imported from another format, or cannot be exported to it without changing its output."""
+    """Model that cannot be imported from another format, or whose export to another format would change its output."""
 
 
 def require_texts(texts: Iterable[Any], name: str, *types: type) -> None:
-    """Raise TypeError unless all `texts` are of type str, or of one of `types`. The mistake is in the calling code, so
-    no UserError is raised.
+    """Raise TypeError unless all `texts` are of type str, or of one of `types`.
 
-    name: of the argument, for the message.
+    A wrong type is a mistake in the calling code, so it is no UserError. name: name of the argument, for the message.
     """
     require_iterable(texts, name)
     for index, text in enumerate(texts):

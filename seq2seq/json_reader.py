@@ -17,8 +17,8 @@ def parse_json(contents: bytes | str) -> Any:
     """Parse a JSON text from an untrusted source.
 
     Raises:
-        NotJson: it is not JSON or not UTF-8, is nested too deeply, contains a number of thousands of digits (which
-            Python refuses), or a lone surrogate (which UTF-8 cannot encode).
+        NotJson: the text is not JSON or not UTF-8, is nested too deeply, or contains a number of thousands of digits
+            (which Python refuses) or a lone surrogate (which UTF-8 cannot encode).
     """
     try:
         # Decoded here, because json.loads would also accept UTF-16 and UTF-32.

@@ -29,9 +29,9 @@ def signal_name(number: int) -> str:
 
 
 class StopRequest:
-    """Request to stop. number: number of the signal; None until a signal arrives. message: text of
-    the exception Stopped.
+    """Request to stop.
 
+    number: number of the signal; None before a signal arrives. message: text of the exception Stopped.
     waiting: True while `interruptible` waits for the next item.
     """
 
@@ -46,7 +46,7 @@ class StopRequest:
             raise Stopped(self.number, self.message)
 
     def interruptible(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items. A signal that arrives while this waits for the next item raises Stopped immediately."""
+        """Yield the items. A signal that arrives during the wait for the next item raises Stopped immediately."""
         iterator = iter(items)
         while True:
             self.waiting = True
@@ -63,13 +63,13 @@ class StopRequest:
 @contextmanager
 def stopping_by_signal(finishing: str = "this step and saving", message: str = "", exit_on_second: bool = True,
                        ) -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a stop request, which the block must check; a second signal exits immediately.
+    """Turn SIGINT and SIGTERM into a stop request, which the `with` block must check. A second signal ends the process.
 
     Args:
         finishing: description of the work that is finished before stopping, for the message on standard error.
         message: initial message of the request.
-        exit_on_second: False: ignore further signals. Needed under `torchrun`, which sends its own signal in addition
-            to the terminal's, and kills slow processes itself.
+        exit_on_second: True: a second signal ends the process immediately. False: it does not, as needed under
+            `torchrun`, which sends a signal in addition to the terminal's, and kills slow processes itself.
     """
     request = StopRequest(message)
 
@@ -80,7 +80,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         if request.waiting:
             request.raise_if_requested()
         # Written to the file descriptor, because the signal may have interrupted a write to the buffered stream.
-        hint = "; send the signal again (Ctrl-C) to exit immediately" if exit_on_second else ""
+        hint = "; press Ctrl-C again to exit at once" if exit_on_second else ""
         os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}

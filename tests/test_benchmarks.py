@@ -78,7 +78,7 @@ def test_marian_has_the_size_and_dropout_of_the_recipe():
     # 8,000 x 256 + 3 x 789,760 (an encoder layer) + 3 x 1,053,440 (a decoder layer).
     assert sum(weight.numel() for name, weight in model.named_parameters() if "positions" not in name) == 7_577_600
     assert model.config.dropout == 0.3 and model.config.attention_dropout == model.config.activation_dropout == 0
-    with pytest.raises(ValueError, match="post-norm"):
+    with pytest.raises(ValueError, match="norm: post"):
         marian(section.model_copy(update={"norm": "pre"}), 8000)
 
 

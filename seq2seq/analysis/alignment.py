@@ -14,12 +14,12 @@ from seq2seq.data.line_splitting import SPACELESS, main_language
 Span = tuple[int, int]
 """Character offsets in a line, (begin, end)."""
 Link = tuple[int, int]
-"""Indices of a source word and a target word, from 0."""
+"""Indices of a source word and a target word, counted from 0."""
 
 Step = Literal["reads", "writes"]
 Rule = Literal["target", "mutual"]
 
-# Weights whose relative difference is at most this count as equal, because sums of floats are rounded.
+# Weights count as equal if their relative difference is at most this number, because sums of floats are rounded.
 TIE_TOLERANCE = 1e-5
 
 
@@ -31,11 +31,10 @@ def word_spans(text: str, language: str) -> list[Span]:
 
 
 def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndarray:
-    """Return which pieces belong to which words, (pieces, words) bool.
+    """Return a mask, (pieces, words) bool: True = the piece belongs to the word.
 
     A piece that overlaps several words belongs to all of them. A piece that overlaps no word belongs to the words of
-    the next piece. Such pieces are white space, and the byte pieces of a character except the last one, whose span is
-    empty.
+    the next piece: white space, and every byte piece of a character except the last one, because its span is empty.
     """
     overlap = np.zeros((len(pieces), len(words)), bool)
     next_piece = np.zeros(len(words), bool)
@@ -49,8 +48,8 @@ def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndar
 
 
 def word_weights(weights: np.ndarray, source_overlap: np.ndarray, target_overlap: np.ndarray) -> np.ndarray:
-    """Return the attention between words: summed over the pieces of a source word, averaged over the pieces of a
-    target word.
+    """Return attention weights between words: summed over the pieces of each source word, and averaged over the pieces
+    of each target word.
 
     Args:
         weights: (target pieces, source pieces + 1), with `</s>` in the last column.
@@ -66,13 +65,14 @@ def word_weights(weights: np.ndarray, source_overlap: np.ndarray, target_overlap
 
 
 def extract_links(weights: np.ndarray, rule: Rule) -> set[Link]:
-    """Return the links between words with the highest attention weights.
+    """Return links from the attention weights between the words of a pair.
 
     Args:
         weights: (target words, source words + 1), with `</s>` in the last column; a target word that attends most to
             `</s>` has no link.
-        rule: "target": link each target word to the source word with the highest weight. "mutual": of these links,
-            keep only the ones that also have the highest weight of their source word (fewer links, higher precision).
+        rule: "target": link each target word to the source word with the highest weight. "mutual": keep
+            such a link only if no other target word has a higher weight for the source word (fewer links, higher
+            precision).
     """
     linked = _is_maximum(weights, axis=1)[:, :-1]
     if rule == "mutual":
@@ -81,7 +81,7 @@ def extract_links(weights: np.ndarray, rule: Rule) -> set[Link]:
 
 
 def _is_maximum(weights: np.ndarray, axis: int) -> np.ndarray:
-    """Return which weights equal the maximum along an axis; weights of 0 never do."""
+    """Return a mask: True = the weight is the maximum along the axis, and above 0."""
     maximum = weights.max(axis, keepdims=True, initial=0)
     return (weights >= maximum * (1 - TIE_TOLERANCE)) & (weights > 0)
 

@@ -38,9 +38,9 @@ class TokenizedLine:
 
 @dataclass(frozen=True)
 class PairAttention:
-    """TokenizedLine pair with its attention maps.
+    """Sentence pair with its attention maps.
 
-    maps: attention weights by kind, each (layers, heads, queries, keys). Softmax attention: each query's sum to 1.
+    maps: attention weights by kind, each (layers, heads, queries, keys). With softmax, the weights of a query sum to 1.
         cross: queries are the predicted target pieces and `</s>`, keys the source pieces and `</s>`. encoder: queries
         and keys are the source pieces and `</s>`. decoder: queries as in cross, keys are `<s>` and the target pieces.
     """
@@ -75,8 +75,8 @@ class AttentionMapSelection:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Words of a sentence pair, and its links, each with the attention weight of the source word for the target word.
-    """
+    """Words of a sentence pair, and links between them, each with the weight that the target word gives to the source
+    word."""
 
     source_words: list[str]
     target_words: list[str]
@@ -89,7 +89,7 @@ class Aligner:
 
     layer: counted from 1; None: the last layer. head: counted from 1, or "mean" over all heads of the layer.
     step: decoding step whose attention is used for a target piece. "writes": the step that predicts the piece. "reads":
-        the next step, whose input the piece is.
+        the next step, which has the piece as its input.
     rule: see `alignment.extract_links`.
     """
 
@@ -100,9 +100,9 @@ class Aligner:
 
     @staticmethod
     def from_metadata(metadata: Mapping[str, Any], where: str) -> Aligner:
-        """Return the settings that were measured to align best, from a model's metadata; the defaults if it has none.
+        """Return the settings in a model's metadata, which were measured to align best; without them, the defaults.
 
-        where: name of the metadata in errors.
+        where: name of the metadata, for error messages.
         Raises:
             CheckpointError: the settings are invalid.
         """
@@ -112,8 +112,8 @@ class Aligner:
         valid = (_is_positive_int_or(settings["layer"], None) and _is_positive_int_or(settings["head"], "mean")
                  and settings["step"] in get_args(Step) and settings["rule"] in get_args(Rule))
         if not valid:
-            raise CheckpointError(f"{where}: alignment is {entry}, which is not a valid setting. Measure it again, or "
-                                  "delete the entry.")
+            raise CheckpointError(f"{where}: alignment is {entry}, which is not a valid setting. Delete the entry to "
+                                  "use the default settings.")
         return Aligner(**settings)
 
     def align(self, pair: PairAttention, languages: tuple[str, str]) -> Alignment:
@@ -149,7 +149,7 @@ def maps_of_kind(pair: PairAttention, kind: Kind) -> np.ndarray:
 
 
 def select_map(maps: np.ndarray, kind: Kind, layer: int, head: int | Literal["mean"]) -> np.ndarray:
-    """Return the weights of one head of a layer, or their mean over its heads: (queries, keys).
+    """Return the weights of one head of a layer, or the mean of the weights of its heads: (queries, keys).
 
     Raises:
         UserError: there is no such layer or head.
@@ -179,10 +179,10 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, st
                            ) -> Iterator[tuple[int, PairAttention]]:
     """Yield the attention maps of each pair, computed with teacher forcing, as (index of the pair, maps).
 
-    The pairs are sorted by length, so the indices do not ascend.
+    The longest pairs come first, so the indices are not in ascending order.
 
     Args:
-        pairs: source and target text.
+        pairs: source and target text of each pair.
         kinds: kinds of attention to return.
     Raises:
         ValueError: the source or target of a pair has more pieces than the model has positions.
@@ -218,7 +218,7 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
     """Link the words of each pair.
 
     Args:
-        progress: called after each pair, with 1.
+        progress: function that is called with 1 after each pair.
     Raises:
         UserError: the model has no cross-attention, or no such layer or head.
         ValueError: the source or target of a pair has more pieces than the model has positions.

@@ -15,7 +15,7 @@ import numpy as np
 from seq2seq.analysis.attention_maps import AttentionMapSelection, PairAttention, TokenizedLine
 from seq2seq.analysis.token_labels import COLUMNS, END, NAMES, ROWS, START, labels
 
-# Weights are stored as 16-bit integers; this value stands for the largest weight.
+# Weights are stored as 16-bit integers. This integer stands for the largest weight of a map.
 MAX_STORED_WEIGHT = 65535
 
 
@@ -48,7 +48,7 @@ def page(pair: PairAttention, languages: tuple[str, str], model: str, translated
         "data": _json(values),
     }
     template = files("seq2seq.analysis").joinpath("attention_page.html").read_text(encoding="utf-8")
-    # A single pass: a text that contains {{data}} must not be replaced in turn.
+    # All fields are replaced in one pass, so that {{data}} in the text of a sentence stays as it is.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
 
 
@@ -58,7 +58,7 @@ def _side(line: TokenizedLine, language: str) -> dict[str, Any]:
 
 
 def _encoded(maps: np.ndarray) -> dict[str, Any]:
-    """Return the weights as Base64 of little-endian 16-bit integers, and the weight that the largest integer means."""
+    """Return the weights as Base64 of little-endian 16-bit integers, and the weight that MAX_STORED_WEIGHT means."""
     largest = max(1.0, float(maps.max()))                                       # above 1 if attention uses ReLU
     stored = (maps / largest * MAX_STORED_WEIGHT).round().astype("<u2")
     return {"largest": largest, "weights": base64.b64encode(stored.tobytes()).decode()}

@@ -14,11 +14,12 @@ from seq2seq.analysis.fonts import families_for
 from seq2seq.analysis.token_labels import COLUMNS, NAMES, ROWS, SPACE, Label, rows_and_columns
 from seq2seq.errors import UserError
 
-# In inches: the side of a cell in a picture of one map, the side of a cell in a picture of several maps, and the
-# maximum width and height of a picture.
-CELL, SMALL_CELL, MAX_SIDE = 0.3, 0.12, 60.0
+CELL, SMALL_CELL = 0.3, 0.12
+"""Side of a cell in inches: in a picture of one map, and in a picture of several maps."""
+MAX_SIDE = 60.0
+"""Maximum width and height of a picture in inches: 9,000 pixels."""
 MIN_WEIGHT_RANGE = 1e-4
-"""If the weights of a picture differ by no more than this, they are drawn in one colour."""
+"""If the highest and the lowest weight of a picture differ by no more than this, all are drawn in one colour."""
 
 
 def require_matplotlib() -> None:
@@ -54,7 +55,7 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
     text = "".join([title, *map(_tick_text, (*rows, *columns))])
     families = families_for(text, languages)
     with matplotlib.rc_context({"font.family": families, "font.size": 11}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")                   # families_for has warned already
+        warnings.filterwarnings("ignore", "Glyph .* missing")                   # families_for has warned of them
         figure = Figure(figsize=size, layout="constrained")
         lowest, highest, scale_label = _colour_scale([weights for _, weights in maps])
         grid = figure.subplots(grid_rows, grid_columns, squeeze=False).flatten()
@@ -65,8 +66,8 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
             axes.tick_params(length=0, labeltop=True, labelbottom=False)
             axes.spines[:].set_visible(False)
             if single:
-                axes.set_xlabel(", the piece ".join(COLUMNS[selection.kind]))
-                axes.set_ylabel(", the piece ".join(ROWS[selection.kind]))
+                axes.set_xlabel(COLUMNS[selection.kind][2])
+                axes.set_ylabel(ROWS[selection.kind][2])
             else:
                 axes.set_xlabel(name, fontsize=9)
         for axes in grid[len(maps):]:
@@ -81,8 +82,9 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
 def _colour_scale(maps: Sequence[np.ndarray]) -> tuple[float, float, str]:
     """Return the weights of the lightest and darkest colour, and the label of the scale.
 
-    The scale spans the weights of the maps. If all weights are equal, it spans 0 to twice their value, so that they are
-    drawn in its middle colour: the darkest colour would look like strong attention.
+    The scale goes from the lowest to the highest weight of the maps. If all weights are equal (see MIN_WEIGHT_RANGE),
+    it goes from 0 to twice their value, so that all get the middle colour. The darkest colour would look like strong
+    attention.
     """
     lowest, highest = min(float(weights.min()) for weights in maps), max(float(weights.max()) for weights in maps)
     if highest - lowest > MIN_WEIGHT_RANGE:

@@ -1,7 +1,7 @@
 """Attention weights of a model, for inspection.
 
-A model's forward pass does not return attention weights. Forward hooks on its attention modules compute them from the
-arguments of each call.
+A model's forward pass does not return attention weights. Hooks on its attention modules compute them from the arguments
+of each call. Of a recurrent model, they take the weights from the output of each call.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
 class AttentionMaps:
     """Attention weights by layer, each (sentences, heads, queries, keys), zero in padding.
 
-    A list is empty if the model has no attention of this kind or it was not requested. encoder: source queries and
-    keys. decoder: target queries and keys, causal. cross: target queries, source keys. Query i of the target is the
-    step whose input is token i of `target_input` and which predicts token i of `target_output`.
+    encoder: queries and keys are source tokens. decoder: queries and keys are target tokens, causal. cross: queries are
+    target tokens, keys are source tokens. Query i of the target is the step that reads token i of `target_input` and
+    predicts token i of `target_output`. A list is empty if the model has no attention of this kind, or if this kind was
+    not requested.
     """
 
     encoder: list[Tensor]

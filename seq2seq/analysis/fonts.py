@@ -1,7 +1,7 @@
-"""Choose fonts for matplotlib that have every character of a text.
+"""Choose fonts for matplotlib so that every character of a text is in one of them.
 
-matplotlib lists the installed fonts once, in a cache file. Fonts that were installed later are missing from this list,
-and fonts that were deleted later are still in it.
+matplotlib searches for installed fonts once, and stores their list in a cache file. Fonts that were installed later are
+missing from this list, and fonts that were deleted later are still in it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from seq2seq import console
 
 DEFAULT_FONT = "DejaVu Sans"
 """The font that comes with matplotlib."""
-# Chinese, Japanese and Korean share characters but draw them differently. Fonts for one of these countries have its
-# code as a word of their name.
+# Chinese, Japanese and Korean share characters but draw them differently. The name of a font for one country contains
+# the country's code as a word, as in Noto Sans CJK JP. These are the codes by language.
 COUNTRY_CODES = {"zh": ("SC", "CN", "TC", "TW", "HK"), "ja": ("JP",), "ko": ("KR",)}
 
 
 def families_for(text: str, languages: Iterable[str]) -> list[str]:
     """Return font families that together have all characters of a text, matplotlib's default font first.
 
-    If the fonts in matplotlib's list lack characters, fonts that are installed but missing from the list are added to
-    it. Warns about characters that no font has.
+    If the fonts in matplotlib's list lack a character, installed fonts that are missing from the list are added to it.
+    Warns about characters that no installed font has.
 
     Args:
-        languages: codes; fonts for the countries of these languages are preferred.
+        languages: codes of the languages of the text. Fonts for their countries are preferred.
     """
     countries = [country for language in languages for country in COUNTRY_CODES.get(language[:2], ())]
     families: list[str] = []
@@ -58,7 +58,7 @@ def _cover(missing: set[int], candidates: Iterable[str], families: list[str]) ->
 
 
 def _characters(family: str) -> set[int]:
-    """Return the characters of the font file that matplotlib chooses for a family; none if it cannot be read."""
+    """Return the code points in the font file that matplotlib chooses for a family; none if it cannot be read."""
     from matplotlib import font_manager
 
     try:
@@ -70,8 +70,8 @@ def _characters(family: str) -> set[int]:
 
 
 def _listed_families(countries: list[str]) -> list[str]:
-    """Return the families in matplotlib's list: upright fonts of normal weight first, of these sans-serif ones first,
-    then by the order of `countries`."""
+    """Return the families in matplotlib's list, sorted by these criteria: upright fonts of normal weight before others,
+    sans-serif fonts before others, the order of `countries`, the name."""
     from matplotlib import font_manager
 
     def order(font: Any) -> tuple[bool, bool, int, str]:
@@ -79,13 +79,13 @@ def _listed_families(countries: list[str]) -> list[str]:
         return font.style != "normal" or font.weight not in (400, "normal", "regular"), "Sans" not in font.name, \
             rank, font.name
 
-    # The Last Resort font has a frame for every character, so it would hide that no font has the character.
+    # The Last Resort font draws a frame for every character. With it, no character would ever count as missing.
     fonts = [font for font in font_manager.fontManager.ttflist if not font.name.startswith("Last Resort")]
     return list(dict.fromkeys(font.name for font in sorted(fonts, key=order)))
 
 
 def _add_new_fonts() -> bool:
-    """Add newly installed fonts to matplotlib's list and its cache file; return True if there are any."""
+    """Add newly installed fonts to matplotlib's list and its cache file; return True if any were added."""
     import matplotlib
     from matplotlib import font_manager
 
@@ -107,7 +107,7 @@ def _add_new_fonts() -> bool:
 
 @contextmanager
 def _without_font_log() -> Iterator[None]:
-    """Suppress matplotlib's warnings about fonts while the block runs; `families_for` gives its own."""
+    """Suppress matplotlib's warnings about fonts in the `with` block; `families_for` prints a warning of its own."""
     logger = logging.getLogger("matplotlib.font_manager")
     level = logger.level
     logger.setLevel(logging.ERROR)

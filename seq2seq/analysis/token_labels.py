@@ -15,7 +15,10 @@ SPACE = "▁"
 
 @dataclass(frozen=True)
 class Label:
-    """Label of one row or column. text: shown. name: for screen readers. kind: decides the style."""
+    """Label of one row or column.
+
+    text: text that is shown. name: text for screen readers. kind: type of token, which decides the style.
+    """
 
     text: str
     name: str
@@ -25,11 +28,16 @@ class Label:
 START = Label("<s>", "start of the sentence", "special")
 END = Label("</s>", "end of the sentence", "special")
 
-# The text (source or target) that the rows and columns of a map belong to, and the role of each of their pieces.
-ROWS: dict[Kind, tuple[str, str]] = {
-    "cross": ("target", "predicted"), "encoder": ("source", "attending"), "decoder": ("target", "predicted")}
-COLUMNS: dict[Kind, tuple[str, str]] = {
-    "cross": ("source", "attended to"), "encoder": ("source", "attended to"), "decoder": ("target", "attended to")}
+# Of the rows and of the columns of each kind of map: the text that their pieces belong to, the role of each piece, and
+# the label of the axis.
+ROWS: dict[Kind, tuple[str, str, str]] = {
+    "cross": ("target", "predicted", "predicted target piece"),
+    "encoder": ("source", "attending", "attending source piece"),
+    "decoder": ("target", "predicted", "predicted target piece")}
+COLUMNS: dict[Kind, tuple[str, str, str]] = {
+    "cross": ("source", "attended to", "source piece attended to"),
+    "encoder": ("source", "attended to", "source piece attended to"),
+    "decoder": ("target", "attended to", "target piece attended to")}
 NAMES: dict[Kind, str] = {
     "cross": "Cross-attention", "encoder": "Encoder self-attention", "decoder": "Decoder self-attention"}
 
@@ -37,13 +45,13 @@ NAMES: dict[Kind, str] = {
 def labels(line: TokenizedLine) -> list[Label]:
     """Return a label for each piece of a line, without `</s>`.
 
-    The text of a byte piece is its hexadecimal value, or the character if it is a single visible byte.
+    The label of a byte piece is the hexadecimal value of the byte, or the character if that is visible ASCII.
     """
     result = []
     for index, piece in enumerate(line.pieces):
         byte = BYTE.fullmatch(piece)
         if byte:
-            # The span of a character belongs to its last byte; the spans of the other bytes are empty.
+            # The last byte piece of a character has the span of the character; the others have empty spans.
             spans = (span for span in line.spans[index:] if span[0] < span[1])
             character = line.text[slice(*next(spans, (0, 0)))]
             visible = character.isprintable() and bool(character.strip())

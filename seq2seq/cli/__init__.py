@@ -1,9 +1,9 @@
 """The command line. Each module of this package is one subcommand.
 
-Exit codes: 0 success; 2 an error that the user can fix, with a message that says how; 1 a bug in seq2seq; 130 and 143
-stopped by SIGINT or SIGTERM; 141 the reader of standard output has closed it. Results go to standard output, everything
-else to standard error. Packages that are slow to import (torch, sacreBLEU, the recipe schema) are imported inside the
-commands that need them.
+Exit codes: 0 success; 2 an error that the user can fix, with a message that says how; 1 a bug in seq2seq, or trainings
+that differ in verify-resume; 130 and 143 stopped by SIGINT and by SIGTERM; 141 standard output was closed by its
+reader, such as `head`. Results go to standard output, everything else to standard error. Packages that are slow to
+import (torch, sacreBLEU, the recipe schema) are imported inside the commands that need them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ for command in COMMANDS:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. arguments: command line; None: that of the process."""
+    """Run a command and return its exit code. arguments: of the command line, without the program; None: sys.argv."""
     try:
         app(args=None if arguments is None else list(arguments), prog_name="seq2seq")
     except SystemExit as end:

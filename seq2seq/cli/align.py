@@ -53,7 +53,7 @@ class AlignmentRule(StrEnum):
 def align(
     model: Model,
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Text, one sentence a line.", show_default=False)],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Its translation, line by line.",
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Translation of SOURCE, line by line.",
                                            show_default=False)],
     layer: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Number of the decoder layer, counted from 1.", rich_help_panel=ATTENTION,
@@ -63,11 +63,11 @@ def align(
         "layer.", rich_help_panel=ATTENTION, show_default="the best measured head, else mean")] = None,
     step: Annotated[AlignmentStep | None, typer.Option(
         help="Decoding step whose attention is used for a target piece (subword). writes: the step that predicts the "
-        "piece. reads: the next step, whose input the piece is.",
+        "piece. reads: the next step, which has the piece as its input.",
         rich_help_panel=ATTENTION, show_default="the best measured step, else writes")] = None,
     rule: Annotated[AlignmentRule | None, typer.Option(
-        help="target: link each target word to the source word with the highest weight. mutual: keep only the links "
-        "that also have the highest weight of their source word (fewer links, higher precision).",
+        help="target: link each target word to the source word with the highest weight. mutual: keep such "
+        "a link only if no other target word has a higher weight for the source word (fewer links, higher precision).",
         rich_help_panel=ATTENTION, show_default="the best measured rule, else target")] = None,
     format: Annotated[TextOrLines, typer.Option(
         help="text: links in Pharaoh format. jsonl: a JSON object with words, links and weights for each pair.",
@@ -76,11 +76,12 @@ def align(
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
 ) -> None:
-    """Align the words of given translations by cross-attention. Prints a line for each pair: "0-0 1-2", source-target.
+    """Align the words of given translations by cross-attention.
 
-    Words are separated by white space and counted from 0. If the model's recipe names Chinese, Japanese, Thai, Lao,
-    Khmer or Burmese as a language, every character of that language's text is a word. A target word that attends most
-    to the end of the sentence, or to nothing, has no link.
+    Prints the links of each sentence pair on one line: "0-0 1-2" links source word 0 to target word 0, and source word
+    1 to target word 2. Words are separated by white space and counted from 0. If the model's recipe names Chinese,
+    Japanese, Thai, Lao, Khmer or Burmese as a language, every character of that language's text is a word. A target
+    word has no link if it attends most to the end of the sentence, or, in a model without softmax, to nothing.
     """
     require_model_first("align", model, source, target)
     options = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,

@@ -40,7 +40,7 @@ def attention(
     target: Annotated[str | None, typer.Option(
         metavar="TEXT", help="The translation of the source sentence.", show_default="translated by the model")] = None,
     layer: Annotated[str | None, typer.Option(
-        metavar="N|all", help="Number of the layer, counted from 1, or all. On a page, the layer shown first.",
+        metavar="N|all", help="Number of the layer, counted from 1, or all. A page (.html) shows this layer first.",
         show_default="the layer measured to align words best, else the last", rich_help_panel=FORMAT)] = None,
     head: Annotated[str | None, typer.Option(
         metavar="N|mean|all", help="Number of the attention head, counted from 1, mean for the mean of the layer's "
@@ -55,8 +55,8 @@ def attention(
 ) -> None:
     """Show the attention weights of the model for a sentence and its translation.
 
-    Each row shows the weights of one piece (subword) for the pieces in the columns. With softmax attention the weights
-    of a row add up to 1.
+    Each row of a map belongs to one piece (subword), and shows the weights that it gives to the pieces in the columns.
+    With softmax attention, the weights of a row add up to 1.
     """
     if output.suffix not in (".html", ".png"):
         raise UserError(f"--output {output}: the name must end in .html for a page or in .png for a picture.")

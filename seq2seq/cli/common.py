@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
     """Load a recipe with the overrides of `--set`.
 
-    training: values of flags for keys of the `training` section; None: the flag was not given.
+    training: keys of the `training` section with the values of their flags; None: the flag was not given.
     Raises:
-        UserError: a key is set by its flag and by `--set`, or the recipe has mistakes.
+        UserError: a key is set both by its flag and by `--set`, or the recipe has mistakes.
     """
     from seq2seq import recipe
 
@@ -42,10 +42,10 @@ def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> 
 
 
 def _require_set_once(section: str, flags: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Return the flags that were given, by key of the section; the value of others is None.
+    """Return the flags that were given. flags: values by key of the section; None: the flag was not given.
 
     Raises:
-        UserError: a key is set by its flag and by `--set`.
+        UserError: a key is set both by its flag and by `--set`.
     """
     given = {key: value for key, value in flags.items() if value is not None}
     for key in given:
@@ -63,7 +63,7 @@ def _flag(key: str) -> str:
 class DecodingOverrides:
     """Overrides of the `decoding` section of a model's recipe.
 
-    values: by key. names: flag or `--set` option that sets each key, for messages.
+    values: new value of each overridden key. names: flag or `--set` option that sets each key, for error messages.
     """
 
     values: dict[str, Any]
@@ -74,9 +74,10 @@ class DecodingOverrides:
         """Return the overrides of a command line.
 
         Args:
-            settings: KEY=VALUE of its `--set` options. flags: values of flags for keys of the section; None: not given.
+            settings: KEY=VALUE of each `--set` option.
+            flags: keys of the section with the values of their flags; None: the flag was not given.
         Raises:
-            UserError: a key is set by its flag and by `--set`, or `--set` has mistakes.
+            UserError: a key is set both by its flag and by `--set`, or a `--set` option has a mistake.
         """
         settings = settings or ()
         given = _require_set_once("decoding", flags, settings)
@@ -90,25 +91,25 @@ class DecodingOverrides:
                                  {**{key: _flag(key) for key in given}, **names})
 
     def name(self, key: str) -> str:
-        """Return the name of a key that the user knows, such as `--beam-size` or `--set decoding.mbr=32`."""
+        """Return the option by which the user set a key, for messages: `--beam-size` or `--set decoding.mbr=32`."""
         return self.names.get(key, f"decoding.{key}")
 
     def with_defaults(self, **values: Any) -> DecodingOverrides:
-        """Return the overrides with values for keys that they do not set."""
+        """Return a copy that also overrides the keys of `values`, except those that are overridden already."""
         return DecodingOverrides({**values, **self.values}, self.names)
 
     def section(self, translator: LineTranslator | TranslatorPool) -> DecodingSection:
-        """Return the `decoding` section of a model's recipe with the overrides.
+        """Return the `decoding` section of a model's recipe with the overrides applied.
 
         Raises:
-            OptionError: an invalid value; names the option.
+            OptionError: a value is invalid; the message names its option.
         """
         from seq2seq import recipe
 
         return recipe.decoding_with(translator.decoding, self.values, self.name)
 
     def refuse_without_effect(self, key: str, reason: str) -> None:
-        """Raise UserError if a key is set that has no effect for this reason."""
+        """Raise UserError if `key` is overridden. reason: explanation why the key has no effect, for the message."""
         if key in self.values:
             raise UserError(f"{self.name(key)} has no effect: {reason}")
 
@@ -131,7 +132,10 @@ def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
 
 
 def require_code(option: str, language: str | None) -> None:
-    """Raise UserError if an option names a language, but not by its code. language: None: the option was not given."""
+    """Raise UserError if an option has the name of a language, such as japanese, instead of its code.
+
+    language: value of the option; None: the option was not given.
+    """
     if language is not None and (code := code_for(language)):
         raise UserError(f"{option} {language}: expected the code of the language, {code}.")
 
@@ -180,7 +184,7 @@ def bar(description: str, lines: Input, written: Output, before: int = 0) -> Ite
 
 
 def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
-    """Parse an option whose value is a number of at least 1 or one of `words`; return None if it was not given.
+    """Parse an option whose value is a number of at least 1 or one of `words`. Return None if it was not given.
 
     Raises:
         UserError: the value is neither.
@@ -193,7 +197,7 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
 
 
 def measured_aligner(model: Path) -> Aligner:
-    """Return the alignment settings that were found best for a model, or the default settings."""
+    """Return the alignment settings stored in a model's metadata, or the default settings if there are none."""
     from seq2seq.analysis.attention_maps import Aligner
     from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 
@@ -202,9 +206,9 @@ def measured_aligner(model: Path) -> Aligner:
 
 
 def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
-    """Return the error that names the line that is too long for the model.
+    """Return an error about the first line of a block that is too long for the model.
 
-    inputs: source and target, or the text of a language model.
+    inputs: source and target; for a language model, only the text.
     """
     max_tokens = translator.max_positions
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)[-len(inputs) :]

@@ -75,8 +75,9 @@ def evaluate(
 
     Every score comes with its signature: the settings that two scores must share to be comparable.
 
-    Perplexity is exp of the mean negative log-probability: the number of equally probable continuations among which a
-    model would be as uncertain. It is computed per piece (subword of the model's vocabulary), word and character.
+    Perplexity is exp of the mean negative log-probability. A model with perplexity 20 is on average as uncertain as
+    between 20 equally probable continuations. It is computed per piece (subword of the model's vocabulary), per word
+    and per character.
     """
     references = reference or []
     _require_consistent_options(model, source, hypothesis, references, text, language, baseline)
@@ -130,7 +131,7 @@ def evaluate(
         print_json(as_values)
     else:
         typer.echo(scores_as_text(by_test))
-    if chosen_metrics:                              # neither comparable with `expected` nor complete for the metadata
+    if chosen_metrics:                              # other metrics than the recipe's: neither checked nor stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
@@ -147,10 +148,10 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
 
     Args:
         system, baseline: each a model or a file of translations.
-        source: text that models translate; None: with references, both systems are files of translations.
-        references: reference translations; none: the test sets of the recipe of `system` are used.
-        test: metrics, test and number of samples, as in `significance.compare`.
-        loading: device, precision and threads.
+        source: text to translate. None: both systems are files of translations, or `references` is empty.
+        references: files of reference translations; empty: translate the test sets in the recipe of `system`.
+        test: the arguments `metrics`, `test` and `samples` of `significance.compare`.
+        loading: device, precision and threads of models.
     """
     from seq2seq.data.corpus import read_pairs, read_texts
     from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
@@ -227,7 +228,7 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
                                 references: Sequence[Path], text: Path | None, language: str | None,
                                 baseline: Path | None) -> None:
-    """Raise UserError unless the options name either a model or existing translations, with the files for them."""
+    """Raise UserError unless the options name either a model or a file of translations, and the files that it needs."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
                         f"{'not both' if model else 'neither was given'}.")

@@ -57,8 +57,9 @@ def export(
 ) -> None:
     """Write a model in the format of another library.
 
-    That library then loads the exported model, translates a development set and scores translations with it. If the
-    results differ from the original model's, no export is written, and the first lines that differ are shown.
+    The other library then loads the exported model, translates the lines of --source and scores translations. If its
+    results differ too much from those of the original model, nothing is written, and the first lines that differ are
+    shown.
     """
     if format is Format.huggingface:
         if quantization is not Quantization.float32:
@@ -73,8 +74,8 @@ def export(
         parity = ctranslate2.export_model(model, output, quantization.value, source, lines)
     console.print_message(parity.summary())
     for difference in parity.differences:
-        console.print_message(f"  line {difference.line}, gap {difference.size:.4f}: {difference.ours} | "
-                              f"{difference.theirs}")
+        console.print_message(f"  line {difference.line}, score gap {difference.size:.4f}: original "
+                              f"{difference.ours!r}, export {difference.theirs!r}")
     if format is Format.ctranslate2:
         console.print_message(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
     else:

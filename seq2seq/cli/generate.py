@@ -50,14 +50,15 @@ def generate(
     greedy: Annotated[bool, typer.Option(
         "--greedy", help="Always take the most probable piece instead of sampling.", rich_help_panel=SAMPLING)] = False,
     seed: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Seed of the samples; each also depends on the numbers of prompt and sample.",
-        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+        metavar="N", min=0, help="Seed of the samples. A sample also depends on the number of its prompt and on its "
+        "own number.", show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     settings: DecodingSettings = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=FORMAT,
         show_default="standard output")] = None,
     format: Annotated[TextOrLines, typer.Option(
-        help="One line of text or one JSON object for each text.", rich_help_panel=FORMAT)] = TextOrLines.text,
+        help="text: a line for each generated text. jsonl: a JSON object for each generated text.",
+        rich_help_panel=FORMAT)] = TextOrLines.text,
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
@@ -65,14 +66,15 @@ def generate(
     """Generate text with a language model: continue prompts, or start new texts.
 
     A text has at most 100 pieces, the subwords of the model's vocabulary, unless decoding.max_length is set. The
-    log-probability in JSONL is the model's log p of the whole text, end included, before temperature and truncation.
+    log-probability in JSONL is that of the whole text, with its prompt and its end, before temperature, top-p and
+    similar options change the model's distribution.
     """
     require_model_first("generate", model, input)
     overrides = DecodingOverrides.read(settings, temperature=temperature, top_p=top_p, seed=seed)
     useless = [overrides.name(key) for key in overrides.values if key in (*GREEDY, "seed", "sampling")]
     if greedy and (useless := [*useless, *["--samples"] * (samples > 1)]):
         raise UserError(f"--greedy takes the most probable piece each time, so that {', '.join(useless)} would change "
-                        "nothing. Remove one or the other.")
+                        "nothing. Remove --greedy or the others.")
     if prompt and input is not None:
         raise UserError("both --prompt and a file of prompts were given. Remove one of them.")
     with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
@@ -81,7 +83,7 @@ def generate(
         from seq2seq.translation import generation
 
         overrides = overrides.with_defaults(**SINGLE_SAMPLE, **(GREEDY if greedy else {}))
-        overrides.section(translator)                                           # names the option that is wrong
+        overrides.section(translator)                                           # the error names a wrong option
         console.print_message(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:

@@ -37,8 +37,8 @@ def import_(
     source_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Source language.", show_default="from the model's files or name")] = None,
     target_language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Target language. For a multilingual model, the language of one of its target tokens: fra "
-        "selects >>fra<<.", show_default="from the model's files or name")] = None,
+        metavar="CODE", help="Target language. If the model has several, this selects one of its target-language "
+        "tokens: fra selects >>fra<<.", show_default="from the model's files or name")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Convert a model of another toolkit to a bundle, which translates, scores and can be fine-tuned like any other."""

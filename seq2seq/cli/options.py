@@ -31,7 +31,7 @@ class TrainingPrecision(StrEnum):
 
 
 class TextOrLines(StrEnum):
-    """Output formats with one line of output per line of input."""
+    """Formats of output that is written line by line."""
 
     text = "text"
     jsonl = "jsonl"
@@ -53,11 +53,11 @@ class Metric(StrEnum):
     exact = "exact"
 
 
-def _with_plain_values(parameters: list[Any], context: Any) -> list[Any]:
-    """Set the placeholder, such as FILE, that the help shows after the name of each parameter; return the parameters.
+def _with_placeholders(parameters: list[Any], context: Any) -> list[Any]:
+    """Set the placeholder (metavar) that the help shows after the name of each parameter, such as FILE.
 
-    Without this function, typer would show Python types: `<bool>` for a flag, which takes no value, and `<list[Path]>`
-    for an argument, for which its name is enough.
+    Typer's placeholders are Python types: `<bool>` for a flag, which needs none, and `<list[Path]>` for an argument,
+    whose name is enough. Returns the parameters.
     """
     for parameter in parameters:
         if not hasattr(parameter, "display_type"):                              # older versions of typer show no types
@@ -70,10 +70,9 @@ def _with_plain_values(parameters: list[Any], context: Any) -> list[Any]:
 
 
 def _as_setting(option: str, typed: Sequence[str]) -> str | None:
-    """Return the setting to write after `--set` in place of an option that the command does not have, as KEY=VALUE;
-    None if the option is not named like a key of the `decoding` section.
+    """Return the KEY=VALUE for `--set` that sets what an unknown option such as `--mbr 32` is meant to set.
 
-    typed: all arguments of the command, which include the option and its value.
+    Returns None if the option is not named like a key of the `decoding` section. typed: all arguments of the command.
     """
     from seq2seq.recipe import DecodingSection
 
@@ -95,10 +94,9 @@ def _without_braces(pieces: list[str]) -> list[str]:
 
 
 class Command(TyperCommand):
-    """Subcommand whose help shows placeholders such as FILE.
+    """Subcommand whose help shows placeholders instead of Python types.
 
-    If an unknown option is named like a decoding key (`--top-k 5`), the error gives the setting that replaces it
-    (`--set decoding.top_k=5`).
+    If the user gives a decoding key as an option, such as `--mbr 32`, the error names the `--set` option that sets it.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -113,21 +111,21 @@ class Command(TyperCommand):
             raise
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _with_plain_values(super().get_params(ctx), ctx)
+        return _with_placeholders(super().get_params(ctx), ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return _without_braces(super().collect_usage_pieces(ctx))
 
 
 class CommandGroup(TyperGroup):
-    """Command whose subcommands are `Command`s."""
+    """The command `seq2seq` itself, whose help shows placeholders instead of Python types."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _with_plain_values(super().get_params(ctx), ctx)
+        return _with_placeholders(super().get_params(ctx), ctx)
 
 
 def examples(*lines: str) -> str:
-    """Return the examples at the end of a command's help. Without the empty lines typer would join them."""
+    """Format example commands for the end of a command's help. Empty lines keep typer from joining the commands."""
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
 
 
@@ -135,7 +133,8 @@ SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
 CONSTRAINTS, SAMPLING, MODELS = "Constraints", "Sampling", "Several models"
 RecipeFile = Annotated[Path, typer.Argument(
     metavar="RECIPE", show_default=False,
-    help=f"A recipe in YAML. SIZE in its `model: {{base: SIZE}}` is one of {', '.join(model_sizes())}, or a file.")]
+    help="A recipe in YAML. In its `model: {base: SIZE}`, SIZE is the name of a model configuration "
+    f"({', '.join(model_sizes())}), or a file with one.")]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", show_default=False,
     help="Override a key of the recipe, such as training.max_steps=200. Can be repeated.")]
@@ -149,7 +148,7 @@ Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
     help="Number format; auto is bf16 if the hardware supports it, else fp32. int8 translates fastest on a "
-    "CPU; its first use compiles kernels for this processor, which takes some seconds and a C++ compiler.",
+    "CPU; its first use compiles kernels for this processor, which takes some seconds and needs a C++ compiler.",
     rich_help_panel=MACHINE)]
 TrainingDevice = Annotated[str | None, typer.Option(
     "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one. Short for --set "
@@ -161,16 +160,16 @@ TrainingThreads = Annotated[int | None, typer.Option(
     "--threads", metavar="N", min=1, max=1024, help="Number of CPU threads. Short for --set training.threads=N.",
     show_default="the recipe's, else one per core", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(
-    metavar="N", min=1, max=1024, help="Number of workers that translate in parallel, with --threads threads "
-    "each (default 1). Faster than one worker with many threads. In int8 they share the model; otherwise each is a "
-    "process with a copy of it.",
+    metavar="N", min=1, max=1024, help="Number of workers that translate in parallel. Several workers are faster than "
+    "one worker with many threads; each of them uses one thread, or --threads. In int8 the workers share one copy of "
+    "the model; otherwise each is a process with its own copy.",
     rich_help_panel=MACHINE)]
 Compile = Annotated[bool, typer.Option("--compile", hidden=True)]
 Temperature = Annotated[float | None, typer.Option(
     metavar="X", help="Softmax temperature: below 1 sharpens the distribution, above 1 flattens it.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
 TopP = Annotated[float | None, typer.Option(
-    metavar="P", help="Sample from the smallest set of pieces (subwords) whose probabilities reach P.",
+    metavar="P", help="Sample from the smallest set of pieces (subwords) whose probabilities add up to at least P.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 Threads = Annotated[int | None, typer.Option(

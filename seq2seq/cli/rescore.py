@@ -37,11 +37,11 @@ def rescore(
         metavar="MODEL", help="A translation model or language model with any vocabulary. May be given several times.",
         show_default=False)] = None,
     weight: Annotated[list[float] | None, typer.Option(
-        metavar="X", help="Weight of a --model's log-probability, relative to 1 for that of the search. Give one for "
-        "each --model, in the same order.", show_default=False)] = None,
+        metavar="X", help="Weight of the log-probability of a --model. The log-probability of the search has weight "
+        "1. Give one weight for each --model, in the same order.", show_default=False)] = None,
     length_penalty: Annotated[float, typer.Option(
-        metavar="X", min=0, help="Exponent of the length by which the weighted sum is divided. Use the value of the "
-        "search's length_penalty.")] = 1.0,
+        metavar="X", min=0, help="Exponent of the length penalty, the divisor of the weighted sum. Use the "
+        "decoding.length_penalty of the search.")] = 1.0,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="File to write to.", rich_help_panel=FORMAT,
         show_default="standard output")] = None,
@@ -54,9 +54,9 @@ def rescore(
 ) -> None:
     """Rerank the n-best translations of each line with the log-probabilities of additional models.
 
-    The new score of a translation is (log p of the search + sum of weight * log p of each model) / pieces^penalty,
-    where log p is a natural logarithm and pieces is the number of subwords that the search counted. Each input line
-    yields one output line.
+    The new score of a translation is (log p of the search + sum of weight * log p of each model) / tokens^penalty,
+    where log p is a natural logarithm, and tokens is the number of pieces (subwords) plus one for the end of the
+    sentence, as in the input. Each input line yields one output line.
     """
     models, weights = model or [], weight or []
     if not models or len(models) != len(weights):

@@ -63,7 +63,7 @@ class Engine(StrEnum):
 
 
 BLOCK_LINES = 8192
-"""Maximum number of lines per worker in a block. A signal stops the command after the present block."""
+"""Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
 
 EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --output test.en --beam-size 1",
@@ -85,8 +85,8 @@ def translate(
         metavar="INPUT", help="A text file with one sentence per line (may end in .gz or .zst); - is standard input.",
         show_default="standard input")] = None,
     max_line_bytes: Annotated[int, typer.Option(
-        metavar="N", min=1, help="Refuse an input with a longer line: it has no line ends, or it is a compressed file "
-        "that would fill the memory.")] = MAX_LINE_BYTES,
+        metavar="N", min=1, help="Maximum length of a line in bytes. An input with a longer line is refused, because "
+        "it probably has no line ends, or is a compressed file made to fill the memory.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
         help="Output file. Its name ends in .part until it is complete.")] =
@@ -95,27 +95,29 @@ def translate(
         "--resume", help="Continue FILE.part of an interrupted run of the same command, if there is one.",
         rich_help_panel=FORMAT)] = False,
     format: Annotated[TextOrLines, typer.Option(
-        help="One line of text or one JSON object for each line of input.", rich_help_panel=FORMAT)] = TextOrLines.text,
+        help="text: a line of text for each line of input. jsonl: a JSON object for each line of input.",
+        rich_help_panel=FORMAT)] = TextOrLines.text,
     n_best: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Number of translations of each line; more than 1 need --format jsonl.",
         show_default="1", rich_help_panel=FORMAT)] = None,
     word_confidence: Annotated[bool, typer.Option(
         "--word-confidence", help="Add the model's confidence in each word to the JSONL: the geometric mean of the "
-        "probabilities of its pieces (subwords).", rich_help_panel=FORMAT)] = False,
+        "probabilities of the word's pieces (subwords).", rich_help_panel=FORMAT)] = False,
     beam_size: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     length_penalty: Annotated[float | None, typer.Option(
-        metavar="X", min=0, help="Exponent of the length that divides the log-probability; a larger one prefers longer "
-        "translations.",
+        metavar="X", min=0, help="Exponent of the length penalty, a divisor of the log-probability. A larger exponent "
+        "prefers longer translations.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     safety_net: Annotated[bool | None, typer.Option(
-        help="Check translations for loops, impossible lengths, copied source text, lost numbers and addresses; "
-        "search faulty lines again with other options, and report the faults that remain.", show_default="the recipe's",
+        help="Check translations for loops, impossible lengths, copied source text, and lost numbers or addresses. "
+        "Search faulty lines again with other options, and report the faults that remain.", show_default="the recipe's",
         rich_help_panel=SEARCH)] = None,
     settings: DecodingSettings = None,
     prefix: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="File with a prefix for the translation of each line; an empty prefix is ignored.",
+        metavar="FILE", help="File with the required beginning of each translation, line by line. An empty line "
+        "requires none.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     require: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with the words or phrases that each translation must contain, line by line, "
@@ -129,13 +131,13 @@ def translate(
     temperature: Temperature = None,
     top_p: TopP = None,
     seed: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Seed of the samples; each also depends on its line number.",
+        metavar="N", min=0, help="Seed of the samples. A sample also depends on the number of its line.",
         show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     ensemble: Annotated[list[Path] | None, typer.Option(
-        metavar="MODEL", help="Further model of an ensemble, with the same vocabulary. Can be "
+        metavar="MODEL", help="Another model with the same vocabulary, to form an ensemble with MODEL. Can be "
         "repeated.", show_default=False, rich_help_panel=MODELS)] = None,
     fusion: Annotated[Path | None, typer.Option(
-        metavar="LM", help="Language model for shallow fusion, with the same vocabulary.", show_default=False,
+        metavar="LM", help="Language model for shallow fusion, with MODEL's target vocabulary.", show_default=False,
         rich_help_panel=MODELS)] = None,
     fusion_weight: Annotated[float | None, typer.Option(
         metavar="X", min=0, help="Weight of the language model's log-probability.", show_default="the recipe's",
@@ -152,8 +154,8 @@ def translate(
     """Translate text: one line of output for each line of input, always.
 
     Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
-    parts, which are joined. With --output, SIGINT (Ctrl-C) and SIGTERM stop the command after the present block of
-    lines; --resume continues there, or after the last block before a crash.
+    parts, which are joined. With --output, SIGINT (Ctrl-C) and SIGTERM stop the command when it has finished the
+    present block of lines. --resume continues after the last finished block, also after a crash.
     """
     overrides = DecodingOverrides.read(
         settings, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty, safety_net=safety_net,
@@ -161,13 +163,13 @@ def translate(
         temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
     require_model_first("translate", model, input)
     if format is TextOrLines.text:
-        _refuse_as_text(overrides)
+        _require_text_output(overrides)
         overrides = overrides.with_defaults(word_confidence=False)              # even if the recipe sets it
     overrides = overrides.with_defaults(n_best=1)
     if compile:
         raise UserError("--compile is now part of int8: use --precision int8 instead.")
     if not ensemble:
-        overrides.refuse_without_effect("ensemble_mean", "there is one model. Add --ensemble MODEL.")
+        overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
     if fusion is None:
         overrides.refuse_without_effect("fusion_weight", "there is no language model. Add --fusion LM.")
     with ExitStack() as stack:
@@ -185,7 +187,7 @@ def translate(
             **_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers})
         if lines.live:
-            console.print_message("Type a line and press Enter; Ctrl-D ends.")
+            console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
         stop = stack.enter_context(_stopping(journal))
         requests = journal.skip_finished(stop.interruptible(_requests(lines, prefixes, phrases)), lines.name)
         stop.message = _how_to_resume(journal)
@@ -211,7 +213,8 @@ def translate(
 
 
 class _Warnings:
-    """Warnings about lines on standard error: the first ones of each kind are printed, the others counted."""
+    """Warnings about translated lines. The first ones of each kind are printed on standard error, the others counted.
+    """
 
     def __init__(self, name: str) -> None:
         """name: name of the input."""
@@ -237,8 +240,8 @@ class _Warnings:
 
 @contextmanager
 def _stopping(journal: Journal) -> Iterator[StopRequest]:
-    """Yield the request to stop, which SIGINT and SIGTERM set. If the output cannot be resumed, they stop the command
-    at once."""
+    """Yield the stop request, which SIGINT and SIGTERM set. If the output cannot be resumed, these signals instead end
+    the command at once."""
     if journal.output.part is None:
         yield StopRequest()
         return
@@ -247,7 +250,7 @@ def _stopping(journal: Journal) -> Iterator[StopRequest]:
 
 
 def _how_to_resume(journal: Journal) -> str:
-    """Return the message about an interrupted output, with the command that resumes it."""
+    """Return the message for an interruption: the number of finished lines, and the command that resumes."""
     command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
     if "--resume" not in command:
         command.append("--resume")
@@ -256,7 +259,7 @@ def _how_to_resume(journal: Journal) -> str:
 
 def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
             ) -> dict[str, Any]:
-    """Return everything but the text that the translations depend on, by name."""
+    """Return, by name, the values that determine the translations of a text: version, models, options and so on."""
     from seq2seq import __version__
 
     return {"version": __version__, "precision": translator.precision, "device": str(translator.device),
@@ -265,7 +268,7 @@ def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path],
 
 
 def _identity(model: Path) -> dict[str, Any]:
-    """Return the checksums of a model, or sizes and modification times of the files of an exported one."""
+    """Return the checksums of a model's files; for an exported model, their sizes and modification times."""
     from seq2seq.storage.checkpoints import resolve_model_path
     from seq2seq.storage.directories import kind_of, read_metadata
 
@@ -277,7 +280,10 @@ def _identity(model: Path) -> dict[str, Any]:
 @contextmanager
 def _translators(engine: Engine, model: Path, device: str, precision: Precision, threads: int | None, workers: int,
                  models: dict[str, Any]) -> Iterator[LineTranslator | TranslatorPool]:
-    """Yield a translator or a pool of them, and print its precision. models: paths of ensemble and fusion models."""
+    """Yield a translator, or a pool of them, and print its precision.
+
+    models: the arguments `ensemble` and `fusion` of `Translator.load`.
+    """
     if engine is Engine.ctranslate2:
         from seq2seq.interop.ctranslate2 import CTranslate2Translator
 
@@ -312,21 +318,22 @@ def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> It
         yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
 
-def _refuse_as_text(overrides: DecodingOverrides) -> None:
-    """Raise UserError if the options ask for output that plain text, with one line per input line, cannot contain."""
+def _require_text_output(overrides: DecodingOverrides) -> None:
+    """Raise UserError if an override needs more output than --format text has: one translation for each line."""
     n_best = overrides.values.get("n_best")
     if isinstance(n_best, int) and n_best > 1:
-        raise UserError(f"{overrides.name('n_best')} gives several translations of a line, but the text format has "
-                        "one line for each line of input. Add --format jsonl.")
+        raise UserError(f"{overrides.name('n_best')} gives several translations of a line, but --format text has "
+                        "only one. Add --format jsonl.")
     if overrides.values.get("word_confidence"):
-        raise UserError(f"{overrides.name('word_confidence')} adds numbers to words, which the text format cannot "
-                        "show. Add --format jsonl.")
+        raise UserError(f"{overrides.name('word_confidence')} adds numbers to the output, but --format text has only "
+                        "translations. Add --format jsonl.")
 
 
 def _checked_decoding(translator: LineTranslator | TranslatorPool, overrides: DecodingOverrides, requiring: bool,
                       ) -> DecodingSection:
-    """Return the `decoding` section of the model's recipe with the overrides. requiring: True if the
-    lines come with required phrases (`--require`).
+    """Return the `decoding` section of the model's recipe with the overrides applied.
+
+    requiring: True if the lines have required phrases (`--require`).
 
     Raises:
         UserError: a value is invalid, options contradict each other, or one has no effect.
@@ -337,13 +344,13 @@ def _checked_decoding(translator: LineTranslator | TranslatorPool, overrides: De
     else:
         overrides.refuse_without_effect("seed", "beam search draws nothing at random. Add --sampling.")
     if decoding.diverse_groups == 1:
-        overrides.refuse_without_effect("diverse_strength", "the beam has one group. Add --set "
+        overrides.refuse_without_effect("diverse_strength", "the beam has only one group. Add --set "
                                         "decoding.diverse_groups=N.")
     if not (requiring or decoding.require or decoding.forbid):
-        overrides.refuse_without_effect("ignore_case", "there are no phrases. Add --require FILE or --forbid TEXT.")
+        overrides.refuse_without_effect("ignore_case", "no phrases are given. Add --require FILE or --forbid TEXT.")
     if requiring and (decoding.sampling or decoding.diverse_groups > 1):
-        raise UserError("--require works only with beam search in a single group, not with sampling or diverse "
-                        "groups. Remove one of them.")
+        raise UserError("--require works only with beam search in a single group. Remove --require, or sampling and "
+                        "decoding.diverse_groups.")
     return decoding
 
 

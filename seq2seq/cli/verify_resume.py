@@ -27,12 +27,11 @@ def verify_resume(
         metavar="DIR", help="Directory for both trainings. It is deleted if their results are identical.",
         show_default="runs/NAME.verify-resume")] = None,
 ) -> None:
-    """Check on this machine that a training that is killed and resumed gives bit-identical results to an
-    uninterrupted one.
+    """Check on this machine that training gives bit-identical results if it is killed and resumed.
 
-    Trains the recipe twice for a few steps: once without interruption, and once with several kills (SIGKILL, the last
-    one SIGTERM), each followed by a restart. Then compares the weights, the rest of the train state, the best model and
-    the log of both.
+    Trains the recipe twice for a few steps. The first training is not interrupted. The second is killed several times
+    (by SIGKILL, the last time by SIGTERM), and resumed after each kill. Then compares the weights, the rest of the
+    train state, the best model and the log of both.
     """
     loaded = load_recipe(recipe, settings)
     run = default_run(loaded)

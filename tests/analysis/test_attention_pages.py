@@ -415,4 +415,4 @@ def test_invalid_arguments_of_align_are_refused(run, source, target, arguments, 
 def test_invalid_alignment_settings_in_the_metadata_are_refused(run, model):
     update_bundle_metadata(model, alignment={"layer": "last"})
     code, _, err = run("align", "model", write("s", ["a"]), write("t", ["b"]))
-    assert code == 2 and "Measure it again, or delete the entry" in err
+    assert code == 2 and "Delete the entry to use the default settings" in err

@@ -150,5 +150,5 @@ def test_alignment_settings_are_read_from_metadata():
     with pytest.raises(CheckpointError, match="here: alignment is 0-0"):
         Aligner.from_metadata({"alignment": "0-0"}, "here")
     for wrong in ({"head": None}, {"layer": 0}, {"head": "all"}, {"step": "sleeps"}, {"rule": 1}):
-        with pytest.raises(CheckpointError, match="here: alignment is .*Measure it again"):
+        with pytest.raises(CheckpointError, match="here: alignment is .*Delete the entry"):
             Aligner.from_metadata({"alignment": best | wrong}, "here")

@@ -239,7 +239,7 @@ def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
     assert process.returncode == code, err
     assert (directory / "out.part").read_bytes().count(b"\n") == lines
     if lines == 21:
-        assert "finishing this block of lines; send the signal again (Ctrl-C) to exit immediately" in err
+        assert "finishing this block of lines; press Ctrl-C again to exit at once" in err
         assert "21 lines are finished. To resume:\n" in err
         assert "translate model in --format jsonl -o out --device cpu --resume\n" in err
     assert "Traceback" not in err
