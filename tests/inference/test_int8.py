@@ -209,7 +209,8 @@ def test_a_sentence_beyond_the_last_position_is_refused(make_model, make_batch, 
 
 @pytest.mark.parametrize(("unusual", "told"), [
     ({"window": 3}, "has an attention window"), ({"copy": True}, "copies from the source"),
-    ({"score": "additive"}, "has additive attention scores"), ({"normalize": "relu"}, "relu"), ({"hard": True}, "hard attention"),
+    ({"score": "additive"}, "has additive attention scores"), ({"normalize": "relu"}, "relu"),
+    ({"hard": True}, "hard attention"),
 ], ids=str)
 def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys, unusual, told):
     engines._say_once.cache_clear()
