@@ -12,9 +12,10 @@ from torch import Tensor
 
 from seq2seq.errors import OptionError, UserError
 
-PRECISIONS = ("auto", "fp32", "bf16", "int8")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
 """Precisions of inference; see `choose_precision`."""
-
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Floating-point precisions and their types."""
 
 MAX_THREADS = 1024
 """Maximum number of CPU threads, as for training.threads in recipes. At about ten thousand threads, OpenMP aborts the
@@ -96,31 +97,42 @@ def _why_not(device: torch.device) -> str:
 
 def has_fast_bf16(device: torch.device) -> bool:
     """Return True if the hardware multiplies bf16 matrices: CUDA compute capability 8.0 or above, AMX, AVX-512, ARM."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    if device.type != "cpu":
-        return False
-    return bool({"amx_bf16", "avx512_bf16", "bf16"} & cpu_flags())
+    if device.type == "cpu":
+        return bool({"amx_bf16", "avx512_bf16", "bf16"} & cpu_flags())
+    return _has_capability(device, 8)
+
+
+def _has_capability(device: torch.device, version: int) -> bool:
+    """Return True for a CUDA device of this compute capability or above."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (version, 0)
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of training; `auto`: bf16 if the hardware has it, else fp32.
+    """Return the dtype of training; `auto`: bf16 if the hardware has it, else fp16 if it has that, else fp32.
 
     Raises:
-        UserError: bf16 is requested on a machine that would emulate it.
+        UserError: the hardware does not have this precision.
     """
-    if precision == "fp32":
-        return torch.float32
-    if has_fast_bf16(device):
-        return torch.bfloat16
-    if precision == "bf16":
+    fast_bf16, fast_fp16 = has_fast_bf16(device), _has_capability(device, 7)    # V100, T4 and later
+    if precision == "auto":
+        precision = "bf16" if fast_bf16 else "fp16" if fast_fp16 else "fp32"
+    if precision == "bf16" and not fast_bf16:
         raise UserError(f"precision bf16: this {device.type} can only emulate bf16, which is many times slower. "
-                          "Use precision auto or fp32.")
-    return torch.float32
+                        "Use precision auto or fp32.")
+    if precision == "fp16" and not fast_fp16:
+        raise UserError("precision fp16 needs a GPU of compute capability 7.0 or above. Use precision auto or fp32.")
+    if precision == "tf32" and not _has_capability(device, 8):
+        raise UserError("precision tf32 needs a GPU of compute capability 8.0 or above. Use precision auto or fp32.")
+    return DTYPES["fp32" if precision == "tf32" else precision]
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the precision of a floating-point type, such as "bf16"."""
+    return next(name for name, other in DTYPES.items() if other == dtype)
 
 
 def choose_precision(precision: str, device: torch.device) -> str:
-    """Return the precision of inference; `auto`: bf16 if the hardware has it, else fp32.
+    """Return the precision of inference; `auto`: bf16 if the hardware has it, else fp16 if it has that, else fp32.
 
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
@@ -131,7 +143,7 @@ def choose_precision(precision: str, device: torch.device) -> str:
         if device.type != "cpu":
             raise UserError(f"precision int8 is for the CPU; this is {device.type}. Use precision auto or bf16.")
         return precision
-    return "bf16" if choose_dtype(precision, device) == torch.bfloat16 else "fp32"
+    return name_of(choose_dtype(precision, device))
 
 
 # Texts in RuntimeErrors about exhausted memory: of torch's CPU allocator, and of GPU libraries that do not use torch's

@@ -37,7 +37,7 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     """Add the number of parameters, the memory for them, and the machine to the report."""
     import torch
 
-    from seq2seq.devices import choose_device, choose_dtype, configure_process, describe
+    from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, name_of
     from seq2seq.model import build_model
     from seq2seq.model.load_model import SkipInitialization
 
@@ -66,9 +66,9 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     except UserError as error:
         report.errors.append(f"training.precision: {error}")
         dtype = torch.float32
-    report.machine["precision"] = "bf16" if dtype == torch.bfloat16 else "fp32"
+    report.machine["precision"] = name_of(dtype)
     # Bytes of each parameter: 16 for fp32 weight, gradient and Adam's two moments, 4 for the exponential moving
-    # average, and 2 each for bf16 copies of weight and gradient.
+    # average, and 2 each for the copies of weight and gradient in bf16 or fp16.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if dtype != torch.float32 else 0)
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}

@@ -19,6 +19,7 @@ class Precision(StrEnum):
     auto = "auto"
     fp32 = "fp32"
     bf16 = "bf16"
+    fp16 = "fp16"
     int8 = "int8"
 
 
@@ -27,7 +28,9 @@ class TrainingPrecision(StrEnum):
 
     auto = "auto"
     fp32 = "fp32"
+    tf32 = "tf32"
     bf16 = "bf16"
+    fp16 = "fp16"
 
 
 class TextOrLines(StrEnum):
@@ -147,15 +150,16 @@ Model = Annotated[Path, typer.Argument(
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
-    help="Number format; auto is bf16 if the hardware supports it, else fp32. int8 translates fastest on a "
-    "CPU; its first use compiles kernels for this processor, which takes some seconds and needs a C++ compiler.",
+    help="Number format; auto is bf16 if the hardware supports it, else fp16 on a GPU, else fp32. int8 translates "
+    "fastest on a CPU; its first use compiles kernels for this processor, which takes some seconds and needs a C++ "
+    "compiler.",
     rich_help_panel=MACHINE)]
 TrainingDevice = Annotated[str | None, typer.Option(
     "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one. Short for --set "
     "training.device=D.", show_default="the recipe's", rich_help_panel=MACHINE)]
 TrainingPrecisionOption = Annotated[TrainingPrecision | None, typer.Option(
-    "--precision", help="Number format; auto is bf16 if the hardware supports it, else fp32. Short for --set "
-    "training.precision=….", show_default="the recipe's", rich_help_panel=MACHINE)]
+    "--precision", help="Number format; auto is bf16 if the hardware supports it, else fp16 on a GPU, else fp32. Short "
+    "for --set training.precision=….", show_default="the recipe's", rich_help_panel=MACHINE)]
 TrainingThreads = Annotated[int | None, typer.Option(
     "--threads", metavar="N", min=1, max=1024, help="Number of CPU threads. Short for --set training.threads=N.",
     show_default="the recipe's, else one per core", rich_help_panel=MACHINE)]

@@ -48,7 +48,7 @@ class Score:
     """For BLEU: brevity_penalty, the precisions of 1-grams to 4-grams, and the lengths of hypotheses and references in
     words. For a perplexity: the sum of -log p in nats, the number of units, and the number of lines."""
     precision: str | None = None
-    """Number format of the model (fp32, bf16, int8), which is not part of the signature; None if it is not known."""
+    """Number format of the model (fp32, bf16, fp16, int8), which is not part of the signature; None if unknown."""
 
 
 def bleu_tokenizer(language: str) -> str:

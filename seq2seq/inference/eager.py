@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.devices import DTYPES
 from seq2seq.inference.kernel_interface import INPUT_ZERO_POINT
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
@@ -58,14 +59,17 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
-    """Return a frozen copy of the model for decoding in `precision`, "fp32" or "bf16". device: None: as `model`."""
+    """Return a frozen copy of the model for decoding in `precision`, "fp32", "bf16" or "fp16".
+
+    device: None: as `model`.
+    """
     frozen_copy = copy.deepcopy(model).to(device)
     frozen_copy.eval().requires_grad_(False)
     for module in frozen_copy.modules():
         if isinstance(module, SelfAttention | CrossAttention):
             fold_query_preparation(module)
-    if precision == "bf16":
-        frozen_copy.bfloat16()
+    if precision != "fp32":
+        frozen_copy.to(DTYPES[precision])
         if not next(frozen_copy.parameters()).is_cuda:
             _replace_linear_layers(frozen_copy)
     return frozen_copy

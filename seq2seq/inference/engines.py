@@ -22,7 +22,7 @@ from seq2seq.search.interface import TopK, WholeSearch
 class Engine(Stepwise, Protocol):
     """Trained model that is implemented for fast inference.
 
-    precision: number format of its computations, "fp32", "bf16" or "int8".
+    precision: number format of its computations, "fp32", "bf16", "fp16" or "int8".
     """
 
     precision: str
@@ -44,7 +44,7 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
     """Return an engine that decodes with a copy of `model`.
 
     Args:
-        precision: "fp32", "bf16", "int8" (on a CPU only), or "auto": bf16 if the hardware supports it, else fp32. If
+        precision: "fp32", "bf16", "fp16" (on a GPU only), "int8" (on a CPU only), or "auto": see `choose_precision`. If
             the int8 kernels do not support the model or cannot be compiled, a message says so, and "auto" is used
             instead. `Engine.precision` tells which precision was chosen.
     Raises:

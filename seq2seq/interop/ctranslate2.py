@@ -43,7 +43,7 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 MODEL_FILE = "model.bin"
 CTRANSLATE2_DECODING_KEYS = SUPPORTED_DECODING_KEYS | {"patience"}
 # CTranslate2's name of each precision.
-PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
 
 def library() -> Any:

@@ -49,9 +49,11 @@ class TrainingSection(Section):
     label_smoothing: Share = 0.1
     """Probability that label smoothing distributes evenly over the vocabulary. Not set: 0 for a `pointer` and with
     `model.copy`, which do not support label smoothing; else 0.1."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Number format of training, and of the translations in validation and test. `auto` is bf16 on GPUs and CPUs with
-    hardware support for it, else fp32. Weights, accumulated gradients and the validation loss are always fp32."""
+    hardware support for it, else fp16 on GPUs of compute capability 7.0 or above (V100, T4), else fp32. `fp16` uses a
+    loss scale, which adapts itself. `tf32` is fp32 with matrix products in TF32, on GPUs of compute capability 8.0 or
+    above. Weights, accumulated gradients and the validation loss are always fp32."""
     validate_every: PositiveInt = 500
     """Number of steps between validations."""
     valid_sentences: PositiveInt | None = None

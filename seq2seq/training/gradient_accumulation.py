@@ -17,27 +17,30 @@ from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, sp
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.model.loss import training_loss
+from seq2seq.training.optimizers import LossScale
 
 ALIGNMENT = 4
 """Weights begin at multiples of this number of elements in the gradient, 16 bytes, as vector instructions need it."""
 
 
 class StepGradients:
-    """Computes gradients of micro-batches with the model or its bf16 copy, and adds them up in fp32.
+    """Computes gradients of micro-batches with the model or its copy in bf16 or fp16, and adds them up in fp32.
 
     max_tokens: maximum number of source and target tokens of a micro-batch; larger ones are split. It is lowered
         permanently after each out-of-memory error. None: no limit.
     """
 
     def __init__(self, compute_model: nn.Module, weights: Sequence[Tensor], *, seed: int, label_smoothing: float,
-                 shape: Shape | None, max_length: int, max_tokens: int | None = None) -> None:
+                 shape: Shape | None, max_length: int, max_tokens: int | None = None,
+                 loss_scale: LossScale | None = None) -> None:
         """Create an accumulator.
 
         Args:
-            compute_model: model that computes loss and gradients: the model itself, or a copy in bf16.
+            compute_model: model that computes loss and gradients: the model itself, or a copy in bf16 or fp16.
             weights: fp32 weights, in the order of the model's parameters.
             shape: shape to which all batches are padded; None: each batch is padded to a rounded shape of its own.
             max_length: maximum number of tokens of a sentence.
+            loss_scale: factor of the loss in the backward pass; the gradients are divided by it.
         """
         self.compute_model, self.weights = compute_model, weights
         self.compute_weights = list(compute_model.parameters())
@@ -46,7 +49,7 @@ class StepGradients:
         # A batch that is padded to the fixed shape needs the same memory, however few tokens it has. So if the number
         # of tokens is limited, the fixed shape is not used.
         self.shape = shape if max_tokens is None else None
-        self.max_length, self.max_tokens = max_length, max_tokens
+        self.max_length, self.max_tokens, self.loss_scale = max_length, max_tokens, loss_scale
 
     def accumulate(self, corpus: EncodedCorpus, step: int,
                    micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> tuple[Tensor, Tensor]:
@@ -110,9 +113,11 @@ class StepGradients:
             batch = gather(corpus, pairs, self.shape or Shape.rounded(corpus, pairs, self.max_length)).to(device)
             loss = training_loss(self.compute_model(batch), batch.target_output, batch.target_count,
                                  self.label_smoothing)
-            loss.total.backward()
+            loss.total.backward(None if self.loss_scale is None else self.loss_scale.value)
             gradient = torch.empty(sum(self.sizes), dtype=self.weights[0].dtype, device=device)
             torch._foreach_copy_(self._parts(gradient), [gradient_of(weight) for weight in self.compute_weights])
+            if self.loss_scale is not None:
+                gradient.div_(self.loss_scale.value)
         except RuntimeError as error:
             for weight in self.compute_weights:
                 weight.grad = None

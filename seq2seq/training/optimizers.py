@@ -1,4 +1,4 @@
-"""Optimizers, gradient clipping, and the exponential moving average of weights."""
+"""Optimizers, loss scale, gradient clipping, and the exponential moving average of weights."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from torch import Tensor
 
 from seq2seq.recipe import TrainingSection
 
+FIRST_LOSS_SCALE, MAX_LOSS_SCALE = 128.0, 32768.0
+"""First and maximum loss scale of fp16. The loss is a sum over tokens, so its gradients are larger than those of a mean
+and need a smaller scale. A scale above the maximum would be infinite in fp16."""
+GROWTH_STEPS = 2000
+"""Number of consecutive steps with finite gradients after which the loss scale doubles, as in PyTorch's GradScaler."""
+LOSS_SCALE = "loss_scale"
+"""Name of the loss scale in the state of the optimizer."""
 
-def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Tensor]]) -> Optimizer:
+
+def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Tensor]],
+                    dtype: torch.dtype = torch.float32) -> Optimizer:
     """Build the recipe's optimizer: fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), or Muon.
 
     Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) orthogonalises the momentum of each hidden matrix in
     five Newton-Schulz steps. Its updates are scaled to the size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that
     the same learning rate suits both. AdamW updates all other weights: embeddings, biases and norms.
 
-    parameters: names and values of all parameters of the model.
+    Args:
+        parameters: names and values of all parameters of the model.
+        dtype: type of the forward and backward pass.
     """
     named = list(parameters)
     matrices = [weight for name, weight in named if section.optimizer == "muon" and is_hidden_matrix(name, weight)]
@@ -29,7 +40,7 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
     if matrices:
         optimizers.append(torch.optim.Muon(matrices, lr=section.learning_rate, weight_decay=section.weight_decay,
                                            adjust_lr_fn="match_rms_adamw"))
-    return Optimizer(optimizers)
+    return Optimizer(dict(named), optimizers, LossScale(named[0][1].device) if dtype == torch.float16 else None)
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
@@ -38,11 +49,36 @@ def is_hidden_matrix(name: str, weight: Tensor) -> bool:
     return weight.dim() == 2 and name.startswith(("encoder.", "decoder."))
 
 
-class Optimizer:
-    """Several PyTorch optimizers used as one; each updates a part of the weights."""
+class LossScale:
+    """Factor of the loss in fp16; without it, small gradients would be 0 (Micikevicius et al. 2018, arXiv:1710.03740).
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self.optimizers = list(optimizers)
+    The scale is halved after a step whose gradient is not finite, and doubled after GROWTH_STEPS steps with finite
+    gradients. It stays on the device, because on a GPU the host would have to wait for it.
+
+    value: () float32. finite_steps: () float32, number of steps since the last change.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.value = torch.full((), FIRST_LOSS_SCALE, device=device)
+        self.finite_steps = torch.zeros((), device=device)
+
+    def update(self, skip: Tensor) -> None:
+        """Adapt the scale after a step. skip: () float32; 1: the gradient was not finite."""
+        self.finite_steps = (self.finite_steps + 1) * (1 - skip)
+        grows = self.finite_steps >= GROWTH_STEPS
+        self.value = (self.value * (1 - 0.5 * skip) * (1 + grows.float())).clamp(max=MAX_LOSS_SCALE)
+        self.finite_steps = self.finite_steps * ~grows
+
+
+class Optimizer:
+    """Several PyTorch optimizers used as one; each updates a part of the weights.
+
+    weights: all weights by name. loss_scale: the loss scale of fp16; None for other precisions.
+    """
+
+    def __init__(self, weights: dict[str, Tensor], optimizers: Sequence[torch.optim.Optimizer],
+                 loss_scale: LossScale | None = None) -> None:
+        self.weights, self.optimizers, self.loss_scale = weights, list(optimizers), loss_scale
 
     def step(self, learning_rate: float, skip: Tensor | None = None) -> None:
         """Update all weights with this learning rate.
@@ -59,25 +95,34 @@ class Optimizer:
             else:
                 optimizer.found_inf = skip                                      # type: ignore[attr-defined]
             optimizer.step()
+        if self.loss_scale is not None and skip is not None:
+            self.loss_scale.update(skip)
 
     def zero_grad(self) -> None:
         """Set the gradients of all weights to None."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def state(self, weight: Tensor) -> dict[str, Tensor]:
-        """Return the optimizer state of a weight, such as Adam's moments, by name; empty before the first step."""
-        return next((dict(optimizer.state[weight]) for optimizer in self.optimizers if weight in optimizer.state), {})
+    def state(self) -> dict[str, Tensor]:
+        """Return the state of all weights, such as Adam's moments, and of the loss scale, by name of the weight and of
+        the tensor. Before the first step, weights have no state."""
+        state = {f"{name}.{key}": value for name, weight in self.weights.items() for optimizer in self.optimizers
+                 if weight in optimizer.state for key, value in optimizer.state[weight].items()}
+        return state if self.loss_scale is None else state | {
+            f"{LOSS_SCALE}.{key}": value for key, value in vars(self.loss_scale).items()}
 
-    def states(self, weights: Iterable[Tensor]) -> list[Tensor]:
-        """Return the tensors of the optimizer state of these weights, in their order."""
-        return [value for weight in weights for value in self.state(weight).values()]
-
-    def restore(self, weight: Tensor, state: dict[str, Tensor]) -> None:
-        """Set the optimizer state of a weight, as returned by `state`."""
-        (optimizer,) = (optimizer for optimizer in self.optimizers
-                        if any(weight is other for group in optimizer.param_groups for other in group["params"]))
-        optimizer.state[weight] = state
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned, on any device. Without a loss scale in `state`, it stays as it is."""
+        of_name = dict[str, dict[str, Tensor]]()
+        for key, value in state.items():
+            name, _, tensor = key.rpartition(".")
+            of_name.setdefault(name, {})[tensor] = value.to(next(iter(self.weights.values())).device)
+        for optimizer in self.optimizers:
+            own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+            optimizer.state.update({weight: of_name.get(name, {}) for name, weight in self.weights.items()
+                                    if id(weight) in own})
+        if self.loss_scale is not None:
+            vars(self.loss_scale).update(of_name.get(LOSS_SCALE, {}))
 
 
 def mean_gradient_norm(gradients: list[Tensor], tokens: int) -> Tensor:

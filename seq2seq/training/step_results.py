@@ -44,9 +44,12 @@ class StepResult:
 class StepResults:
     """Results of steps that the train state does not include yet."""
 
-    def __init__(self, state: TrainState, corpus: EncodedCorpus, run: Path) -> None:
-        """corpus: training pairs; their line numbers identify the pairs of a skipped step."""
-        self.state, self.lines, self.run = state, corpus.lines, run
+    def __init__(self, state: TrainState, corpus: EncodedCorpus, run: Path, dtype: torch.dtype) -> None:
+        """Create a store without results.
+
+        corpus: training pairs; their line numbers identify the pairs of a skipped step. dtype: type of the gradients.
+        """
+        self.state, self.lines, self.run, self.dtype = state, corpus.lines, run, dtype
         self.unread = list[StepResult]()
 
     def add(self, result: StepResult) -> None:
@@ -81,6 +84,10 @@ class StepResults:
         """Count a step whose gradient is not finite, which changed no weights, and print its lines."""
         self.state.skipped += 1
         self.state.skipped_in_row += 1
+        if self.dtype == torch.float16:                         # usual after each increase of the loss scale
+            console.warn(f"step {result.step:,} is skipped, because its gradient is not finite in fp16; the loss scale "
+                         "is halved")
+            return
         numbers = [] if self.lines is None else sorted(
             int(self.lines[index]) for pairs in result.micro_batches for index in pairs)
         named = ", ".join(map(str, numbers[:MAX_NAMED_LINES]))

@@ -62,6 +62,9 @@ from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, ValidationResult, require_held_out
 from seq2seq.translation.translator import Translator
 
+OPTIMIZER = "optimizer."
+"""Prefix of the names of the optimizer's state in checkpoints."""
+
 
 def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, dict[str, Score]]:
     """Train the recipe's model in the directory `run`, or resume that run.
@@ -125,6 +128,7 @@ class Training:
         self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
         self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
+        torch.backends.cuda.matmul.allow_tf32 = self.section.precision == "tf32"
         make_deterministic(self.device)
         completed = group.main_rank_first(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
         self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(completed, run / "tokenizer"))
@@ -142,7 +146,8 @@ class Training:
             initial_weights = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
         # Mixed precision: weights and accumulated gradients are fp32, because rounding loses small updates of bf16
-        # weights. Forward and backward pass may use a bf16 copy, whose matrix products are several times faster.
+        # weights. Forward and backward pass may use a copy in bf16 or fp16, whose matrix products are several times
+        # faster.
         self.model = build_model(recipe.model, *sizes)
         if initial_weights is not None:
             self.model.load_state_dict(initial_weights, strict=False)
@@ -153,7 +158,7 @@ class Training:
         self.compute_model: nn.Module = self.model
         if self.dtype != torch.float32:
             self.compute_model = copy.deepcopy(self.model).to(self.dtype)
-        self.optimizer = build_optimizer(self.section, self.model.named_parameters())
+        self.optimizer = build_optimizer(self.section, self.model.named_parameters(), self.dtype)
         self.ema_weights = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         max_length = recipe.data.cleaning.max_pieces + 1
         shape = Shape.for_plan(self.corpus, self._plan(epoch=0), max_length) if trains_packed(
@@ -161,11 +166,12 @@ class Training:
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
-        group.require_same(self.state.step, [*self.weights, *self.ema_weights, *self.optimizer.states(self.weights)])
+        group.require_same(self.state.step, [*self.weights, *self.ema_weights, *self.optimizer.state().values()])
         self.gradients = StepGradients(
             self.compute_model, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing,
-            shape=shape, max_length=max_length, max_tokens=self.state.most_tokens)
-        self.results = StepResults(self.state, self.prepared.corpus, run)
+            shape=shape, max_length=max_length, max_tokens=self.state.most_tokens,
+            loss_scale=self.optimizer.loss_scale)
+        self.results = StepResults(self.state, self.prepared.corpus, run, self.dtype)
 
     # The loop
 
@@ -327,7 +333,8 @@ class Training:
 
     def _translator(self) -> Translator:
         """Return a translator with the weights in the model, in the precision of the training."""
-        return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device, self.section.precision)
+        precision = "fp32" if self.section.precision == "tf32" else self.section.precision
+        return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device, precision)
 
     @contextmanager
     def _use_weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
@@ -375,9 +382,7 @@ class Training:
         self.prepared.require_intact(wait=True)
         log.flush()                                                             # the checkpoint counts these records
         self.state.logged = log.records
-        tensors = {f"optimizer.{name}.{key}": value.cpu()
-                   for name, weight in zip(self.names, self.weights, strict=True)
-                   for key, value in self.optimizer.state(weight).items()}
+        tensors = {f"{OPTIMIZER}{key}": value.cpu() for key, value in self.optimizer.state().items()}
         tensors |= {f"{MOVING_AVERAGE}{name}": value.cpu()
                     for name, value in zip(self.names, self.ema_weights, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
@@ -405,10 +410,8 @@ class Training:
         _copy_all(self.weights, [checkpoint.model[name].to(self.device) for name in self.names])
         if self.compute_model is not self.model:
             _copy_all(list(self.compute_model.parameters()), self.weights)
-        for name, weight in zip(self.names, self.weights, strict=True):
-            prefix = f"optimizer.{name}."
-            self.optimizer.restore(weight, {key.removeprefix(prefix): value.to(self.device)
-                                            for key, value in checkpoint.state.items() if key.startswith(prefix)})
+        self.optimizer.restore({key.removeprefix(OPTIMIZER): value for key, value in checkpoint.state.items()
+                                if key.startswith(OPTIMIZER)})
         if self.ema_weights:
             self.ema_weights = [checkpoint.state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
         if checkpoint.info["precision"] != str(self.dtype):

@@ -73,7 +73,7 @@ class LineTranslator(ABC):
     @property
     @abstractmethod
     def precision(self) -> str:
-        """Number format of the computation: "fp32", "bf16" or "int8"."""
+        """Number format of the computation: "fp32", "bf16", "fp16" or "int8"."""
 
     @property
     @abstractmethod

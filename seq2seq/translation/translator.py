@@ -46,7 +46,7 @@ class Translator(LineTranslator):
 
     @property
     def precision(self) -> str:
-        """Number format of the computation: "fp32", "bf16" or "int8"."""
+        """Number format of the computation: "fp32", "bf16", "fp16" or "int8"."""
         return self.engine.precision
 
     @property
@@ -67,7 +67,7 @@ class Translator(LineTranslator):
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, int8, or auto: bf16 if the hardware has it, else fp32. int8 is the fastest on a CPU.
+            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU.
                 It uses kernels for Transformers, which are compiled and checked in some seconds on first use. If they
                 are not available, a message says so, and auto is used instead. `score` always uses auto instead of
                 int8. In fp32 and int8, a translation does not depend on the other lines. In bf16, rounding depends on

@@ -36,6 +36,7 @@ TRAINING_STEP = {
     ("bf16", 1, 4): Cost(0, 714),
     ("bf16", 8, 1): Cost(0, 200, 3),
     ("bf16", 8, 2): Cost(0, 372, 3),
+    ("fp16", 1, 1): Cost(0, 312),
     ("fp32", 1, 1): Cost(0, 287),                                               # 2 of them decide about skipping
 }
 # Per micro-batch of a Transformer of 6 + 6 layers, in bf16, without the update of the step.
@@ -68,7 +69,7 @@ def test_a_training_step(toy_recipe, tmp_path, request, precision, ranks, micro_
 
 
 def record_of_step(recipe, folder, group, micro_batches):
-    with SimulatedGPU() as gpu:
+    with SimulatedGPU((7, 5) if recipe.training.precision == "fp16" else (9, 0)) as gpu:
         training = Training(recipe, folder / f"run{micro_batches}", group)
         steps = training._steps()
         training._step(next(steps))                                             # makes the optimizer's state

@@ -141,8 +141,57 @@ def test_in_half_precision_the_losses_are_close_to_fp32s(toy_recipe, tmp_path):
     assert losses == pytest.approx(expected, rel=0.01)
 
 
-def test_a_stopped_training_goes_on_to_the_same_weights(toy_recipe, tmp_path, gpu):
-    settings = (*FOUR_STEPS, "training.precision=bf16", "training.ema_decay=0.9", "model.dropout=0.1")
+OLDER_GPU = 7, 5
+"""Compute capability of a T4, which has fp16 but no bf16."""
+
+
+@pytest.mark.parametrize("settings", [
+    (), pytest.param(RNN, marks=pytest.mark.slow),
+    pytest.param(("model.copy=true", "training.label_smoothing=0"), marks=pytest.mark.slow)])
+def test_an_older_gpu_trains_and_translates_in_fp16_as_in_fp32(toy_recipe, tmp_path, settings):
+    train(toy_recipe(*FOUR_STEPS, *settings), tmp_path / "cpu")
+    lines = (tmp_path / "valid.en").read_text().splitlines()
+    expected = Translator.load(tmp_path / "cpu", "cpu", "fp32").translate(lines, beam_size=2)
+    with SimulatedGPU(OLDER_GPU) as gpu:
+        train(toy_recipe(*FOUR_STEPS, *settings, "training.precision=auto"), tmp_path / "gpu")
+        assert not gpu.record.operators["torch_attn._varlen_attn_backward.default"]
+        translator = Translator.load(tmp_path / "cpu", "cuda", "auto")
+        assert translator.precision == "fp16"
+        found = translator.translate(lines, beam_size=2)
+    checkpoint = newest_checkpoint(tmp_path / "gpu")
+    assert (checkpoint.info["precision"], checkpoint.state["optimizer.loss_scale.value"]) == ("torch.float16", 128)
+    losses, same = ([record["loss"] for record in records(tmp_path / name) if record["kind"] == "training"]
+                    for name in ("gpu", "cpu"))
+    assert losses == pytest.approx(same, rel=0.01)
+    assert [best.log_probability for best, *_ in found] == pytest.approx(
+        [best.log_probability for best, *_ in expected], rel=0.01)
+
+
+def test_an_overflow_in_fp16_skips_the_step_and_halves_the_loss_scale(toy_recipe, tmp_path, capsys):
+    with SimulatedGPU(OLDER_GPU):
+        training = Training(toy_recipe(*FOUR_STEPS, "training.precision=fp16"), tmp_path / "run")
+        scale, before = training.optimizer.loss_scale, [weight.cpu() for weight in training.weights]
+        scale.value.fill_(3e38)
+        steps = training._steps()
+        training._step(next(steps))
+        assert all(torch.equal(weight.cpu(), same) for weight, same in zip(training.weights, before, strict=True))
+        scale.value.fill_(128)
+        training._step(next(steps))
+        assert not torch.equal(training.weights[0].cpu(), before[0])
+        training.results.read()
+        assert (scale.value.cpu(), training.state.skipped) == (128, 1)
+    assert "step 1 is skipped, because its gradient is not finite in fp16; the loss scale is halved" in \
+        " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("precision", "capability"), [("bf16", (9, 0)), ("fp16", OLDER_GPU)])
+def test_a_stopped_training_goes_on_to_the_same_weights(toy_recipe, tmp_path, precision, capability):
+    with SimulatedGPU(capability):
+        check_resuming(toy_recipe, tmp_path, precision)
+
+
+def check_resuming(toy_recipe, tmp_path, precision):
+    settings = (*FOUR_STEPS, f"training.precision={precision}", "training.ema_decay=0.9", "model.dropout=0.1")
     train(toy_recipe(*settings), tmp_path / "whole")
     train(toy_recipe(*settings, "training.max_steps=2"), tmp_path / "parted")
     train(toy_recipe(*settings), tmp_path / "parted")

@@ -149,9 +149,9 @@ class SimulatedGPU(TorchDispatchMode):
 
     running: SimulatedGPU | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
         super().__init__()
-        self.record = Record()
+        self.record, self.capability = Record(), capability
         self._depth = 0
         self._patches = ExitStack()
 
@@ -183,7 +183,7 @@ class SimulatedGPU(TorchDispatchMode):
 
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
         for name, value in {"is_available": True, "device_count": 1, "current_device": 0, "_lazy_init": None,
-                            "get_device_capability": (9, 0), "get_device_name": "simulated GPU",
+                            "get_device_capability": self.capability, "get_device_name": "simulated GPU",
                             "mem_get_info": (MEMORY, MEMORY), "max_memory_allocated": 0, "manual_seed_all": None,
                             "empty_cache": None, "synchronize": None, "set_device": None}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value

@@ -5,7 +5,14 @@ import torch
 
 from seq2seq.recipe import TrainingSection
 from seq2seq.training.learning_rate import learning_rate
-from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
+from seq2seq.training.optimizers import (
+    FIRST_LOSS_SCALE,
+    GROWTH_STEPS,
+    build_optimizer,
+    mean_gradient_norm,
+    scale_gradient,
+    update_moving_average,
+)
 
 
 def rates(steps, **section):
@@ -125,7 +132,7 @@ def test_a_skipped_step_changes_neither_weights_nor_optimizer_state(optimizer, v
         for weight in weights.values():
             weight.grad = torch.full_like(weight, gradient)
         built.step(0.1, torch.tensor(skip))
-        return [tensor.clone() for tensor in [*weights.values(), *built.states(weights.values())]]
+        return [tensor.clone() for tensor in [*weights.values(), *built.state().values()]]
 
     before = step(0.5, 0.0)
     assert all(map(torch.equal, step(value, 1.0), before))
@@ -149,3 +156,46 @@ def test_the_moving_average_soon_forgets_the_random_start():
     assert average[0].item() == pytest.approx(2 * 12)
     update_moving_average(average, weights, 0.999, step=2, skip=torch.tensor(0.0))
     assert average[0].item() == pytest.approx(2 * 3)
+
+
+def fp16_optimizer():
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    return build_optimizer(TrainingSection(), [("weight", weight)], torch.float16)
+
+
+def step(optimizer, skip):
+    optimizer.step(0.1, torch.tensor(skip))
+    return optimizer.loss_scale.value.item()
+
+
+def test_only_fp16_has_a_loss_scale():
+    weight = torch.nn.Parameter(torch.ones(2))
+    for dtype in (torch.float32, torch.bfloat16):
+        assert build_optimizer(TrainingSection(), [("weight", weight)], dtype).loss_scale is None
+
+
+def test_the_loss_scale_is_halved_by_a_skipped_step_and_doubled_after_many_finite_ones():
+    optimizer = fp16_optimizer()
+    assert [step(optimizer, skip) for skip in (0.0, 1.0, 1.0, 0.0)] == [128, 64, 32, 32]
+    assert {step(optimizer, 0.0) for _ in range(GROWTH_STEPS - 2)} == {32}
+    assert step(optimizer, 0.0) == 64                                           # the first step after 2,000
+    assert {step(optimizer, 0.0) for _ in range(GROWTH_STEPS - 1)} == {64}
+    assert step(optimizer, 0.0) == 128
+    optimizer.loss_scale.value.fill_(32768)
+    assert step(optimizer, 0.0) == 32768
+    optimizer.loss_scale.finite_steps.fill_(GROWTH_STEPS)
+    assert step(optimizer, 0.0) == 32768                                        # twice as much is infinite in fp16
+
+
+def test_the_loss_scale_is_restored_and_a_checkpoint_without_one_leaves_it():
+    optimizer, restored = fp16_optimizer(), fp16_optimizer()
+    for skip in (1.0, 1.0, 0.0, 0.0):
+        step(optimizer, skip)
+    restored.restore(optimizer.state())
+    assert {name: value.tolist() for name, value in restored.state().items()} == {
+        name: value.tolist() for name, value in optimizer.state().items()}
+    assert (restored.loss_scale.value, restored.loss_scale.finite_steps) == (32, 2)
+    other = fp16_optimizer()
+    other.restore({name: value for name, value in optimizer.state().items() if name.startswith("weight.")})
+    assert (other.loss_scale.value, other.state()["weight.step"]) == (FIRST_LOSS_SCALE, 2)
