@@ -2,7 +2,6 @@
 
 import copy
 import math
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from seq2seq.inference import engines, int8
 from seq2seq.inference.eager import Int8Linear, fold_query_preparation, packed_operators_work
 from seq2seq.inference.engines import load_engine
 from seq2seq.inference.int8 import ENCODER_BLOCK_TOKENS, GROWTH_STEPS, Int8Engine, Int8State
-from seq2seq.inference.kernel_library import CompilationError, library
+from seq2seq.inference.kernel_library import CompilationError
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.search.beam import search
 from seq2seq.search.length_penalty import power_length_penalty
@@ -30,13 +29,6 @@ WIDE = {"d_model": 64, "feed_forward": 128}
 CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
            {"output_bias": True}, {"tied_embeddings": "none"}, {"num_heads": 8}, {"scale_embedding": False},
            {"score": "dot"}, {"score": "bilinear"}]
-
-
-@pytest.fixture(scope="session")
-def compiled_library(tmp_path_factory):
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        pytest.skip("there is no C++ compiler here")
-    return library(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture

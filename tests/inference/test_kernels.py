@@ -27,13 +27,6 @@ TARGETS = {
 SANITIZED_SHAPES = 25
 
 
-@pytest.fixture(scope="module")
-def compiled_library(tmp_path_factory):
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        pytest.skip("there is no C++ compiler here")
-    return library(tmp_path_factory.mktemp("kernels"))
-
-
 # Builds
 
 

@@ -81,6 +81,7 @@ def record_of_step(recipe, folder, group, micro_batches):
     return gpu.record
 
 
+@pytest.mark.slow
 def test_a_micro_batch_of_six_layers(toy_recipe, tmp_path):
     one, four = (record_of_step(
         toy_recipe("training.precision=bf16", f"training.accumulation={number}", "model.encoder_layers=6",

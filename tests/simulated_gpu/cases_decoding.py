@@ -25,6 +25,8 @@ OPTIONS = {
     "no-repeat": {"no_repeat_ngram": 2}, "min-length": {"min_length": 4}, "coverage": {"coverage_penalty": 0.2},
     "word-confidence": {"word_confidence": True}, "retries": {"safety_net": True},
 }
+# The others are slow cases.
+QUICK = ("beam", "wu-penalty", "sampling", "mbr-of-a-beam", "require", "word-confidence")
 # Models of one vocabulary: two translation models and a language model.
 SIDES = {"first": (MODEL, 1), "second": (MODEL, 2), "recurrent": (
     "type: rnn, d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 1", 3), "speaking": (LANGUAGE_MODEL, 4)}
@@ -63,7 +65,8 @@ def assert_same(found, expected):
             assert [word.text for word in each.words] == [word.text for word in other.words]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+                                  for name in OPTIONS])
 def test_an_option_finds_what_it_finds_on_the_cpu(models, name):
     assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(
         GERMAN, **OPTIONS[name])))
@@ -74,7 +77,7 @@ def test_constraints_of_a_line(models):
     assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(requests)))
 
 
-@pytest.mark.parametrize("mean", ["probability", "log_probability"])
+@pytest.mark.parametrize("mean", ["probability", pytest.param("log_probability", marks=pytest.mark.slow)])
 def test_ensembles(models, mean):
     assert_same(*on_both(lambda device: Translator.load(
         models / "first", device, "fp32", ensemble=[models / "second", models / "recurrent"]

@@ -45,6 +45,10 @@ MODELS = {
     "language-model": LANGUAGE_MODEL,
     "language-model-window": {**LANGUAGE_MODEL, "window": 2, "norm": "pre"},
 }
+# The others are slow cases.
+QUICK = ("transformer", "transformer-pre-norm", "transformer-relu", "transformer-copy", "rnn-gru", "pointer-gru",
+         "language-model-window")
+EVERY_MODEL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
 # These run all attention in the variable-length kernel in half precision.
 PACKED = ("transformer", "transformer-pre-norm", "transformer-untied", "transformer-dot", "transformer-bilinear",
           "transformer-window", "language-model", "language-model-window")
@@ -93,7 +97,7 @@ def hypotheses(model, batch, beam_size):
     return [[(each.tokens, pytest.approx(each.log_probability, abs=1e-4)) for each in line] for line in found]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_losses_gradients_and_search_equal_the_cpus(name, monkeypatch):
     keys = MODELS[name]
     if name == "rnn-hard":                                                      # draws equally many random numbers
@@ -141,7 +145,7 @@ def test_in_half_precision_attention_runs_packed_and_reads_no_row_that_the_offse
         assert (gradient.float() - precise[weight]).norm() < 0.25 * precise[weight].norm() + 0.05, weight
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_a_model_trains_packed_exactly_if_none_of_its_sentences_is_padded(name, gpu, monkeypatch):
     padded, unpack_indices = [], Sentences.unpack_indices
     monkeypatch.setattr(Sentences, "unpack_indices",

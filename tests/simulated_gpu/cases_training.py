@@ -29,7 +29,7 @@ SETTINGS = {
     "rnn": (*RNN, "model.cell=lstm"),
     "rnn-hard": (*RNN, "model.selection=hard"),
 }
-SLOW = ("transformer-copy", "transformer-muon", "rnn-hard")
+SLOW = ("transformer-copy", "transformer-muon", "rnn", "rnn-hard")
 
 POINTER = """
 name: sorting
@@ -102,6 +102,7 @@ def test_a_training_equals_the_cpus(toy_recipe, tmp_path, monkeypatch, name):
     assert_same_training(tmp_path / "gpu", tmp_path / "cpu", 0.05 if "muon" in name else 1e-4)
 
 
+@pytest.mark.slow
 def test_a_pointer_network_trains_as_on_the_cpu(tmp_path):
     lists = [[number * step % 11 for number in range(1, 3 + step)] for step in range(2, 7)]
     (tmp_path / "train.numbers").write_text("".join(f"{' '.join(map(str, each))}\n" for each in lists))
@@ -184,7 +185,8 @@ def test_an_overflow_in_fp16_skips_the_step_and_halves_the_loss_scale(toy_recipe
         " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(("precision", "capability"), [("bf16", (9, 0)), ("fp16", OLDER_GPU)])
+@pytest.mark.parametrize(("precision", "capability"), [
+    ("bf16", (9, 0)), pytest.param("fp16", OLDER_GPU, marks=pytest.mark.slow)])
 def test_a_stopped_training_goes_on_to_the_same_weights(toy_recipe, tmp_path, precision, capability):
     with SimulatedGPU(capability):
         check_resuming(toy_recipe, tmp_path, precision)
