@@ -58,7 +58,8 @@ def _side(line: TokenizedLine, language: str) -> dict[str, Any]:
 
 
 def _encoded(maps: np.ndarray) -> dict[str, Any]:
-    """Return the weights as Base64 of little-endian 16-bit integers, and the weight that MAX_STORED_WEIGHT means."""
+    """Return the weights as Base64 of little-endian 16-bit integers, and the scale: the weight stored as
+    MAX_STORED_WEIGHT."""
     largest = max(1.0, float(maps.max()))                                       # above 1 if attention uses ReLU
     stored = (maps / largest * MAX_STORED_WEIGHT).round().astype("<u2")
     return {"largest": largest, "weights": base64.b64encode(stored.tobytes()).decode()}

@@ -80,11 +80,11 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
 
 
 def _colour_scale(maps: Sequence[np.ndarray]) -> tuple[float, float, str]:
-    """Return the weights of the lightest and darkest colour, and the label of the scale.
+    """Return the weight of the lightest colour, the weight of the darkest colour, and the label of the scale.
 
     The scale goes from the lowest to the highest weight of the maps. If all weights are equal (see MIN_WEIGHT_RANGE),
-    it goes from 0 to twice their value, so that all get the middle colour. The darkest colour would look like strong
-    attention.
+    it goes from 0 to twice their value: all weights then get the middle colour, because the darkest colour would look
+    like strong attention.
     """
     lowest, highest = min(float(weights.min()) for weights in maps), max(float(weights.max()) for weights in maps)
     if highest - lowest > MIN_WEIGHT_RANGE:
@@ -93,8 +93,8 @@ def _colour_scale(maps: Sequence[np.ndarray]) -> tuple[float, float, str]:
 
 
 def _grid_columns(count: int, selection: AttentionMapSelection, pair: PairAttention) -> int:
-    """Return the number of maps side by side: the maps of one layer if all layers and heads are shown, else the number
-    that makes the grid about square."""
+    """Return the number of columns of the grid. If all layers and heads are shown, each row contains the maps of one
+    layer; otherwise the grid is about square."""
     if selection.layer == "all" and selection.head == "all":
         return count // len(pair.maps[selection.kind])
     return math.ceil(math.sqrt(count))

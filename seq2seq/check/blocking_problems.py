@@ -1,4 +1,4 @@
-"""Problems that would stop a training, found by calling the functions of the training that raise the errors."""
+"""Problems that would stop a training. They are found with the training's own functions, which raise the errors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Reci
     """Add errors to the report if the run directory is not writable, is locked, or was trained with another recipe.
 
     Returns:
-        The recipe to train with in this directory, and True if tokenizers that the run has stored may be used with it
-        (True even if none are stored yet).
+        recipe: the recipe to train with in this directory.
+        reuse: True if the run's stored tokenizers suit this recipe, or none are stored yet.
     """
     try:
         require_lockable(run)

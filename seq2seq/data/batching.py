@@ -111,7 +111,7 @@ class EncodedSide:
         """Concatenate the sentences with these indices.
 
         Returns:
-            Token ids, (tokens,) int64; offsets, (sentences + 1,), and positions, (tokens,), as in `Batch`.
+            Token ids, (tokens,) int64; offsets, (sentences + 1,); positions, (tokens,). See `Batch`.
         """
         begins, lengths = self.offsets[indices], self.lengths_of(indices)
         offsets = np.zeros(len(indices) + 1, np.int64)
@@ -159,21 +159,20 @@ class Shape:
 
     @staticmethod
     def for_plan(corpus: EncodedCorpus, plan: Iterable[Sequence[np.ndarray]], longest: int) -> Shape:
-        """Return one shape for the micro-batches of a training. plan: those of each step of the first epoch.
+        """Return one shape for all micro-batches of a training: SHAPE_ROOM times the largest one of the first epoch.
 
-        Its size is `SHAPE_ROOM` times that of the largest micro-batch of the first epoch. In later epochs a micro-batch
-        is rarely larger; `split_to_shape` then splits it. A larger shape would waste memory: the backward pass of the
-        variable-length kernel allocates 128 rows for every sentence, even for an empty one.
+        Larger micro-batches are rare in later epochs; `split_to_shape` splits them. A larger shape would waste memory:
+        the backward pass of the variable-length kernel allocates 128 rows for every sentence, even for an empty one.
 
-        longest: maximum length of a sentence, in tokens.
+        plan: micro-batches of each step of the first epoch. longest: maximum length of a sentence, in tokens.
         """
         micro_batches = [pairs for step in plan for pairs in step]
         sizes = [[int(side.lengths_of(pairs).sum()) for pairs in micro_batches]
                  for side in (corpus.source, corpus.target)]
         source, target, sentences = (math.ceil(SHAPE_ROOM * max(size)) for size in (*sizes, map(len, micro_batches)))
         source, target = max(source, longest), max(target, longest)
-        # If real sentences fill one side, dummy sentences must be able to fill the other. Each dummy sentence needs at
-        # least one token on each side.
+        # Dummy sentences fill the rest of the batch. If real sentences fill one side, the dummy sentences need room on
+        # it nevertheless: at least one token each.
         dummies = -(-max(source, target) // longest) + 2
         return Shape(source + dummies, target + dummies, sentences + dummies, longest, longest)
 

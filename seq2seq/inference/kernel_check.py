@@ -406,7 +406,7 @@ class Checker:
 
 
 def address(array: Array | None) -> int | None:
-    """Return the address of an array, to which the caller must keep a reference; None for None."""
+    """Return the memory address of an array; None for None. The caller must keep the array alive."""
     return None if array is None else int(array.ctypes.data)
 
 
@@ -433,7 +433,7 @@ def main() -> int:
     parser.add_argument("library", type=Path)
     parser.add_argument("--shapes", type=int, default=SHAPES, metavar="N", help=f"number of shapes (default: {SHAPES})")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random shapes and values (default: 1)")
-    parser.add_argument("--exact-buffers", action="store_true", help="omit guard bytes, as AddressSanitizer needs it")
+    parser.add_argument("--exact-buffers", action="store_true", help="no guard bytes, as AddressSanitizer needs it")
     arguments = parser.parse_args()
     try:
         ctypes.CDLL(str(arguments.library))

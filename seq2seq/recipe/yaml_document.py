@@ -61,8 +61,8 @@ class Document:
         return self.locations[key]
 
     def diagnostic(self, key: Key, text: str) -> Diagnostic:
-        """Return an error message about `key`. The message begins with the key, unless its location is a `--set` option
-        for this key, which already names it."""
+        """Return an error message about `key`. It begins with the key, unless the key was set by `--set`: then the
+        location already contains it."""
         location, dotted = self.location(key), ".".join(str(step) for step in key)
         named = not dotted or location.source.startswith(f"--set {dotted}=")
         return Diagnostic(location, text if named else f"{dotted}: {text}")
@@ -86,8 +86,8 @@ class Document:
             if isinstance(here, list):
                 step = int(step) if isinstance(step, str) and step.isdecimal() else step
                 if not isinstance(step, int) or step >= len(here):
-                    raise KeyError(f"{name} is a list of length {len(here)}, with items numbered from 0; it has no "
-                                   f"item '{step}'")
+                    raise KeyError(f"{name} has no item '{step}': it is a list of length {len(here)}, and its first "
+                                   "item is 0")
             elif not isinstance(here, dict):
                 raise KeyError(f"{name} is neither a section nor a list in this recipe; set {name} itself")
             if following is None:

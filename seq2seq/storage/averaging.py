@@ -61,7 +61,8 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     """Return the mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
 
     Args:
-        models: weights by name. They are read one after another, so that a generator needs memory for only one model.
+        models: weights of each model, by name. They are read one at a time; with a generator, only one of them is in
+            memory.
     Returns:
         Means by name, computed in float64 and converted to each tensor's dtype. Integer tensors are copied.
     Raises:

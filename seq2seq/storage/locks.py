@@ -66,8 +66,8 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
             raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        with contextlib.suppress(OSError):                                      # for processes on other machines
-            os.fsync(descriptor)
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)                                # processes on other machines read who holds the lock
         try:
             yield
         except BaseException:
@@ -75,18 +75,18 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
                 _remove_lock_file(path, missing, provisional)
             raise
     finally:
-        # The lock file is not deleted: a second process may already have opened it, and would lock the deleted file
-        # while a third process creates and locks a new one.
+        # The lock file of a run stays: if it were deleted, a second process that has opened it would lock the deleted
+        # file while a third one creates and locks a new file.
         if descriptor in _held_locks:
             _held_locks.remove(descriptor)
             os.close(descriptor)
 
 
 def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Collection[str]) -> None:
-    """Remove a lock file that is still locked, the provisional files and `directories`. If the run contains other
+    """Remove a lock file that this process holds, the provisional files and `directories`. If the run contains other
     files, nothing is removed.
 
-    A process that has opened the lock file in the meantime locks it afterwards and then notices that it was removed.
+    Another process may have opened the file before its removal and lock it afterwards. It then notices the removal.
 
     Args:
         directories: directories that were created for the lock file, the innermost first.

@@ -471,7 +471,7 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "--set =5: expected KEY=VALUE, such as training.max_steps=200",
         "--set decoding=[: not valid YAML: while parsing a flow node, expected the node content, "
         "but found '<stream end>'",
-        "--set data.train.1.limit=5: data.train is a list of length 1, with items numbered from 0; it has no item '1'",
+        "--set data.train.1.limit=5: data.train has no item '1': it is a list of length 1, and its first item is 0",
         "--set name.first=x: name is neither a section nor a list in this recipe; set name itself",
         "--set data.valid={source: data/val.de, targt: data/val.en}: data.valid.targt: unknown key. "
         "Did you mean 'target'?",
