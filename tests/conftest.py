@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from toy import RECIPE, write_corpus
 from trainings import WRITER, NoTensorBoard
 
 from seq2seq.data.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import Model
 from seq2seq.model.transformer import Transformer
+from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.tokenizers.tokenizer import END_ID
 
 VOCAB_SIZE = 23
@@ -29,6 +32,14 @@ MakeBatch = Callable[..., Batch]
 def quick_tensorboard(monkeypatch) -> None:
     """Replace TensorBoard's writer in tests of other parts of the training."""
     monkeypatch.setattr(WRITER, NoTensorBoard)
+
+
+@pytest.fixture
+def toy_recipe(tmp_path: Path) -> Callable[..., Recipe]:
+    """Recipe of the toy corpus with some settings, without dropout, whose masks differ between devices."""
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("dropout: 0.1", "dropout: 0.0"))
+    return lambda *settings: load_recipe(tmp_path / "recipe.yaml", settings)
 
 
 @pytest.fixture

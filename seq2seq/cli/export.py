@@ -73,9 +73,8 @@ def export(
 
         parity = ctranslate2.export_model(model, output, quantization.value, source, lines)
     console.print_message(parity.summary())
-    for difference in parity.differences:
-        console.print_message(f"  line {difference.line}, score gap {difference.size:.4f}: original "
-                              f"{difference.ours!r}, export {difference.theirs!r}")
+    for difference in parity.first_differences():
+        console.print_message(difference)
     if format is Format.ctranslate2:
         console.print_message(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
     else:

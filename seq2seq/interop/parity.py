@@ -30,7 +30,7 @@ from seq2seq.translation.translator import Translator
 
 REPORT = "parity.json"
 MAX_LISTED_DIFFERENCES = 5
-"""Maximum number of differing translations in the error message of a refused export."""
+"""Maximum number of differing translations in the messages about an export."""
 # Keys of `decoding` that an export keeps. The beam search of transformers and CTranslate2 supports most of them.
 # The others change nothing: they need a key that is not in this set, or they do not concern the search (safety_net).
 # Keys outside this set are dropped, with a note.
@@ -68,8 +68,9 @@ class Tolerance:
 class Difference:
     """A line that the two libraries translate differently.
 
-    ours: translation of the original model. theirs: translation of the export. gap: the original model's score of
-    `ours` minus that of `theirs`; None if one of them is too long to be scored.
+    line: number of the line among the compared lines, which are not all lines of the file. ours: translation of the
+    original model. theirs: translation of the export. gap: the original model's score of `ours` minus that of `theirs`;
+    None if one of them is too long to be scored.
     """
 
     line: int
@@ -105,6 +106,11 @@ class Parity:
                 f"{max(one.size for one in self.differences):.1e})" if self.differences else "")
         return (f"{self.same:,} of {self.lines:,} translations are equal{gaps}; the log-probabilities of given "
                 f"translations differ by at most {self.worst_score:.1e}, on average {self.mean_score:.1e} per token")
+
+    def first_differences(self) -> list[str]:
+        """Return the first differing translations for the log."""
+        return [f"  source: {one.source}\n    ours:   {one.ours}\n    theirs: {one.theirs}  (gap {one.size:.4f})"
+                for one in self.differences[:MAX_LISTED_DIFFERENCES]]
 
 
 @dataclass(frozen=True)
@@ -253,12 +259,11 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
     # A NaN is refused, because comparisons with NaN are False.
     if equivalent >= tolerance.same * parity.lines and score_difference <= tolerance.score:
         return
-    listed = [f"  line {one.line}: {one.source}\n    ours:   {one.ours}\n    theirs: {one.theirs}  (gap {one.size:.4f})"
-              for one in parity.differences[:MAX_LISTED_DIFFERENCES]]
     raise FormatError("\n".join([
         f"{export} is refused, because its results differ from the original model's: {parity.summary()}. Allowed are "
         f"a difference of {tolerance.score:g} {'in any line' if tolerance.each else 'per token'} and "
-        f"{1 - tolerance.same:.0%} different translations.{' First differences:' if listed else ''}", *listed]))
+        f"{1 - tolerance.same:.0%} different translations.{' First differences:' if parity.differences else ''}",
+        *parity.first_differences()]))
 
 
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],

@@ -104,6 +104,8 @@ class Corpus(Section):
             raise ValueError("only a corpus with `hub` can have `config`, `split` and `streaming`")
         if self.markup and self.table_format != ".tmx":
             raise ValueError("only a corpus with a .tmx `file` can have `markup: true`")
+        if self.header and self.table_format not in COLUMN_FORMATS:
+            raise ValueError("only a corpus with a .tsv or .csv `file` can have `header: true`")
         if self.sampling is not None and self.translated_by is None:
             raise ValueError("only a corpus with `translated_by` can have `sampling`")
         if self.tag is not None and (self.text is not None or not self.tag.strip()):
@@ -115,8 +117,6 @@ class Corpus(Section):
                                  "side")
             return self
         named = all(isinstance(getattr(self, side), str) for side in self.sides)
-        if self.header and self.table_format not in COLUMN_FORMATS:
-            raise ValueError("only a corpus with a .tsv or .csv `file` can have `header: true`")
         if self.form == "files":
             if not named:
                 needed = "`source` and `target` (two files)" if self.text is None else "a file of `text`"

@@ -122,4 +122,4 @@ def require_text(recipe: Recipe, key: str, spec: Corpus) -> None:
     """
     if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
         raise CorpusError(f"data.{key} ({spec.label}) has no line with text in the target language. Name another "
-                          "corpus, or remove the key.")
+                          f"corpus{'' if key == 'valid' else ', or remove the key'}.")

@@ -167,9 +167,9 @@ class Translator(LineTranslator):
             hypotheses = search(searched, source, source_offsets, longest, max_lengths, options, self.engine.topk,
                                 whole_search)
         except NoHypothesis as error:
-            raise RequestError(f"line {parts[error.lines[0]].line + 1}: no translation satisfies all constraints. "
-                               "The prefix or a required phrase contains a forbidden phrase or a repeated "
-                               "n-gram.") from error
+            raise RequestError(f"line {parts[error.lines[0]].line + 1}: the search found no translation that "
+                               "satisfies all constraints. Remove one of them: the prefix, a required or forbidden "
+                               "phrase, no_repeat_ngram or min_length.") from error
         except FloatingPointError as error:
             raise CheckpointError(f"{error}: its weights are damaged, or the training diverged. Use an earlier "
                                   "checkpoint, or train with a lower learning rate.") from error

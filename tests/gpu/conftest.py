@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import pytest
 import torch
-from toy import RECIPE, write_corpus
-
-from seq2seq.recipe import Recipe, load_recipe
 
 
 @pytest.fixture
@@ -28,11 +24,3 @@ def without_waits() -> Callable[[], AbstractContextManager[None]]:
             torch.cuda.set_sync_debug_mode("default")
 
     return refusing
-
-
-@pytest.fixture
-def toy_recipe(tmp_path: Path) -> Callable[..., Recipe]:
-    """Recipe of the toy corpus with some settings, without dropout, whose masks differ between devices."""
-    write_corpus(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("dropout: 0.1", "dropout: 0.0"))
-    return lambda *settings: load_recipe(tmp_path / "recipe.yaml", settings)

@@ -287,7 +287,7 @@ def test_a_damaged_export_to_ctranslate2_is_refused(bundle, tmp_path, monkeypatc
     for quantization in ("float32", "int8"):
         with pytest.raises(FormatError, match=r"export to ctranslate2 \(\w+\) is refused.*nats|is refused") as refused:
             ctranslate2.export_model(bundle, tmp_path / "theirs", quantization)
-        assert "line 1: ein Hund läuft\n    ours: " in str(refused.value)
+        assert "source: ein Hund läuft\n    ours: " in str(refused.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -320,7 +320,7 @@ def test_an_export_is_accepted_only_within_its_tolerance():
                                (parity_of(same=69, gaps=[0.1] * 31), mean)):
         with pytest.raises(FormatError, match="it is refused"):
             require(refused, tolerance, "it")
-    with pytest.raises(FormatError, match="line 7: Hund\n    ours:   dog\n    theirs: cat  \\(gap 0.5000\\)"):
+    with pytest.raises(FormatError, match="source: Hund\n    ours:   dog\n    theirs: cat  \\(gap 0.5000\\)"):
         require(parity_of(same=98, gaps=[0.5] * 2), each, "it")
 
 

@@ -288,6 +288,8 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
          ": only a corpus with `hub` can have `config`, `split` and `streaming`"),
         ("{source: train.de, target: train.en, header: true}",
          ": only a corpus with a .tsv or .csv `file` can have `header: true`"),
+        ("{target: train.en, translated_by: ., header: true}",
+         ": only a corpus with a .tsv or .csv `file` can have `header: true`"),
         ("{file: pairs.jsonl, header: true, source: de, target: en}",
          ": only a corpus with a .tsv or .csv `file` can have `header: true`"),
         ("{file: pairs.ods}", ".file: expected a name that ends in .tsv, .csv, .jsonl or .tmx (.gz or .zst may "

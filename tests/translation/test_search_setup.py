@@ -371,7 +371,8 @@ def test_length_limits_are_respected(exact):
      "line 7: min_length, prefix or required phrases need a translation of .* raise max_length"),
     (Request("ein Hund"), {"min_length": 1000}, "a translation of 1000 pieces, but the maximum is"),
     (Request("ein Hund", "a\tdog"), {}, "line 1: the prefix 'a.tdog' contains <0x09>, a control character"),
-    (Request("ein Hund", "a dog"), {"forbid": ["dog"]}, "line 1: no translation satisfies all constraints"),
+    (Request("ein Hund", "a dog"), {"forbid": ["dog"]},
+     "line 1: the search found no translation that satisfies all constraints"),
     (Request("ein Hund", required=("a\x07b",)), {}, "line 1: the required phrase"),
 ])
 def test_constraints_that_cannot_be_satisfied_are_refused(translator, request_, options, message):
