@@ -37,7 +37,7 @@ def losses(recipe, run):
     return found
 
 
-@pytest.mark.parametrize(("precision", "accumulation"), [("fp32", 1), ("auto", 1), ("auto", 4)])
+@pytest.mark.parametrize(("precision", "accumulation"), [("fp32", 1), ("fp16", 1), ("auto", 1), ("auto", 4)])
 def test_the_host_never_waits_in_twenty_steps(toy_recipe, tmp_path, without_waits, precision, accumulation):
     recipe = toy_recipe(*TWENTY_STEPS, f"training.precision={precision}", f"training.accumulation={accumulation}")
     training = Training(recipe, tmp_path / "run")
@@ -57,9 +57,12 @@ def test_losses_in_fp32_equal_those_of_the_cpu(toy_recipe, tmp_path):
     assert found == pytest.approx(expected, abs=1e-3) and found[-1] < found[0]
 
 
-def test_losses_in_16_bits_are_near_those_in_fp32(toy_recipe, tmp_path):
+@pytest.mark.parametrize("precision", ["auto", "fp16", "tf32"])
+def test_losses_in_16_bits_or_tf32_are_near_those_in_fp32(toy_recipe, tmp_path, precision):
+    if precision == "tf32" and torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("TF32 needs compute capability 8.0 or above")
     found, expected = (losses(toy_recipe(*TWENTY_STEPS, f"training.precision={precision}"), tmp_path / precision)
-                       for precision in ("auto", "fp32"))
+                       for precision in (precision, "fp32"))
     assert found == pytest.approx(expected, abs=0.05)
 
 
