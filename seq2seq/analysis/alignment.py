@@ -19,13 +19,13 @@ Link = tuple[int, int]
 Step = Literal["reads", "writes"]
 Rule = Literal["target", "mutual"]
 
-# Weights count as equal if their relative difference is at most this number, because sums of floats are rounded.
+# Two weights count as equal if their relative difference is at most this number: sums of floats are rounded.
 TIE_TOLERANCE = 1e-5
 
 
 def word_spans(text: str, language: str) -> list[Span]:
-    """Return the spans of the words of a line: separated by white space, or every character in a language without
-    spaces."""
+    """Return the span of each word of a line. Words are separated by white space; in a language without spaces, each
+    character is a word."""
     word = r"\S" if main_language(language) in SPACELESS else r"\S+"
     return [match.span() for match in re.finditer(word, text)]
 
@@ -34,7 +34,7 @@ def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndar
     """Return a mask, (pieces, words) bool: True = the piece belongs to the word.
 
     A piece that overlaps several words belongs to all of them. A piece that overlaps no word belongs to the words of
-    the next piece: white space, and every byte piece of a character except the last one, because its span is empty.
+    the next piece. Such a piece is white space, or a byte of a character: only the character's last byte has a span.
     """
     overlap = np.zeros((len(pieces), len(words)), bool)
     next_piece = np.zeros(len(words), bool)
@@ -48,8 +48,9 @@ def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndar
 
 
 def word_weights(weights: np.ndarray, source_overlap: np.ndarray, target_overlap: np.ndarray) -> np.ndarray:
-    """Return attention weights between words: summed over the pieces of each source word, and averaged over the pieces
-    of each target word.
+    """Convert attention weights between pieces to weights between words.
+
+    The weights are summed over the pieces of each source word, and averaged over the pieces of each target word.
 
     Args:
         weights: (target pieces, source pieces + 1), with `</s>` in the last column.
@@ -65,7 +66,7 @@ def word_weights(weights: np.ndarray, source_overlap: np.ndarray, target_overlap
 
 
 def extract_links(weights: np.ndarray, rule: Rule) -> set[Link]:
-    """Return links from the attention weights between the words of a pair.
+    """Choose links between the words of a sentence pair by the attention weights between these words.
 
     Args:
         weights: (target words, source words + 1), with `</s>` in the last column; a target word that attends most to
@@ -95,10 +96,11 @@ class Reference:
 
 
 def alignment_error_rate(alignments: Iterable[Set[Link]], references: Iterable[Reference]) -> float:
-    """Return the alignment error rate, with the counts of links summed over all pairs: 0 is best, 1 is worst.
+    """Return the alignment error rate of all pairs together: 0 is best, 1 is worst.
 
     Och and Ney 2003 (A Systematic Comparison of Various Statistical Alignment Models, Computational Linguistics 29),
-    section 5: 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with A the links to evaluate, S the sure and P the possible ones.
+    section 5: 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|). A are the links to evaluate, S the sure and P the possible links
+    of the reference. Each count is summed over all pairs.
 
     Raises:
         ValueError: the numbers of alignments and references differ, or there is neither a link to evaluate nor a sure
@@ -109,7 +111,7 @@ def alignment_error_rate(alignments: Iterable[Set[Link]], references: Iterable[R
         agreed += len(links & reference.sure) + len(links & (reference.possible | reference.sure))
         total += len(links) + len(reference.sure)
     if not total:
-        raise ValueError("the alignments have no link and the references no sure link: the error rate is undefined")
+        raise ValueError("the alignments have no links and the references no sure links: the error rate is undefined")
     return 1 - agreed / total
 
 
@@ -119,7 +121,7 @@ def format_links(links: Iterable[Link]) -> str:
 
 
 def parse_reference(line: str) -> Reference:
-    """Parse a line such as `0-0 1?2`: sure links in Pharaoh format, possible links with a question mark.
+    """Parse a line of links such as `0-0 1?2`: a hyphen marks a sure link, a question mark a possible link.
 
     Raises:
         ValueError: the line has another format.

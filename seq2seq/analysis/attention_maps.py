@@ -40,7 +40,7 @@ class TokenizedLine:
 class PairAttention:
     """Sentence pair with its attention maps.
 
-    maps: attention weights by kind, each (layers, heads, queries, keys). With softmax, the weights of a query sum to 1.
+    maps: attention weights of each kind, (layers, heads, queries, keys). With softmax, the weights of a query sum to 1.
         cross: queries are the predicted target pieces and `</s>`, keys the source pieces and `</s>`. encoder: queries
         and keys are the source pieces and `</s>`. decoder: queries as in cross, keys are `<s>` and the target pieces.
     """
@@ -52,8 +52,11 @@ class PairAttention:
 
 @dataclass(frozen=True)
 class AttentionMapSelection:
-    """Kind, layer and head of the attention maps to show. Layers and heads count from 1; "mean" is the mean over the
-    heads of a layer."""
+    """Kind, layer and head of the attention maps to show. Layers and heads count from 1.
+
+    If `head` is "mean", the map of a layer is the mean over its heads. If it is "all", both the mean and the map of
+    each head are shown.
+    """
 
     kind: Kind
     layer: int | Literal["all"]
@@ -75,8 +78,10 @@ class AttentionMapSelection:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Words of a sentence pair, and links between them, each with the weight that the target word gives to the source
-    word."""
+    """Words of a sentence pair, and the links between them.
+
+    links: for each link, the attention weight that the target word gives to the source word.
+    """
 
     source_words: list[str]
     target_words: list[str]
@@ -85,7 +90,7 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Aligner:
-    """Settings for word alignment from cross-attention. The metadata of a model may contain them as `alignment`.
+    """Settings for word alignment from cross-attention. A model's metadata may contain them under `alignment`.
 
     layer: counted from 1; None: the last layer. head: counted from 1, or "mean" over all heads of the layer.
     step: decoding step whose attention is used for a target piece. "writes": the step that predicts the piece. "reads":
@@ -100,9 +105,9 @@ class Aligner:
 
     @staticmethod
     def from_metadata(metadata: Mapping[str, Any], where: str) -> Aligner:
-        """Return the settings in a model's metadata, which were measured to align best; without them, the defaults.
+        """Return the alignment settings in a model's metadata, or the default settings if it contains none.
 
-        where: name of the metadata, for error messages.
+        where: name of the metadata in error messages.
         Raises:
             CheckpointError: the settings are invalid.
         """
@@ -117,7 +122,8 @@ class Aligner:
         return Aligner(**settings)
 
     def align(self, pair: PairAttention, languages: tuple[str, str]) -> Alignment:
-        """Link the words of a pair. languages: codes of source and target, which decide how text is split into words.
+        """Link the words of a pair. languages: language codes of source and target, which decide how text is
+        split into words.
 
         Raises:
             UserError: the model has no cross-attention, or no such layer or head.
@@ -177,7 +183,7 @@ def _number_range(noun: str, count: int) -> str:
 @torch.inference_mode()
 def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, str]], kinds: Collection[Kind] = KINDS
                            ) -> Iterator[tuple[int, PairAttention]]:
-    """Yield the attention maps of each pair, computed with teacher forcing, as (index of the pair, maps).
+    """Run the model on the pairs with teacher forcing, and yield (index of the pair, its texts and attention maps).
 
     The longest pairs come first, so the indices are not in ascending order.
 

@@ -58,15 +58,15 @@ def _side(line: TokenizedLine, language: str) -> dict[str, Any]:
 
 
 def _encoded(maps: np.ndarray) -> dict[str, Any]:
-    """Return the weights as Base64 of little-endian 16-bit integers, and the scale: the weight stored as
+    """Return `weights`, little-endian 16-bit integers in Base64, and `largest`, the weight that is stored as
     MAX_STORED_WEIGHT."""
-    largest = max(1.0, float(maps.max()))                                       # above 1 if attention uses ReLU
+    largest = max(1.0, float(maps.max()))                                       # with ReLU, it can exceed 1
     stored = (maps / largest * MAX_STORED_WEIGHT).round().astype("<u2")
     return {"largest": largest, "weights": base64.b64encode(stored.tobytes()).decode()}
 
 
 def _json(values: Any) -> str:
-    """Return JSON for a script element, with `<`, `>`, `&` and Unicode line separators escaped, so that no text can end
-    the element or a line of the script."""
+    """Return JSON for an HTML script element. `<`, `>`, `&` and Unicode line separators are escaped: otherwise, a text
+    could end the element or a line of the script."""
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -17,9 +17,9 @@ from seq2seq.errors import UserError
 CELL, SMALL_CELL = 0.3, 0.12
 """Side of a cell in inches: in a picture of one map, and in a picture of several maps."""
 MAX_SIDE = 60.0
-"""Maximum width and height of a picture in inches: 9,000 pixels."""
+"""Maximum width and height of a picture in inches: 9,000 pixels at 150 dpi."""
 MIN_WEIGHT_RANGE = 1e-4
-"""If the highest and the lowest weight of a picture differ by no more than this, all are drawn in one colour."""
+"""If the highest and the lowest weight in a picture differ by at most this number, all cells have the same colour."""
 
 
 def require_matplotlib() -> None:
@@ -35,7 +35,7 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
     """Return the selected maps as PNG.
 
     Args:
-        languages: codes of source and target. model: name of the model in the title.
+        languages: language codes of source and target. model: name of the model in the title.
     Raises:
         UserError: matplotlib is not installed, or the model has no such maps.
     """
@@ -55,7 +55,7 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
     text = "".join([title, *map(_tick_text, (*rows, *columns))])
     families = families_for(text, languages)
     with matplotlib.rc_context({"font.family": families, "font.size": 11}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")                   # families_for has warned of them
+        warnings.filterwarnings("ignore", "Glyph .* missing")                   # families_for has warned already
         figure = Figure(figsize=size, layout="constrained")
         lowest, highest, scale_label = _colour_scale([weights for _, weights in maps])
         grid = figure.subplots(grid_rows, grid_columns, squeeze=False).flatten()

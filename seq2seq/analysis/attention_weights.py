@@ -1,7 +1,8 @@
 """Attention weights of a model, for inspection.
 
-A model's forward pass does not return attention weights. Hooks on its attention modules compute them from the arguments
-of each call. Of a recurrent model, they take the weights from the output of each call.
+A model's forward pass does not return attention weights. In a Transformer, hooks on the attention modules compute the
+weights from the arguments of each call. In a recurrent model, the attention module returns its weights, and a hook
+stores them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Attention weights by layer, each (sentences, heads, queries, keys), zero in padding.
+    """Attention weights of each layer, (sentences, heads, queries, keys). Weights of padding are 0.
 
-    encoder: queries and keys are source tokens. decoder: queries and keys are target tokens, causal. cross: queries are
-    target tokens, keys are source tokens. Query i of the target is the step that reads token i of `target_input` and
-    predicts token i of `target_output`. A list is empty if the model has no attention of this kind, or if this kind was
-    not requested.
+    encoder: queries and keys are source tokens. decoder: queries and keys are target tokens; attention is causal.
+    cross: queries are target tokens, keys are source tokens. Query i of the target is the step that reads token i of
+    `target_input` and predicts token i of `target_output`. A list is empty if the model has no attention of this kind,
+    or if this kind was not requested.
     """
 
     encoder: list[Tensor]
@@ -45,7 +46,7 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
     encoder: list[Tensor] = []
     decoder: list[Tensor] = []
     cross: list[Tensor] = []
-    recurrent_steps: list[Tensor] = []                          # cross-attention of a recurrent model, step by step
+    recurrent_steps: list[Tensor] = []                          # cross-attention of a recurrent model, by step
 
     def record_self(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         kind: Kind = "decoder" if keywords["causal"] else "encoder"

@@ -16,8 +16,8 @@ from seq2seq import console
 
 DEFAULT_FONT = "DejaVu Sans"
 """The font that comes with matplotlib."""
-# Chinese, Japanese and Korean share characters but draw them differently. The name of a font for one country contains
-# the country's code as a word, as in Noto Sans CJK JP. These are the codes by language.
+# Chinese, Japanese and Korean share characters but draw them differently. A font for one of these languages has a code
+# as a word of its name, such as JP in Noto Sans CJK JP. These are the codes of each language.
 COUNTRY_CODES = {"zh": ("SC", "CN", "TC", "TW", "HK"), "ja": ("JP",), "ko": ("KR",)}
 
 
@@ -28,7 +28,7 @@ def families_for(text: str, languages: Iterable[str]) -> list[str]:
     Warns about characters that no installed font has.
 
     Args:
-        languages: codes of the languages of the text. Fonts for their countries are preferred.
+        languages: codes of the languages of the text. Fonts for these languages are preferred.
     """
     countries = [country for language in languages for country in COUNTRY_CODES.get(language[:2], ())]
     families: list[str] = []
@@ -41,7 +41,7 @@ def families_for(text: str, languages: Iterable[str]) -> list[str]:
             missing = _cover(missing, _listed_families(countries), families)
     if missing:
         console.warn(f"no installed font has {' '.join(map(chr, sorted(missing)))}: the picture shows frames instead. "
-                     "Install a font that has them, such as fonts-noto-cjk for Chinese, Japanese and Korean.")
+                     "Install a font with these characters, such as fonts-noto-cjk for Chinese, Japanese and Korean.")
     return families or [DEFAULT_FONT]
 
 
@@ -58,7 +58,7 @@ def _cover(missing: set[int], candidates: Iterable[str], families: list[str]) ->
 
 
 def _characters(family: str) -> set[int]:
-    """Return the code points in the font file that matplotlib chooses for a family; none if it cannot be read."""
+    """Return the code points in the font file that matplotlib chooses for a family; none if the file cannot be read."""
     from matplotlib import font_manager
 
     try:
@@ -79,7 +79,7 @@ def _listed_families(countries: list[str]) -> list[str]:
         return font.style != "normal" or font.weight not in (400, "normal", "regular"), "Sans" not in font.name, \
             rank, font.name
 
-    # The Last Resort font draws a frame for every character. With it, no character would ever count as missing.
+    # The Last Resort font draws a frame for every character. In this list, it would hide that a character is missing.
     fonts = [font for font in font_manager.fontManager.ttflist if not font.name.startswith("Last Resort")]
     return list(dict.fromkeys(font.name for font in sorted(fonts, key=order)))
 

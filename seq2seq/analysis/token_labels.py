@@ -28,8 +28,7 @@ class Label:
 START = Label("<s>", "start of the sentence", "special")
 END = Label("</s>", "end of the sentence", "special")
 
-# Of the rows and of the columns of each kind of map: the text that their pieces belong to, the role of each piece, and
-# the label of the axis.
+# Rows and columns of each kind of map: side of the pair that the pieces come from, role of each piece, and axis label.
 ROWS: dict[Kind, tuple[str, str, str]] = {
     "cross": ("target", "predicted", "predicted target piece"),
     "encoder": ("source", "attending", "attending source piece"),

@@ -34,10 +34,10 @@ __all__ = ["CorpusReport", "Report", "check_recipe", "percentiles", "show_report
 
 
 def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
-    """Read all corpora, train the tokenizer and estimate the cost; report problems that would stop a training early.
+    """Check a recipe: read all corpora, load or train the tokenizer, estimate the cost, and report problems.
 
     Args:
-        run: run directory of the training. Its tokenizer is used if it has one; otherwise a tokenizer is trained.
+        run: run directory of the training. If it contains a tokenizer for this recipe, this tokenizer is used.
         measured: True to train a few steps in a temporary directory, and report their time and memory.
     Raises:
         UserError: the model of a corpus with `translated_by` cannot be used.
@@ -74,8 +74,8 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     report.corpora = [reader.report for reader in train_readers + held_out_readers]
     report.errors += [f"{corpus.role}: {corpus.error}" for corpus in report.corpora if corpus.error]
     if missing:
-        report.warnings.append(f"{', '.join(missing)}: training will first translate this text; this report does not "
-                               "include it.")
+        report.warnings.append(f"{', '.join(missing)}: training will first translate this text. This report does not "
+                               "include the translations.")
     for corpus in report.corpora:
         add_corpus_warnings(corpus, sources.get(corpus.role), overlap, recipe.languages, report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):

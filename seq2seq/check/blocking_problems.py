@@ -1,4 +1,4 @@
-"""Problems that would stop a training. They are found with the training's own functions, which raise the errors."""
+"""Checks for problems that would stop a training. They call the training's own functions and collect the errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Reci
 
     Returns:
         recipe: the recipe to train with in this directory.
-        reuse: True if the run's stored tokenizers suit this recipe, or none are stored yet.
+        reuse: True if the tokenizers in the run directory, if any, can be used with this recipe.
     """
     try:
         require_lockable(run)
@@ -41,7 +41,7 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Reci
 def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
     """Return (tokenizers that a training would use, None), or (None, the error that would stop it). Writes nothing.
 
-    Without training text and without a tokenizer model, both are None.
+    If there is neither training text nor a tokenizer model, both are None.
 
     use_run: True to load the tokenizers of the run if it has any.
     """
@@ -60,7 +60,7 @@ def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[T
 
 
 def check_held_out_sets(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -> None:
-    """Add to the report's errors the problems that would stop a validation, or the evaluation on the test sets."""
+    """Add an error to the report for each problem that would stop a validation or the evaluation on the test sets."""
     sets = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
     unreadable = {corpus.role for corpus in report.corpora if corpus.error}
     for key, spec in sets.items():
@@ -79,7 +79,9 @@ def check_held_out_sets(recipe: Recipe, tokenizers: Tokenizers | None, report: R
 
 
 def check_initial_weights(recipe: Recipe, tokenizers: Tokenizers, run: Path, report: Report) -> None:
-    """Add an error to the report if the weights of `training.start_from`, which a new run loads, do not fit the model.
+    """Add an error to the report if the weights of `training.start_from` do not fit the model.
+
+    Nothing is checked if the run has checkpoints, because it then resumes from them and does not load these weights.
     """
     start = recipe.training.start_from
     if start is None or list_checkpoints(run):

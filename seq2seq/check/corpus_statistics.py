@@ -19,11 +19,12 @@ from seq2seq.errors import CorpusError
 from seq2seq.recipe import Corpus, Languages
 
 BLOCK_LINES = 64
-"""Number of consecutive lines that are sampled and checked together. Only consecutive lines can show a shifted side."""
+"""Number of consecutive lines in a block. Blocks are sampled and checked as a whole, because a shift of one side by a
+line can be detected only in consecutive lines."""
 MAX_BLOCKS = 320
 """Maximum number of blocks in the sample."""
 MAX_DECODED_LINES = 100
-"""Maximum number of lines from which the encoding of a file is guessed; only lines that are not UTF-8 count."""
+"""Maximum number of lines from which the encoding of a file is guessed. Only lines that are not UTF-8 are used."""
 # CP932 is Microsoft's extension of Shift-JIS.
 ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949",), "el": ("CP1253",),
              "tr": ("CP1254",), "he": ("CP1255",), "th": ("CP874",),
@@ -32,9 +33,9 @@ ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949
              **dict.fromkeys(("cs", "hr", "hu", "pl", "ro", "sk", "sl"), ("CP1250",))}
 """Most common encodings of each language besides UTF-8, the most likely one first."""
 FREQUENT = frozenset("的是不了在有我他一人大这這个個们們中来來上国國和说說时時，。、のにはをたがで")
-"""Frequent characters of Chinese and Japanese. Most text can be decoded in several encodings (nearly all Big5 text as
-GB18030); the correct encoding is the one that yields the most of these characters."""
-# Values of three keys of data.cleaning for which the report counts the pairs that would be dropped.
+"""Frequent characters of Chinese and Japanese. Most text can be decoded without errors in several encodings: nearly all
+Big5 text is also valid GB18030. The encoding that yields the most of these characters is taken as the correct one."""
+# For each of these values of three keys of data.cleaning, the report counts the pairs that the value would drop.
 LENGTH_RATIOS = (1.5, 2.0, 3.0, 4.0)
 MAX_CHARACTERS = (250, 500, 1000, 5000)
 NUMBER_AGREEMENTS = (0.5, 0.7, 1.0)
@@ -71,8 +72,8 @@ class Sample:
 
 
 def scan_corpus(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None:
-    """Read all pairs; count in the report the lines of each kind, such as duplicates, and the pairs that each limit of
-    data.cleaning would drop.
+    """Read all pairs. Add to the report the number of lines of each kind, such as duplicates, and the number of pairs
+    that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
 
     sides: 2 for pairs; 1 for the text of a language model.
     """
@@ -103,7 +104,9 @@ def scan_corpus(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None
 
 
 def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iterator[str]:
-    """Yield the kinds of a line, such as `empty` or `duplicate`. seen: hashes of earlier lines; receives this line's.
+    """Yield the kinds of a line, such as `empty` or `duplicate`.
+
+    seen: hashes of earlier lines; the hash of this line is added.
     """
     if not min(lengths):
         yield "empty"
@@ -123,8 +126,8 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
 
 
 def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[str, dict[str, Any]]:
-    """Return for each file of an unreadable corpus the number of its lines, the number and examples of lines that are
-    not UTF-8, and the likely encoding."""
+    """Describe each file of a corpus that cannot be read: number of lines, number and examples of lines that are not
+    UTF-8, and likely encoding."""
     described: dict[str, dict[str, Any]] = {}
     for path in spec.paths:
         lines, damaged, is_utf16, undecoded = 0, Finding(), False, b""
@@ -142,7 +145,7 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
             continue
         seems = "UTF-16" if is_utf16 else "UTF-8"
         if damaged.count and not is_utf16:
-            # A table contains both languages, a text file one.
+            # A table contains text in both languages, a text file in one.
             one_side = spec.form == "files"
             codes = [language for language, file in ((languages.source, spec.source), (languages.target, spec.target))
                      if language and not (one_side and str(file) != str(path))]
@@ -152,7 +155,10 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
 
 
 def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
-    """Return the most likely encoding, by its name in iconv, of text in one of the languages that is not UTF-8."""
+    """Return the most likely encoding of bytes that are not UTF-8, by its name in iconv.
+
+    languages: possible languages of the text. Encodings of the first language are tried first.
+    """
     for encodings in filter(None, (ENCODINGS.get(main_language(language)) for language in languages)):
         decoded = {}
         for encoding in encodings:

@@ -19,7 +19,10 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 
 def estimate_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
                         report: Report) -> None:
-    """Add vocabulary sizes and numbers of different characters to the report. characters: characters of each side."""
+    """Add vocabulary sizes and numbers of different characters to the report.
+
+    characters: for each side, the different characters of the training text.
+    """
     section = recipe.tokenizer
     texts = {"both languages": set().union(*characters.values())} if section.joint and len(characters) > 1 else (
         characters)
@@ -42,7 +45,7 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     from seq2seq.model.load_model import SkipInitialization
 
     sizes = report.vocabulary["source_vocab_size"], report.vocabulary["vocab_size"]
-    if "auto" in sizes:                                                         # without text, the size is not known
+    if "auto" in sizes:                                                         # not known without training text
         return
     try:
         with torch.device("meta"), SkipInitialization():                                   # weights without storage
@@ -67,8 +70,8 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
         report.errors.append(f"training.precision: {error}")
         dtype = torch.float32
     report.machine["precision"] = name_of(dtype)
-    # Bytes of each parameter: 16 for fp32 weight, gradient and Adam's two moments, 4 for the exponential moving
-    # average, and 2 each for the copies of weight and gradient in bf16 or fp16.
+    # Bytes per parameter: 16 for its fp32 weight, its gradient and Adam's two moments; 4 for its exponential moving
+    # average; 4 for the copies of its weight and gradient in bf16 or fp16.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if dtype != torch.float32 else 0)
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
@@ -78,7 +81,7 @@ def estimate_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np
     """Add the numbers of tokens and optimizer steps of an epoch to the report.
 
     Args:
-        lengths: for each corpus of `data.train` and each side, arrays of the pairs' lengths in pieces.
+        lengths: for each corpus of `data.train` and each of its sides, arrays of the line lengths in pieces.
     Raises:
         CorpusError: no pair is left, or the corpus weights make an epoch empty or too long.
     """
@@ -108,12 +111,13 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
         return
     section = recipe.training
     kept = max(section.keep_checkpoints, section.average.count if section.average.kind != "none" else 0)
-    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. One more exists during saving.
+    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. While a checkpoint
+    # is saved, there is one more than `kept`.
     checkpoints = (kept + 1) * (12 + (4 if section.ema_decay else 0)) * report.model["parameters"]
     tokens = sum(side.tokens for corpus in report.corpora if corpus.role == "train" for side in corpus.sides.values())
     pairs = sum(corpus.pairs for corpus in report.corpora if corpus.role == "train")
     width = 2 if report.vocabulary["vocab_size"] <= 2**16 else 4
-    # Subword sampling stores the ids of the current and the next epoch in addition to those without sampling.
+    # Subword sampling stores the ids of the current and the next epoch in addition to the ids without sampling.
     epochs = 3 if recipe.tokenizer.subword_sampling else 1
     needed = checkpoints + 2 * report.model["bytes_of_bundle"] + epochs * (width * tokens + 32 * pairs)
     directory = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())

@@ -20,8 +20,8 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 PAIRS = 50_000
 """Maximum number of pairs to read from each corpus; enough for batches of realistic shapes."""
 STEPS = 30
-"""Number of steps to run. Only the last third is reported, because about the first half also generates kernels and
-allocates memory (0.7 s instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores)."""
+"""Number of steps to run. About the first half are slow, because they also generate kernels and allocate memory: 0.7 s
+instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores. Only the last third is reported."""
 SECONDS = 20.0
 """Time in seconds after which no further step is started."""
 
@@ -59,7 +59,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
                 before = dict(training.state.window)
                 start = time.perf_counter()
                 training._step(micro_batches)
-                training.results.read()                                         # waits for a GPU
+                training.results.read()                                         # waits until the GPU has finished
                 seconds.append(time.perf_counter() - start)
                 tokens.append(sum(training.state.window.get(key, 0) - before.get(key, 0)
                                   for key in ("source_tokens", "target_tokens")))
@@ -77,8 +77,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
 
 
 def _recipe_to_measure(recipe: Recipe) -> Recipe:
-    """Return the recipe with at most PAIRS pairs of each training corpus, and with max_steps raised to at least STEPS.
-    """
+    """Return the recipe with at most PAIRS pairs of each training corpus, and with a max_steps of at least STEPS."""
     train = tuple(spec.model_copy(update={"limit": min(spec.limit or PAIRS, PAIRS)}) for spec in recipe.data.train)
     training = recipe.training.model_copy(update={"max_steps": max(STEPS, recipe.training.max_steps)})
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train}), "training": training})

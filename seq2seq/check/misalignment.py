@@ -23,17 +23,16 @@ Texts = tuple[str, str]
 WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|\d+|"
                   r"[^\W\d_\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 STEM_LENGTH = 6
-"""Number of characters to which words are cut, because inflection changes endings, and compounds are long."""
+"""Words are cut to this number of characters, so that most inflected forms of a word count as the same word."""
 MAX_WORDS = 60
-"""Maximum number of different words that are used of each side of a pair."""
+"""Maximum number of different words per side of a pair. Further words are ignored."""
 MIN_COUNT = 2
-"""Minimum number of pairs that must contain a word for it to be in the translation table; other words are rare words.
-"""
+"""A word that occurs in fewer pairs than this is a rare word: it is not in the translation table."""
 ITERATIONS = 4
 """Number of iterations of expectation maximisation."""
 MAX_LINKS = 3_000_000
-"""Approximate maximum number of links (pairs of a source and a target word) to learn from. Learning from so many takes
-some seconds and 200 MB."""
+"""Approximate maximum number of links (a source word and a target word of the same pair) to learn from. To learn from
+this number of links takes some seconds and 200 MB of memory."""
 UNTRANSLATED_SHARE = 0.1
 """Assumed share of target words that translate no source word. It limits how much a single word can lower a score."""
 SHARED_RARE_WORD_SCORE = 3.0
@@ -64,7 +63,8 @@ class TranslationTable:
         self._learn(ids)
 
     def _ids(self, words: tuple[list[str], ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of the words that are not rare: (source_words + 1,) with the empty word, (target_words,)."""
+        """Return the ids of source and target words, without rare words: (source_words + 1,) with the empty word first,
+        and (target_words,)."""
         source = [0, *(self._source[word] for word in words[0] if word in self._source)]
         target = [self._target[word] for word in words[1] if word in self._target]
         return np.array(source, np.int64), np.array(target, np.int64)
@@ -111,7 +111,7 @@ class TranslationTable:
             return -MAX_LENGTH_SCORE
         variance = self._lengths.variance * source
         mean, target_variance = self._target_length
-        # Log ratio of two normal distributions of the target's length: given the source's length, and without it.
+        # Log of the ratio of two normal densities of the target's length: given the source's length, and without it.
         of_length = (0.5 * math.log(target_variance / variance) - self._lengths.deviation(source, target) ** 2 / 2
                      + (target - mean) ** 2 / target_variance / 2)
         shared = {word for word in words[1] if word not in self._target}.intersection(words[0])
@@ -124,12 +124,12 @@ def _words(text: str) -> list[str]:
 
 def _links(sentences: Sequence[tuple[np.ndarray, np.ndarray]], targets: int
            ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the links of each target word to every source word of its sentence.
+    """Return the links of each target word to every source word of the same pair.
 
     targets: number of target words in the vocabulary.
     Returns:
-        keys: (links,), source id × targets + target id. group: (links,), index of the target word in the whole text.
-        owner: (target_words,), index of the sentence of each target word.
+        keys: (links,), source id × targets + target id. group: (links,), index of the target word among those of all
+        pairs. owner: (target_words,), index of the pair of each target word.
     """
     sources = np.array([len(source) for source, _ in sentences], np.int64)
     lengths = np.array([len(target) for _, target in sentences], np.int64)

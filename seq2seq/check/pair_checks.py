@@ -1,4 +1,4 @@
-"""Detection of misaligned pairs and of wrong languages by models that are trained on a sample of the corpora."""
+"""Detection of misaligned pairs and wrong languages, with lingua and with models trained on a sample of the corpora."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from seq2seq.errors import UserError
 from seq2seq.recipe import Languages
 
 MIN_BLOCKS = 8
-"""Minimum number of sampled blocks. With fewer, too few words co-occur to train a table, and no pair is checked."""
+"""Minimum number of sampled blocks. If there are fewer, no pair is checked: the sample is too small to train on."""
 SUSPECT_THRESHOLD = -5.0
-"""Score in nats below which a pair is reported as suspect. In Multi30k, 0.1 % of the pairs score below it; after
-shuffling one side, 90 % do."""
+"""A pair is reported as suspect if its score, in nats, is below this number. In Multi30k, 0.1 % of the pairs are
+suspect. If one side of Multi30k is shuffled, 90 % are."""
 MIN_MEDIAN_DIFFERENCE = 3.0
-"""Minimum difference in nats between the median score of the sampled pairs and the median score of random pairs. Below
-it, alignment is not checked."""
+"""Alignment is checked only if the median score of the sampled pairs exceeds the median score of random pairs by more
+than this number of nats."""
 MAX_CHECKED_PAIRS = 100_000
 """Approximate maximum number of pairs to check in a corpus."""
 MIN_SHIFT_GAIN = 60.0
-"""Minimum gain in nats, summed over a run of lines, of shifting one side by a line. Below it, no shift is reported."""
+"""A shift of one side by a line is reported only if it raises the sum of the scores of consecutive lines by at least
+this number of nats."""
 MAX_LANGUAGE_ID_PAIRS = 300
-"""Maximum number of pairs per corpus whose language lingua identifies. So many take a few seconds."""
+"""Maximum number of pairs per corpus whose language lingua identifies. For this number, it needs a few seconds."""
 
 
 class CorpusChecker:
     """Checks the pairs of corpora with translation tables and character n-grams, trained on a sample of these pairs.
 
-    fault: reason why lingua, although installed, cannot be used; None if there is no such problem.
+    fault: if lingua is installed but cannot be used, the reason; otherwise None.
     """
 
     def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
-        """Train on sampled blocks: two translation tables, each on half of them, to score the pairs of the other half.
-        """
-        # Shuffled, because TranslationTable uses only the first pairs of a large sample, and these should not all come
-        # from the beginning of the corpus.
+        """Train two translation tables, each on one half of the sampled blocks. A table scores the other half."""
+        # TranslationTable uses only the first pairs of a large sample. The blocks are shuffled, so that these pairs do
+        # not all come from the beginning of the corpus.
         self._blocks = [blocks[index] for index in np.random.default_rng(1).permutation(len(blocks))]
         self._train(shift=0)
         if not self.is_discriminative:
-            # If one side is shifted from the first line on, only the shifted pairs are translations.
+            # If one side is shifted by a line from the first line of the corpus on, the lines are translations of each
+            # other only after this side is shifted back.
             for shift in (1, -1):
                 self._train(shift)
                 if self.is_discriminative:
@@ -78,14 +79,14 @@ class CorpusChecker:
 
     @property
     def is_discriminative(self) -> bool:
-        """True if the sampled pairs score so much higher than random pairs that scores can show misaligned pairs."""
+        """True if the sampled pairs score clearly higher than random pairs. Otherwise, alignment cannot be checked."""
         if len(self._blocks) < MIN_BLOCKS:
             return False
         median, random_median = np.median(self._pair_scores), np.median(self._random_scores)
         return bool(median > random_median + MIN_MEDIAN_DIFFERENCE and median > 0)
 
     def check(self, pairs: Iterable[Pair], count: int) -> PairReport:
-        """Check a corpus of `count` pairs; in a long corpus, only every n-th block."""
+        """Check a corpus of `count` pairs. In a long corpus, only every n-th block is checked."""
         report = PairReport()
         if self._sides is None or not count:
             return report
@@ -107,8 +108,8 @@ class CorpusChecker:
             if self.is_discriminative:
                 self._check_alignment(block, report, runs)
         if self.is_discriminative and report.pairs:
-            # Only this share of random pairs scores below the threshold. Misaligned pairs are like random pairs, so the
-            # share of suspects is divided by it.
+            # Not all misaligned pairs are suspects. Their scores are like those of random pairs, so the share of random
+            # pairs below the threshold estimates the recall.
             recall = max(float((self._random_scores < SUSPECT_THRESHOLD).mean()), 0.5)
             report.misaligned = min(report.suspects.count / report.pairs / recall, 1.0)
             shift, run = max(runs.items(), key=lambda item: item[1].gain)
@@ -117,7 +118,10 @@ class CorpusChecker:
         return report
 
     def _check_alignment(self, block: Block, report: PairReport, runs: dict[int, _BestRun]) -> None:
-        """Add the suspects of a block to the report, and the gains of shifted lines to `runs`."""
+        """Add the suspect pairs of a block to the report.
+
+        Also add each line's gain to the runs: its score with one side shifted, minus its score without a shift.
+        """
         table = self._tables[1 - _fold(block[0][0])]
         scores = table.evidence([pair[1:] for pair in block])
         for index in np.flatnonzero(scores < SUSPECT_THRESHOLD).tolist():
@@ -125,7 +129,7 @@ class CorpusChecker:
             if source.strip() and target.strip():                               # empty sides are counted elsewhere
                 report.suspects.add(line)
         for shift, run in runs.items():
-            # To save time, shifted pairs are scored only where a run is open or at least three pairs look wrong.
+            # To save time, shifted pairs are scored only if a run is open or three scores of the block are negative.
             if run.is_open or (scores < 0).sum() >= 3:
                 shifted_scores = table.evidence(_shift(block, shift))
                 first = max(0, -shift)
@@ -167,7 +171,7 @@ def _fold(line: int) -> int:
 
 
 def _shift(block: Block, shift: int) -> list[tuple[str, str]]:
-    """Pair each source with the target `shift` lines later, where the block contains both."""
+    """Pair each source with the target `shift` lines below it, if the block contains both."""
     sources, targets = block[max(0, -shift) :], block[max(0, shift) :]
     return [(source[1], target[2]) for source, target in zip(sources, targets, strict=False)]
 

@@ -53,13 +53,13 @@ def show_report(report: Report) -> None:
     limits = [[corpus.label, key, ", ".join(f"{value}: {count:,}" for value, count in values.items())]
               for corpus in training for key, values in corpus.limits.items() if any(values.values())]
     if limits:
-        print_table("Pairs that a limit in data.cleaning alone would drop", ["corpus", "key", "limit: pairs"], limits,
+        print_table("Pairs that a single limit in data.cleaning would drop", ["corpus", "key", "limit: pairs"], limits,
                     left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
             label = escape_control_characters(f"{corpus.role} {corpus.label}")
             out.print(f"{label}: alignment was not checked, because train has too few lines, or its pairs score hardly "
-                      "better than random pairs", markup=False, soft_wrap=True)
+                      "higher than random pairs", markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
@@ -128,8 +128,8 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
                         f"{about}{training['epochs']:,.1f} epochs")
     if measured := report.measured:
         yield "time", (f"{_duration(measured['hours'])} without validation: {measured['seconds_a_step']:.3g} s per "
-                       f"step (median of {measured['steps']}), {measured['tokens_a_second']:,.0f} tokens per second on "
-                       f"all sides together; peak memory {_size(measured['peak_bytes'])}")
+                       f"step (median of {measured['steps']}), {measured['tokens_a_second']:,.0f} tokens per second "
+                       f"(source and target together); peak memory {_size(measured['peak_bytes'])}")
     elif training:
         yield "time", "not measured"
     if report.disk:

@@ -24,7 +24,7 @@ from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
 
-# Values of data.cleaning.max_pieces for which the report counts the pairs that would be dropped.
+# For each of these values of data.cleaning.max_pieces, the report counts the pairs that the value would drop.
 MAX_PIECES = (64, 128, 256, 512)
 
 
@@ -32,8 +32,8 @@ class CorpusReader:
     """Reads one corpus and fills in its report.
 
     tokenizers: tokenizers for counting pieces; None: pieces are not counted.
-    lengths: for each side, the lengths in pieces, `</s>` included, of the pairs that training keeps; one array per
-        BLOCK_PAIRS pairs read.
+    lengths: for each side, the line lengths of the pairs that training keeps, in pieces, `</s>` included. Each array
+        belongs to one block of pairs.
     """
 
     def __init__(self, role: str, spec: Corpus, recipe: Recipe) -> None:
@@ -46,9 +46,9 @@ class CorpusReader:
         self.pieces: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
 
     def scan(self, sample: Sample | None) -> None:
-        """Read all lines without cleaning, count them by kind, and draw blocks into `sample`, if it is not None.
+        """Read all lines without cleaning, and count the lines of each kind.
 
-        If the corpus cannot be read, `report.error` says why.
+        If `sample` is not None, it samples blocks of the pairs. If the corpus cannot be read, `report.error` says why.
         """
         try:
             pairs = read_pairs(self.recipe, self.spec.untagged)
@@ -60,12 +60,12 @@ class CorpusReader:
 
     def check_pairs(self, checker: CorpusChecker) -> None:
         """Check the pairs for misalignment and wrong languages."""
-        with contextlib.suppress(UserError):                                    # `scan` has reported it
+        with contextlib.suppress(UserError):                                    # `scan` has reported the error
             self.report.judgement = checker.check(read_pairs(self.recipe, self.spec.untagged), self.report.lines)
 
     def read_held_out(self) -> list[str]:
-        """Read all pairs of a validation or test corpus, without cleaning. Return their sources; for a language model,
-        their texts."""
+        """Read all pairs of a validation or test corpus, without cleaning. Return their sources, or the texts of a
+        language model."""
         sources: list[str] = []
         for block in self._blocks(clean=False):
             sources += self._sides(block)[0][1]
@@ -76,7 +76,7 @@ class CorpusReader:
 
         Args:
             held_out: sources (for a language model, texts) of all validation and test corpora.
-            overlap: receives the held-out sources that occur in this corpus, too.
+            overlap: receives the held-out sources that also occur in this corpus.
             characters: for each side, receives the characters of its text.
         """
         for block in self._blocks(clean=True):
@@ -91,7 +91,10 @@ class CorpusReader:
         return list(zip(self.spec.sides, columns[-len(self.spec.sides):], strict=True))
 
     def _blocks(self, clean: bool) -> Iterator[list[Pair]]:
-        """Yield the pairs that training keeps, in blocks, and complete the report after the last one."""
+        """Yield the pairs in blocks, and complete the report after the last block.
+
+        clean: True to clean the pairs as for training; False to yield all pairs.
+        """
         try:
             pairs = (cleaned(self.spec, self.recipe, self.report.counts) if clean else
                      read_pairs(self.recipe, self.spec, self.report.counts))
@@ -116,7 +119,8 @@ class CorpusReader:
                 report.unknown = sum(self.pieces[side][piece] for piece in _unknown_ids(self._tokenizer(side))) / pieces
 
     def _count(self, block: list[Pair], clean: bool) -> list[Pair]:
-        """Count the lengths and the pieces of a block. Return its pairs without those that have too many pieces."""
+        """Count the lengths and the pieces of a block, and return its pairs. clean: True to leave out pairs with too
+        many pieces."""
         if self.tokenizers:
             ids_of = {side: self._tokenizer(side).encode(texts) for side, texts in self._sides(block)}
             lengths = {side: _lengths(lines) for side, lines in ids_of.items()}
@@ -161,7 +165,7 @@ def _lengths(lines: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _unknown_ids(tokenizer: Vocabulary) -> list[int]:
-    """Return the ids that encode text without a piece of its own: the unknown token, and the 256 bytes."""
+    """Return the ids of the unknown token and of the bytes, which encode characters that are not in the vocabulary."""
     names = tokenizer.pieces(range(tokenizer.vocab_size))
     return [token_id for token_id, name in enumerate(names)
             if token_id == UNKNOWN_ID or re.fullmatch("<0x[0-9A-F]{2}>", name)]

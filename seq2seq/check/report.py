@@ -16,7 +16,10 @@ EXAMPLES = 5
 
 @dataclass
 class SideReport:
-    """Lengths of one side of a corpus. characters, words: line lengths by percentile; 100 is the longest line."""
+    """Line lengths of one side of a corpus.
+
+    characters, words: line length in this unit by percentile; percentile 100 is the longest line.
+    """
 
     characters: dict[int, int] = field(default_factory=dict)
     words: dict[int, int] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class PairReport:
     misaligned: estimated share of misaligned pairs; None if alignment was not checked. suspects: pairs that are
     probably not translations. slip: lines in which one side is shifted; None if there are none. wrong_side: for each
     side, lines that look like the language of the other side. recognised: number of pairs whose language lingua
-    identified. wrong_language: for each side, lines of these pairs in another language than the recipe says.
+    identified. wrong_language: for each side, lines whose language, according to lingua, is not the recipe's.
     """
 
     pairs: int = 0
@@ -91,21 +94,21 @@ class CorpusReport:
     findings: dict[str, Finding] = field(default_factory=dict)
     """Lines of each kind before cleaning; `counts` contains the lines that cleaning dropped."""
     limits: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Number of pairs that a key of data.cleaning alone would drop, by key and value of the key."""
+    """For several limits in data.cleaning, by key and value: number of pairs that this limit alone would drop."""
     judgement: PairReport | None = None
     sides: dict[str, SideReport] = field(default_factory=dict)
     weight: float = 1.0
     in_train: int | None = None
     """For validation and test corpora, number of lines whose source (or text) also occurs in the training text."""
     in_train_example: int | None = None
-    """Number of the first of these lines."""
+    """Line number of the first of these lines."""
     in_train_lines: list[int] = field(default_factory=list)
-    """Numbers of all of these lines."""
+    """Line numbers of all of these lines."""
     error: str | None = None
     lines: int = 0
     """Number of lines read."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """For a corpus that could not be read: number of lines, encoding and undecodable lines of each file."""
+    """For each file of a corpus that could not be read: number of lines, lines that are not UTF-8, likely encoding."""
 
 
 @dataclass
@@ -130,7 +133,7 @@ class Report:
 
 
 def percentiles(lengths: Counter[int]) -> dict[int, int]:
-    """Return for each of PERCENTILES the smallest length that this percentage of the lines does not exceed.
+    """Return, for each p in PERCENTILES, the smallest length that at least p % of the lines do not exceed.
 
     lengths: number of lines by length.
     """

@@ -13,37 +13,38 @@ from seq2seq.recipe import Languages, Recipe, TrainingSection
 from seq2seq.recipe.language_codes import code_for
 
 MAX_OVERLAP_SHARE = 0.01
-"""Share of held-out lines that also occur in train above which to warn. A few sentences, such as "Thank you.", occur in
-every corpus."""
-# For each kind of lines: the share above which to warn, a description of the lines, and a remedy.
+"""A warning is given if more than this share of the held-out lines also occurs in train. A few sentences, such as
+"Thank you.", occur in every corpus."""
+# For each kind of line: maximum share of such lines without a warning, description of the lines, and remedy.
 LINE_WARNINGS = {
-    "duplicate": (0.1, "repeat an earlier pair", "data.cleaning.remove_duplicates keeps one of each."),
-    "identical": (0.02, "are the same text on both sides",
-                  "A model learns to copy from them: data.cleaning.remove_identical drops them."),
+    "duplicate": (0.1, "repeat an earlier pair", "data.cleaning.remove_duplicates keeps one copy of each pair."),
+    "identical": (0.02, "have the same text on both sides",
+                  "A model that is trained on them learns to copy. data.cleaning.remove_identical drops them."),
     "damaged": (0.002, "are damaged", "Characters were lost or read in a wrong encoding: repair the text, or set "
                        "data.cleaning.remove_damaged."),
-    "html_entities": (0.005, "contain HTML entities such as &quot;", "Decode them on both sides."),
+    "html_entities": (0.005, "contain HTML entities such as &quot;",
+                      "Replace each entity by its character, on both sides."),
     "numbers_differ": (0.03, "have a number in digits that the other side lacks",
                        "data.cleaning.min_number_agreement: 0.7 drops most of them."),
 }
 MAX_MISALIGNED_SHARE = 0.01
-"""Estimated share of misaligned training pairs above which to warn."""
+"""A warning is given if the estimated share of misaligned training pairs is higher than this."""
 MAX_MISALIGNED_SHARE_HELD_OUT = 0.03
-"""The same share for validation and test corpora. It is higher, because the translation tables that score these pairs
+"""The same limit for validation and test corpora. It is higher, because the translation tables that score these pairs
 are trained on the training text, which may be of another domain."""
 MAX_WRONG_SIDE_SHARE = 0.005
-"""Share of lines that look like the language of the other side above which to warn."""
+"""A warning is given if more than this share of the lines looks like the language of the other side."""
 MIN_SWAPPED_SHARE = 0.5
-"""Share of lines that look like the language of the other side above which source and target are probably swapped."""
+"""If more than this share of the lines looks like the language of the other side, the sides are probably swapped."""
 MAX_WRONG_LANGUAGE_SHARE = 0.03
-"""Share of lines in another language, according to lingua, above which to warn. Lingua misclassifies some short lines
-and lists of names."""
+"""A warning is given if, according to lingua, more than this share of the lines is in another language. Lingua
+misclassifies some short lines and lists of names."""
 MAX_UNKNOWN_SHARE = 0.05
-"""Share of pieces that are bytes or unknown above which to warn. Text like the training text has less than 1 %; a
-character that is not in the vocabulary takes two to four bytes."""
+"""A warning is given if more than this share of the pieces is bytes or unknown. Text like the training text has less
+than 1 %. A character that is not in the vocabulary is encoded as two to four bytes."""
 EPOCHS_WARNING_THRESHOLD = 100
-"""Number of epochs above which to warn. The recipes in `recipes/` train for 3 to 32 epochs; more than 100 usually mean
-the default `max_steps` on a small text."""
+"""A warning is given if a training has more epochs than this. The recipes in `recipes/` train for 3 to 32 epochs. More
+than 100 epochs usually mean that the text is small and that `max_steps` has its default value."""
 
 
 def add_corpus_warnings(corpus: CorpusReport, sources: Sequence[str] | None, overlap: set[str], languages: Languages,
@@ -58,15 +59,15 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Sequence[str] | None, ove
         for path, values in corpus.files.items():
             if values.get("not_utf8"):
                 warnings.append(f"{path}: {values['not_utf8']:,} of {values['lines']:,} lines are not UTF-8 (such as "
-                                f"line {values['such_as'][0]:,}); it seems to be {values['seems']}.")
+                                f"line {values['such_as'][0]:,}). The file seems to be {values['seems']}.")
         return
     _add_line_warnings(corpus, languages, warnings)
     _add_pair_warnings(corpus, warnings)
     if sources is None:
         read = corpus.pairs + sum(corpus.counts.dropped.values())
         if corpus.pairs < read / 2:
-            warnings.append(f"{corpus.label}: cleaning drops {read - corpus.pairs:,} of {read:,} pairs. Check an "
-                            "example line of each reason; if the lines are good, relax data.cleaning.")
+            warnings.append(f"{corpus.label}: cleaning drops {read - corpus.pairs:,} of {read:,} pairs. For each "
+                            "reason, check an example line. If these lines are good, relax data.cleaning.")
         return
     if not sources:
         warnings.append(f"{corpus.role} has no pairs.")
@@ -75,7 +76,7 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Sequence[str] | None, ove
     blank = [number for number, source in enumerate(sources, start=1) if not source.strip()]
     if blank:
         remedy = ("check that both sides are still parallel" if "target" in corpus.sides else
-                  "only the end of sentence is scored there")
+                  "for these lines, only the end of sentence is scored")
         warnings.append(f"{corpus.role}: {len(blank):,} {plural} are empty (line {blank[0]:,}); {remedy}.")
     lines = [number for number, source in enumerate(sources, start=1) if source in overlap]
     corpus.in_train, corpus.in_train_example = len(lines), lines[0] if lines else None
@@ -96,9 +97,9 @@ def add_tokenization_warnings(corpora: Sequence[CorpusReport], warnings: list[st
         names = ", ".join(f"{corpus.role} {corpus.label}" for corpus, _ in tokenized)
         warnings.append(
             f"{names}: the target text looks tokenised: in {finding} of {first.lines:,} lines of {first.label}, "
-            "punctuation is separated by spaces. sacreBLEU tokenises again, so that these scores are comparable "
-            "neither with scores on raw text nor with published scores on tokenised text. Detokenise the text; or, to "
-            "compare with a paper on tokenised text, translate with seq2seq translate and score the translations with: "
+            "punctuation is separated by spaces. sacreBLEU tokenises again, so the scores can be compared neither with "
+            "scores on raw text nor with published scores on tokenised text. Detokenise the text. If you want to "
+            "compare with a paper on tokenised text, run seq2seq translate, and score the translations with: "
             "sacrebleu REFERENCE -i TRANSLATIONS --force --tokenize none")
 
 
@@ -185,7 +186,7 @@ def _add_pair_warnings(corpus: CorpusReport, warnings: list[str]) -> None:
         for side, finding in findings.items():
             if findings is report.wrong_side and finding.count > max(MIN_SWAPPED_SHARE * checked, 2):
                 warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs looks like the other side of "
-                                "train: source and target may be swapped, here or in data.train, or a file or column "
-                                "there may be the wrong one.")
+                                "train. Here or in data.train, source and target may be swapped, or the wrong file or "
+                                "column may be named.")
             elif finding.count > max(share * checked, 2):
                 warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs {problem}.")

@@ -62,8 +62,8 @@ def library() -> Any:
 
 
 def tolerance_of(quantization: str) -> Tolerance:
-    """Return the maximum difference that is allowed between a model and its export. In float32, the limit applies to
-    every line; because quantised weights change some lines, their limit applies to the mean."""
+    """Return the maximum difference that is allowed between a model and its export. For float32, the score limit
+    applies to every line. With quantised weights, some lines differ more, so it applies to the mean per token."""
     return Tolerance(1e-3, 0.99, each=True) if quantization == "float32" else Tolerance(0.02, 0.7, each=False)
 
 
@@ -73,7 +73,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
 
     Args:
         quantization: number format of the weights, one of QUANTIZATIONS.
-        source: file of lines to compare on; None: the recipe's validation set.
+        source: file of source lines for the comparison with the original; None: the recipe's validation set.
         max_lines: maximum number of lines to compare.
     Raises:
         FormatError: CTranslate2 does not support the model, or the export's results differ from the original's.
@@ -96,7 +96,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
 
 
 def with_exported_decoding(text: str, exportable: Exportable) -> str:
-    """Return the text of the recipe for the export. It is unchanged unless keys of `decoding` were dropped."""
+    """Return the recipe text of the export: `text` without the `decoding` keys that CTranslate2 does not support."""
     if not exportable.note:
         return text
     recipe = read_yaml(text, RECIPE).value
@@ -287,10 +287,11 @@ class CTranslate2Translator(LineTranslator):
 
         Args:
             device: cpu, cuda, cuda:1, …, or auto.
-            precision: fp32, bf16, int8, or auto for the number format of the weights if the processor supports it.
+            precision: fp32, bf16, fp16, int8 or auto. auto: the number format of the stored weights, if the processor
+                supports it.
             threads: number of threads of each worker. workers: number of batches that are translated in parallel.
         Raises:
-            CheckpointError: there is no export, it is damaged, or its files belong to different models.
+            CheckpointError: the directory has no export, or the export is damaged or mixes files of several models.
             UserError: CTranslate2 is not installed, or there is no such device.
         """
         package = library()
@@ -338,7 +339,7 @@ class CTranslate2Translator(LineTranslator):
                 batch_type="tokens", max_input_length=0, return_scores=True,
                 suppress_sequences=self.suppressed)
             for index, result in zip(indices, results, strict=True):
-                # A hypothesis without `</s>` is as long as the longest limit in this call; cut it at its part's limit.
+                # A hypothesis without `</s>` is as long as the largest limit of this call. Cut it at its own limit.
                 hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, setup)
                               for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
                 found[index] = list(map(PartTranslation, hypotheses, setup.texts(hypotheses)))

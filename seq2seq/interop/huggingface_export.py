@@ -27,11 +27,11 @@ from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
 from seq2seq.translation.line_translator import PairScore, Translation
 
-# Both libraries compute the same in fp32; only the order of sums, and so their rounding, differs.
+# In fp32, the results of both libraries differ only by rounding, because they add numbers in different orders.
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)
 BATCH_SIZE = 32
 MAX_LENGTH = 512
-"""Maximum length of a translation in generation_config.json, in tokens: the value in the OPUS-MT models."""
+"""Upper limit for max_length in generation_config.json, in tokens. The OPUS-MT models have this value."""
 
 README = """\
 # {name}: {source} to {target}
@@ -67,7 +67,7 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     """Write a model as a Marian model in Hugging Face format, with its tokenizer.
 
     Args:
-        source: file of lines to compare on; None: the recipe's validation set.
+        source: file of source lines for the comparison with the original; None: the recipe's validation set.
         max_lines: maximum number of lines to compare.
     Raises:
         FormatError: Marian does not support the model, or the export's results differ from the original's.
@@ -101,10 +101,11 @@ def write_model(exportable: Exportable, directory: Path) -> None:
     missing, unexpected = model.load_state_dict(weights, strict=False)
     loaded = {id(tensor) for name, tensor in [*model.named_parameters(), *model.named_buffers()] if name in weights}
     tensors = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers()])
-    unset = [name for name in missing if name not in POSITIONS and id(tensors[name]) not in loaded]  # tied ones are set
+    # A missing name is no error if its tensor is tied to one that was loaded.
+    unset = [name for name in missing if name not in POSITIONS and id(tensors[name]) not in loaded]
     assert not unset and not unexpected, (unset, unexpected)
     decoding = recipe.decoding
-    # In transformers, both lengths include <s>, and max_length also includes </s>.
+    # In transformers, min_length and max_length include <s>, and max_length also includes </s>.
     max_length = min(recipe.model.max_positions, MAX_LENGTH, (decoding.max_length or MAX_LENGTH) + 2)
     model.generation_config = package.GenerationConfig(
         num_beams=decoding.beam_size, max_length=max_length, min_length=decoding.min_length + 1,
@@ -156,7 +157,7 @@ class MarianTranslator:
     @torch.no_grad()
     def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
         """See `Translator.translate`. Of `decoding`, only beam_size, length_penalty, max_length, min_length and
-        no_repeat_ngram are used; scores are not computed."""
+        no_repeat_ngram are used. All scores in the result are 0."""
         beam_size = decoding["beam_size"]
         options = {"early_stopping": True, "length_penalty": decoding["length_penalty"]} if beam_size > 1 else {}
         translations: list[list[Translation]] = [[] for _ in lines]
@@ -191,6 +192,6 @@ class MarianTranslator:
 
 
 def _batches(lines: Sequence[str]) -> list[list[int]]:
-    """Return batches of indices of lines, sorted by length so that little is padded."""
+    """Return the line indices in batches, sorted by line length to reduce padding."""
     order = sorted(range(len(lines)), key=lambda index: len(lines[index]))
     return [order[begin : begin + BATCH_SIZE] for begin in range(0, len(order), BATCH_SIZE)]

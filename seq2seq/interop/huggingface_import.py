@@ -47,7 +47,8 @@ class Imported:
     """Summary of an import.
 
     parameters: number of parameters. source, target: codes of the languages. languages: language tokens of a
-    multilingual model, such as >>fra<<; empty for other models. token: selected language token; None without one.
+    multilingual model, such as >>fra<<; empty for other models. token: language token that is added to every source;
+    None if no token is added.
     """
 
     parameters: int
@@ -64,8 +65,8 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     Args:
         name: a directory, or the name of a model on the hub, such as Helsinki-NLP/opus-mt-de-en.
         output: the bundle to write.
-        source_language, target_language: language codes; None: taken from the model's files or name. For a model that
-            translates into several languages, `target_language` selects one: its token is then added to every source.
+        source_language, target_language: language codes; None: taken from the model's files or name. If the model
+            translates into several languages, `target_language` selects one, and its token is added to every source.
     Raises:
         FormatError: there is no such model, its files are damaged, or seq2seq does not support the model.
     """
@@ -87,7 +88,7 @@ def import_model(name: str, output: Path, source_language: str | None = None,
 
 def _read(folder: Path, name: str, source_language: str | None, target_language: str | None
           ) -> tuple[Imported, dict[str, Tensor], str, dict[str, bytes]]:
-    """Read a model and return a summary and the weights, recipe and tokenizer files of the bundle."""
+    """Read a model. Return a summary of the import, and the weights, recipe text and tokenizer files of the bundle."""
     config, tokenizer_config = _read_object(folder / CONFIG), _read_object(folder / TOKENIZER, missing={})
     theirs = _read_weights(folder)
     section = model_section_from_config(config, bool(theirs.get(BIAS, torch.zeros(1)).any()))
@@ -165,7 +166,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         if (folder / PICKLED).exists():
             weights = torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
             if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
-                raise FormatError(f"{folder / PICKLED} contains something other than weights by name.")
+                raise FormatError(f"{folder / PICKLED} contains something other than a dictionary of weights.")
             return weights
     except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, *UNREADABLE) as error:
         # torch's message advises to set weights_only=False, which would execute code in the file.
@@ -188,11 +189,14 @@ def _reason(error: Exception) -> str:
 
 def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any],
                   target_language: str | None) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
-    """Return the tokenizers, and for source and target the Marian id of each of this package's ids."""
+    """Return the tokenizers, and two lists of Marian ids, for source and target.
+
+    Item i of a list is the Marian id of the piece with id i in this package.
+    """
     separate = bool(tokenizer_config.get("separate_vocabs", False))
     if separate and config.get("share_encoder_decoder_embeddings", True):
-        raise FormatError(f"{CONFIG} says that source and target share embeddings, {TOKENIZER} that they have separate "
-                          "vocabularies.")
+        raise FormatError(f"{CONFIG} says that source and target share embeddings, but {TOKENIZER} says that they have "
+                          "separate vocabularies.")
     files = (VOCABULARY, TARGET_VOCABULARY if separate else VOCABULARY)
     source, target = (_read_ids(folder / file) for file in files)
     models = []
@@ -208,7 +212,7 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
     if unknown not in target or not all(isinstance(id, int) and id in names for id in (start, end)):
         raise FormatError(f"{files[1]} lacks {unknown}, or the ids that {CONFIG} gives to the start and the end of a "
                           f"sentence ({start} and {end}).")
-    # Sources have no start symbol. In a separate source vocabulary, the padding symbol gets the start symbol's id.
+    # A source has no start symbol. In a separate source vocabulary, the padding symbol takes the id of <s>.
     symbols = {"target": [target[unknown], start, end], "source": []}
     pad = _symbol(tokenizer_config, "pad_token", "<pad>")
     for name in (unknown, pad if separate else names[start], names[end]):
@@ -236,8 +240,8 @@ def _read_ids(path: Path) -> dict[str, int]:
 
 
 def _vocabulary(model: bytes, ids: Mapping[str, int], language: str | None, where: str) -> Vocabulary:
-    """Return a Marian vocabulary, or a plain `Tokenizer` if all pieces have the same ids in the sentencepiece model, as
-    in the exports of this package."""
+    """Return a `MarianVocabulary`. If every piece has the same id in the sentencepiece model, as in exports of this
+    package, return a plain `Tokenizer` instead."""
     vocabulary = MarianVocabulary(model, ids, language, where)
     try:
         tokenizer = Tokenizer(model, where)
@@ -285,10 +289,10 @@ def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | Non
 
 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:
-    """Return the `decoding` section with the defaults of `generate` for this model.
+    """Return the `decoding` section with the defaults of transformers' `generate` for this model.
 
-    `early_stopping` is not imported: search here always stops when beam_size hypotheses have finished, as with
-    `early_stopping=True`.
+    `early_stopping` is not imported: the search of this package always stops when beam_size hypotheses have finished,
+    as with `early_stopping=True`.
     """
     settings = {**config, **{key: value for key, value in _read_object(folder / GENERATION, missing={}).items()
                              if value is not None}}

@@ -1,8 +1,8 @@
 """Conversion between this package's Transformer and Hugging Face's `MarianMTModel`: weights and config.json.
 
-Marian's position encodings have all sines, then all cosines; those of Vaswani et al. 2017, which this package uses,
-alternate. Positions are added to embeddings, so the d_model axis of every weight is permuted to the other order. Values
-are only moved, never computed: weights that are exported and imported again are bit-identical.
+In Marian's position encodings, all sines come before all cosines. In those of Vaswani et al. 2017, which this package
+uses, sines and cosines alternate. Position encodings are added to embeddings, so the conversion permutes the d_model
+axis of every weight. It computes no new values: weights that are exported and imported again are bit-identical.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positi
 class WeightMapping:
     """Correspondence of a weight of this package's model to Marian weights.
 
-    ours: name of the weight in this package. theirs: names of the Marian weights; their concatenation along axis 0 is
-    the weight. d_model_axis: axis over the features of embeddings and hidden states, whose order differs between the
-    two libraries; None if there is no such axis.
+    ours: name of the weight in this package. theirs: names of the Marian weights whose concatenation along axis 0 is
+    this weight. d_model_axis: axis of the weight over the features of embeddings and hidden states, whose order differs
+    between the two libraries; None if the weight has no such axis.
     """
 
     ours: str
@@ -47,11 +47,11 @@ class WeightMapping:
 def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
     """Yield the mappings of all weights except the embeddings and the output projection."""
 
-    def from_d_model(ours: str, *theirs: str) -> Iterator[WeightMapping]:       # a layer whose input is d_model
+    def from_d_model(ours: str, *theirs: str) -> Iterator[WeightMapping]:       # a layer with d_model inputs
         yield WeightMapping(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), 1)
         yield WeightMapping(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), None)
 
-    def to_d_model(ours: str, theirs: str) -> Iterator[WeightMapping]:         # a layer or norm that outputs d_model
+    def to_d_model(ours: str, theirs: str) -> Iterator[WeightMapping]:         # a layer or norm with d_model outputs
         yield WeightMapping(f"{ours}.weight", (f"{theirs}.weight",), 0)
         yield WeightMapping(f"{ours}.bias", (f"{theirs}.bias",), 0)
 
@@ -76,7 +76,7 @@ def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
 def interleaved_to_split_permutation(d_model: int) -> Tensor:
     """Return the permutation from interleaved to split sines and cosines, (d_model,): 0, 2, 4, …, 1, 3, 5, …
 
-    Entry i is the index in this package's order of feature i in Marian's order.
+    Entry i: the feature with index i in Marian's order has this index in the order of this package.
     """
     return torch.arange(d_model).view(-1, 2).T.flatten()
 
@@ -128,7 +128,7 @@ def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> M
 
 def weights_from_marian(theirs: Mapping[str, Tensor], section: ModelSection, source_ids: Sequence[int],
                  target_ids: Sequence[int]) -> dict[str, Tensor]:
-    """Convert Marian weights to this package's weights by name, in float32, without duplicates of tied weights.
+    """Return this package's weights by name, in float32, converted from Marian weights. A tied weight occurs once.
 
     Args:
         theirs: Marian's weights by name.
@@ -179,7 +179,7 @@ def weights_from_marian(theirs: Mapping[str, Tensor], section: ModelSection, sou
                 raise FormatError(f"its position encodings {name} are not Marian's sinusoids.")
     if remaining:
         raise FormatError(f"it has weights that Marian models do not have: {', '.join(sorted(remaining)[:5])}.")
-    with torch.device("meta"), SkipInitialization():                             # shapes without memory
+    with torch.device("meta"), SkipInitialization():                             # shapes only, without values
         outline = dict(build_model(section, len(source_ids), len(target_ids)).named_parameters())
     for mapping, parts in mapped:
         rows, *columns = outline[mapping.ours].shape
@@ -234,9 +234,9 @@ def require_marian_support(section: ModelSection) -> None:
 
 
 def weights_to_marian(ours: Mapping[str, Tensor], section: ModelSection) -> dict[str, Tensor]:
-    """Convert this package's weights to Marian weights by name, without duplicates of tied weights.
+    """Return Marian weights by name, converted from this package's weights. A tied weight occurs once.
 
-    ours: weights of a model whose attention scores are scaled dot products, see `parity.inference_copy`.
+    ours: weights by name, of a model whose attention scores are scaled dot products (see `parity.inference_copy`).
     """
     permutation = interleaved_to_split_permutation(section.d_model)
     names = {"all": {"target_embedding": SHARED},

@@ -31,9 +31,9 @@ from seq2seq.translation.translator import Translator
 REPORT = "parity.json"
 MAX_LISTED_DIFFERENCES = 5
 """Maximum number of differing translations in the messages about an export."""
-# Keys of `decoding` that an export keeps. The beam search of transformers and CTranslate2 supports most of them.
-# The others change nothing: they need a key that is not in this set, or they do not concern the search (safety_net).
-# Keys outside this set are dropped, with a note.
+# Keys of `decoding` that an export keeps. All other keys are dropped, with a note. The beam search of transformers and
+# CTranslate2 supports most of these keys. The rest do not change its result: some have an effect only together with a
+# dropped key, and safety_net does not concern the search.
 SUPPORTED_DECODING_KEYS = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
             "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", *SAMPLING_KEYS,
             "ensemble_mean", "fusion_weight", "safety_net", "ignore_case"}
@@ -69,8 +69,8 @@ class Difference:
     """A line that the two libraries translate differently.
 
     line: number of the line among the compared lines, which are not all lines of the file. ours: translation of the
-    original model. theirs: translation of the export. gap: the original model's score of `ours` minus that of `theirs`;
-    None if one of them is too long to be scored.
+    original model. theirs: translation of the export. gap: the original model's score of `ours` minus its score of
+    `theirs`; None if one of the two is too long to be scored.
     """
 
     line: int
@@ -81,7 +81,7 @@ class Difference:
 
     @property
     def size(self) -> float:
-        """Absolute value of the gap; infinite if there is none."""
+        """Absolute value of the gap; infinite if the gap is None."""
         return math.inf if self.gap is None else abs(self.gap)
 
 
@@ -89,9 +89,9 @@ class Difference:
 class Parity:
     """Result of a comparison.
 
-    lines: number of compared lines. same: number of lines whose translations are identical. Both libraries also score
-    the original model's translations. worst_score: largest difference in the log-probability of a line, in nats.
-    mean_score: sum of these differences divided by the number of tokens.
+    lines: number of compared lines. same: number of lines that both libraries translate identically. worst_score,
+    mean_score: for each line, both libraries compute the log-probability of the original model's translation.
+    worst_score is the largest absolute difference of a line, in nats; mean_score is the mean difference per token.
     """
 
     lines: int
@@ -119,8 +119,8 @@ class Exportable:
 
     model: Transformer
     recipe: Recipe
-    """Recipe of the model, with `decoding` reduced to what the other library supports. For the model of a run, `data`
-    is that of the recipe in the run directory, because its relative paths are valid there."""
+    """Recipe of the model. `decoding` has only keys that the other library supports. If the model belongs to a run,
+    `data` comes from the recipe in the run directory, because the paths in that recipe are absolute."""
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
@@ -152,8 +152,8 @@ def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[
     unsupported = [key for key in non_default if key not in supported]
     if not unsupported:
         return decoding, ""
-    # The length_penalty of Wu et al. is the exponent of another formula, so its value is not valid for a power of the
-    # length. A recipe may have sampling keys, and n_best above beam_size, only together with keys that are dropped.
+    # With length_penalty_form: wu, length_penalty is the exponent of another formula, so its value is dropped, too.
+    # Sampling keys, and an n_best above beam_size, are valid only together with keys that are dropped here.
     dropped = {*unsupported, *SAMPLING_KEYS, "length_penalty" if "length_penalty_form" in unsupported else ""}
     kept = {key: value for key, value in non_default.items() if key not in dropped}
     if "n_best" in kept:
@@ -175,8 +175,8 @@ def translator_with_exported_decoding(path: Path, exportable: Exportable) -> Tra
 
 
 def inference_copy(model: Model) -> Transformer:
-    """Return a copy in fp32 for inference. Its attention scores are scaled dot products: the matrix of bilinear scores
-    is multiplied into the projections."""
+    """Return a copy of a model in fp32 for inference. Its attention scores are scaled dot products: in a model with
+    bilinear scores, the matrix of these scores is multiplied into the projections."""
     copy = for_inference(model, "fp32")
     assert isinstance(copy, Transformer)
     return copy
@@ -196,7 +196,7 @@ def unsupported_feature(section: ModelSection) -> str:
 
 
 def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> list[str]:
-    """Return the source lines to compare on, from a file or the recipe's validation set, without blank lines.
+    """Return source lines for the comparison, from a file or the recipe's validation set, without blank lines.
 
     Raises:
         FormatError: the file cannot be read or has no lines.
@@ -222,7 +222,7 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
     longest = max(1, min(ours.max_pieces, 256))
     lines = [line for line, ids in zip(lines, ours.tokenizers.source.encode(lines), strict=True)
              if 0 < len(ids) <= ours.max_pieces]
-    # Only options that every library supports, and the same length limit for all lines.
+    # Use only options that every library supports, and the same length limit for all lines.
     options = DecodingSection(beam_size=ours.decoding.beam_size, length_penalty=ours.decoding.length_penalty,
                               max_length=longest, max_length_offset=longest, safety_net=False,
                               batch_tokens=ours.decoding.batch_tokens).model_dump()
@@ -261,7 +261,7 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
         return
     raise FormatError("\n".join([
         f"{export} is refused, because its results differ from the original model's: {parity.summary()}. Allowed are "
-        f"a difference of {tolerance.score:g} {'in any line' if tolerance.each else 'per token'} and "
+        f"a difference of {tolerance.score:g} nats {'in any line' if tolerance.each else 'per token'} and "
         f"{1 - tolerance.same:.0%} different translations.{' First differences:' if parity.differences else ''}",
         *parity.first_differences()]))
 

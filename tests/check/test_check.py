@@ -346,7 +346,7 @@ def test_a_corpus_with_swapped_sides_is_named(directory):
     write(directory, "valid", ["|".join(reversed(pair.split("|"))) for pair in train[:11]])
     warning, = (warning for warning in checked().warnings if "swapped" in warning)
     assert warning.startswith("valid valid.de: the source of 11 (lines 1, 2, 3, 4, 5, …) of 11 pairs looks like the "
-                              "other side of train: source and target may be swapped")
+                              "other side of train. Here or in data.train, source and target may be swapped")
 
 
 def test_one_pair_that_looks_swapped_does_not_make_a_corpus_swapped(directory):
