@@ -21,14 +21,14 @@ __version__ = "0.1.0"
 
 # OpenMP threads wait for each other after every operation. Threads that spin for long are stalled by any other busy
 # process (a training step on 2 cores took 6 times as long); threads that sleep immediately make torch a quarter slower,
-# because waking them takes time. With these settings, GNU's OpenMP spins for a few microseconds, then sleeps. They are
-# read once, when torch is imported.
+# because waking them takes time. With these settings, GNU's OpenMP spins for a few microseconds, then sleeps. OpenMP
+# reads the settings only once, when torch is imported.
 if sys.platform == "linux":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# The public names and their modules, which are imported on first use: importing torch takes seconds, and the command
-# line's help and recipes do not need it.
+# Modules of the public names. They are imported on first use, because importing torch takes seconds, and neither
+# recipes nor the help of the command line need torch.
 _MODULES = {
     "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.requests",
     "Translation": "translation.line_translator", "Translator": "translation.translator",

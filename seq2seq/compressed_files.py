@@ -18,13 +18,14 @@ from seq2seq.errors import CorpusError
 BLOCK_BYTES = 1 << 20
 """Number of bytes that are read from a file in one call."""
 ZSTD_BLOCK_BYTES = 1 << 10
-"""Number of compressed bytes passed to zstandard in one call, which returns all of their contents. One compressed byte
-can expand to 32,000 bytes: 1 KB to at most 32 MB, but 1 MB could fill the memory."""
+"""Number of compressed bytes passed to zstandard in one call. The call returns everything that these bytes expand to.
+One compressed byte can expand to 32,000 bytes: 1 KB gives at most 32 MB, but 1 MB could fill the memory."""
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Suffixes of files that are decompressed while they are read."""
 MAX_LINE_BYTES = 1_000_000
-"""Default maximum length of a line in bytes. A sentence has hundreds of bytes, a document on one line tens of
-thousands. Longer lines come from files without line ends, and from small compressed files made to fill the memory."""
+"""Default maximum length of a line in bytes. A sentence has hundreds of bytes. A whole document on one line has tens
+of thousands of bytes. Longer lines come from files without line ends, or from small compressed files made to fill the
+memory."""
 
 
 @contextmanager

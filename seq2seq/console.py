@@ -19,15 +19,15 @@ from rich.text import Text
 Item = TypeVar("Item")
 
 RATE_WINDOW_SECONDS = 600
-"""Period over which the rate of progress is averaged. It is long, so that the estimated time left takes the time for
-validations into account."""
+"""Period over which the rate of progress is averaged. It is long, so that the estimate of the time left includes the
+time for validations."""
 LOG_INTERVAL_SECONDS = 60
 """Interval between log lines without new metrics, where standard error is not a terminal."""
 FIELD_SEPARATOR = "  "
 BAR_COLUMNS = (8, 24)
 """Minimum and maximum width of the bar in columns of the terminal."""
 MIN_DESCRIPTION_COLUMNS = 8
-"""The description is omitted if no more than this number of columns is left for it and its separator."""
+"""If at most this number of columns is left for the description and its separator, the description is omitted."""
 
 _console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -156,8 +156,8 @@ def _advance_with_log_lines(state: _ProgressState) -> Advance:
 
 
 class _ProgressLine:
-    """Progress bar that fits the terminal. It always has the state's `fields`; description, bar and other metrics are
-    omitted if they do not fit.
+    """Progress bar that fits the terminal. It always shows the `fields` of the state. If the description, the bar or
+    the other metrics do not fit, they are omitted.
 
     In a narrow terminal, rich's own progress bar shrinks all its columns by the same factor, so that none is readable.
     """

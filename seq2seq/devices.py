@@ -60,7 +60,8 @@ def make_deterministic(device: torch.device) -> None:
     """Make training deterministic. On a CPU, results are bit-identical for the same number of threads."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    # By default, deterministic mode also fills uninitialised memory, a seventh of the training time on a CPU.
+    # By default, deterministic mode also fills uninitialised memory, which takes a seventh of the training time on a
+    # CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -96,7 +97,10 @@ def _why_not(device: torch.device) -> str:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Return True if the hardware multiplies bf16 matrices: CUDA compute capability 8.0 or above, AMX, AVX-512, ARM."""
+    """Return True if the device multiplies bf16 matrices in hardware.
+
+    These are GPUs of CUDA compute capability 8.0 or above, and CPUs with the bf16 instructions of AMX, AVX-512 or ARM.
+    """
     if device.type == "cpu":
         return bool({"amx_bf16", "avx512_bf16", "bf16"} & cpu_flags())
     return _has_capability(device, 8)
@@ -108,7 +112,7 @@ def _has_capability(device: torch.device, version: int) -> bool:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of training; `auto`: bf16 if the hardware has it, else fp16 if it has that, else fp32.
+    """Return the dtype of training. `auto` is the first of bf16, fp16 and fp32 that the hardware supports.
 
     Raises:
         UserError: the hardware does not have this precision.
@@ -132,7 +136,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def choose_precision(precision: str, device: torch.device) -> str:
-    """Return the precision of inference; `auto`: bf16 if the hardware has it, else fp16 if it has that, else fp32.
+    """Return the precision of inference. `auto` is the first of bf16, fp16 and fp32 that the hardware supports.
 
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
@@ -152,7 +156,7 @@ OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_S
 
 
 def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy on `device` of a tensor of the host, without waiting for a GPU. On a CPU: the tensor itself."""
+    """Copy a tensor from the CPU to `device` without waiting for the GPU. If `device` is the CPU, return the tensor."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
@@ -164,14 +168,14 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def describe(device: torch.device) -> str:
-    """Return the name of a GPU, or of the CPU with the number of threads, for logs and result files."""
+    """Return the name of a GPU, or the name of the CPU and the number of threads, for logs and result files."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_cpu_name()}, {torch.get_num_threads()} threads"
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the free memory of the GPU, or the available memory that Linux reports, in bytes; None if unknown."""
+    """Return the free memory of a GPU, or of the whole machine if the device is a CPU, in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -182,7 +186,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def cpu_flags() -> set[str]:
-    """Return the CPU flags listed in /proc/cpuinfo; an empty set if there are none, as on other systems than Linux."""
+    """Return the CPU flags in /proc/cpuinfo; an empty set if there are none, as on systems other than Linux."""
     for line in _cpu_info():
         if line.startswith(("flags", "Features")):
             return set(line.split(":", 1)[1].split())

@@ -11,7 +11,7 @@ class UserError(Exception):
 
 
 class RecipeError(UserError):
-    """Invalid recipe or override, or a recipe too different from the run's recipe to resume the run."""
+    """Invalid recipe or override, or a run that cannot be resumed because its recipe has changed too much."""
 
 
 class CorpusError(UserError):
@@ -23,7 +23,7 @@ class RequestError(UserError):
 
 
 class OptionError(UserError, ValueError):
-    """Unknown option, or invalid value of an option. Also a ValueError, as Python callers expect."""
+    """Unknown option, or invalid value of an option. It is also a ValueError, as Python callers expect."""
 
 
 class TokenizerError(UserError):
@@ -41,7 +41,8 @@ class FormatError(UserError):
 def require_texts(texts: Iterable[Any], name: str, *types: type) -> None:
     """Raise TypeError unless all `texts` are of type str, or of one of `types`.
 
-    A wrong type is a mistake in the calling code, so it is no UserError. name: name of the argument, for the message.
+    A wrong type is a mistake in the calling code. Therefore this error is not a UserError.
+    name: name of the argument, for the message.
     """
     require_iterable(texts, name)
     for index, text in enumerate(texts):

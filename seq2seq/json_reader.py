@@ -10,7 +10,7 @@ MAX_NESTING = 64
 
 
 class NotJson(ValueError):
-    """Error of `parse_json`: the input is not JSON, or has a value that is refused. The message says why."""
+    """Error of `parse_json`: the input is not JSON, or contains a value that is not accepted. The message says why."""
 
 
 def parse_json(contents: bytes | str) -> Any:
@@ -21,7 +21,7 @@ def parse_json(contents: bytes | str) -> Any:
             (which Python refuses) or a lone surrogate (which UTF-8 cannot encode).
     """
     try:
-        # Decoded here, because json.loads would also accept UTF-16 and UTF-32.
+        # Bytes are decoded here as UTF-8, because json.loads would also accept UTF-16 and UTF-32.
         value = json.loads(contents if isinstance(contents, str) else contents.decode())
     except RecursionError:
         raise NotJson("nested too deeply") from None

@@ -63,13 +63,14 @@ class StopRequest:
 @contextmanager
 def stopping_by_signal(finishing: str = "this step and saving", message: str = "", exit_on_second: bool = True,
                        ) -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a stop request, which the `with` block must check. A second signal ends the process.
+    """Turn SIGINT and SIGTERM into a stop request, which the `with` block must check.
 
     Args:
         finishing: description of the work that is finished before stopping, for the message on standard error.
         message: initial message of the request.
-        exit_on_second: True: a second signal ends the process immediately. False: it does not, as needed under
-            `torchrun`, which sends a signal in addition to the terminal's, and kills slow processes itself.
+        exit_on_second: True: a second signal ends the process immediately. False: a second signal does not end the
+            process. `torchrun` needs False: after Ctrl-C, every process gets a signal from the terminal and a second
+            one from `torchrun`, which later kills slow processes itself.
     """
     request = StopRequest(message)
 

@@ -49,7 +49,7 @@ def outcomes(valid_files, directory, kind, seed, count):
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/urandom"])
 def test_an_endless_device_is_refused_as_a_recipe(name):
-    with pytest.raises(RecipeError, match=f"^{name} has more than 4,000,000 bytes, so that it cannot be a recipe"):
+    with pytest.raises(RecipeError, match=f"^{name} is not a recipe: it has more than 4,000,000 bytes"):
         load_recipe(name)
 
 

@@ -1,9 +1,14 @@
 """The command line. Each module of this package is one subcommand.
 
-Exit codes: 0 success; 2 an error that the user can fix, with a message that says how; 1 a bug in seq2seq, or trainings
-that differ in verify-resume; 130 and 143 stopped by SIGINT and by SIGTERM; 141 standard output was closed by its
-reader, such as `head`. Results go to standard output, everything else to standard error. Packages that are slow to
-import (torch, sacreBLEU, the recipe schema) are imported inside the commands that need them.
+Exit codes:
+    0: success.
+    1: a bug in seq2seq, or verify-resume found that its two trainings differ.
+    2: an error that the user can fix. The message says how.
+    130, 143: SIGINT or SIGTERM stopped the command.
+    141: the program that reads standard output, such as `head`, has closed it.
+
+Results go to standard output, everything else to standard error. Packages that are slow to import (torch, sacreBLEU,
+the recipe schema) are imported inside the commands that need them.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from seq2seq.translation.text_io import OutputClosed
 
 # Errors of the file system that the user can fix: no space or quota left, no permission, a read-only file system.
 FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
-# In the order in which the help lists them.
+# The subcommands, in the order of the help.
 COMMANDS = (check, train, translate, generate, score, rescore, evaluate, align, attention, average, import_, export,
             verify_resume)
 
@@ -75,7 +80,10 @@ for command in COMMANDS:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. arguments: of the command line, without the program; None: sys.argv."""
+    """Run a command and return its exit code.
+
+    arguments: arguments of the command line, without the name of the program; None: those in sys.argv.
+    """
     try:
         app(args=None if arguments is None else list(arguments), prog_name="seq2seq")
     except SystemExit as end:

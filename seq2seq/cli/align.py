@@ -26,8 +26,8 @@ from seq2seq.translation.text_io import reading, writing
 if TYPE_CHECKING:
     from seq2seq.analysis.attention_maps import Alignment
 
-# Number of pairs that are read before they are sorted by length into batches. More pairs need more memory, and the
-# output then appears later.
+# Number of sentence pairs in a block. The pairs of a block are sorted by length and divided into batches. A larger
+# block needs more memory and delays the output.
 PAIRS_PER_BLOCK = 4096
 ATTENTION = "Attention"
 
@@ -37,7 +37,7 @@ EXAMPLES = examples("seq2seq align model test.de test.en > test.align",
 
 
 class AlignmentStep(StrEnum):
-    """Decoding steps whose attention can be used for a target piece."""
+    """Decoding step that supplies the attention weights of a target piece."""
 
     writes = "writes"
     reads = "reads"
@@ -57,18 +57,19 @@ def align(
                                            show_default=False)],
     layer: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Number of the decoder layer, counted from 1.", rich_help_panel=ATTENTION,
-        show_default="the best measured layer in the model's metadata, else the last")] = None,
+        show_default="the layer measured to align words best, else the last")] = None,
     head: Annotated[str | None, typer.Option(
-        metavar="N|mean", help="Number of the attention head, counted from 1, or mean for the mean of all heads of the "
-        "layer.", rich_help_panel=ATTENTION, show_default="the best measured head, else mean")] = None,
+        metavar="N|mean", help="Number of the attention head, counted from 1; or mean: the mean of the layer's heads.",
+        rich_help_panel=ATTENTION, show_default="the head measured to align words best, else mean")] = None,
     step: Annotated[AlignmentStep | None, typer.Option(
-        help="Decoding step whose attention is used for a target piece (subword). writes: the step that predicts the "
-        "piece. reads: the next step, which has the piece as its input.",
-        rich_help_panel=ATTENTION, show_default="the best measured step, else writes")] = None,
+        help="Decoding step that supplies the attention weights of a target piece (subword). writes: the step that "
+        "predicts the piece. reads: the next step, which has the piece as its input.",
+        rich_help_panel=ATTENTION, show_default="the step measured to align words best, else writes")] = None,
     rule: Annotated[AlignmentRule | None, typer.Option(
-        help="target: link each target word to the source word with the highest weight. mutual: keep such "
-        "a link only if no other target word has a higher weight for the source word (fewer links, higher precision).",
-        rich_help_panel=ATTENTION, show_default="the best measured rule, else target")] = None,
+        help="target: link each target word to the source word with the highest weight. mutual: of these links, keep "
+        "only those for which no other target word has a higher weight for the source word. This gives fewer links "
+        "with higher precision.",
+        rich_help_panel=ATTENTION, show_default="the rule measured to align words best, else target")] = None,
     format: Annotated[TextOrLines, typer.Option(
         help="text: links in Pharaoh format. jsonl: a JSON object with words, links and weights for each pair.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
@@ -79,9 +80,10 @@ def align(
     """Align the words of given translations by cross-attention.
 
     Prints the links of each sentence pair on one line: "0-0 1-2" links source word 0 to target word 0, and source word
-    1 to target word 2. Words are separated by white space and counted from 0. If the model's recipe names Chinese,
-    Japanese, Thai, Lao, Khmer or Burmese as a language, every character of that language's text is a word. A target
-    word has no link if it attends most to the end of the sentence, or, in a model without softmax, to nothing.
+    1 to target word 2. Words are counted from 0. They are separated by white space; in Chinese, Japanese, Thai, Lao,
+    Khmer and Burmese, every character is a word. The languages are those in the model's recipe. If a target word
+    attends most to the end of the sentence, it has no link. In a model without softmax, a target word can attend to
+    nothing; then it has no link either.
     """
     require_model_first("align", model, source, target)
     options = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,

@@ -35,16 +35,16 @@ def attention(
         metavar="TEXT", help="The source sentence; for a language model, the text.", show_default=False)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="FILE", show_default=False, rich_help_panel=FORMAT,
-        help="FILE.html: a page on which layers and heads can be chosen, in one file that needs no network. FILE.png: "
-        "a picture (needs the extra 'plot').")],
+        help="FILE.html: a page on which the reader can choose layers and heads; it works without a network. FILE.png: "
+        "a picture; it needs matplotlib (the extra 'plot').")],
     target: Annotated[str | None, typer.Option(
-        metavar="TEXT", help="The translation of the source sentence.", show_default="translated by the model")] = None,
+        metavar="TEXT", help="The translation of the source sentence.", show_default="the model's translation")] = None,
     layer: Annotated[str | None, typer.Option(
         metavar="N|all", help="Number of the layer, counted from 1, or all. A page (.html) shows this layer first.",
         show_default="the layer measured to align words best, else the last", rich_help_panel=FORMAT)] = None,
     head: Annotated[str | None, typer.Option(
-        metavar="N|mean|all", help="Number of the attention head, counted from 1, mean for the mean of the layer's "
-        "heads, or all for all heads side by side.",
+        metavar="N|mean|all", help="Number of the attention head, counted from 1; mean: the mean of the layer's "
+        "heads; all: all heads side by side.",
         show_default="the head measured to align words best, else mean", rich_help_panel=FORMAT)] = None,
     kind: Annotated[AttentionKind | None, typer.Option(
         help="cross: attention of the target to the source. encoder: self-attention of the source. decoder: "
@@ -55,8 +55,8 @@ def attention(
 ) -> None:
     """Show the attention weights of the model for a sentence and its translation.
 
-    Each row of a map belongs to one piece (subword), and shows the weights that it gives to the pieces in the columns.
-    With softmax attention, the weights of a row add up to 1.
+    Each row of a map belongs to one piece (subword). It shows the weights with which this piece attends to the pieces
+    in the columns. With softmax attention, the weights of a row add up to 1.
     """
     if output.suffix not in (".html", ".png"):
         raise UserError(f"--output {output}: the name must end in .html for a page or in .png for a picture.")

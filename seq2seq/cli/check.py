@@ -39,7 +39,9 @@ def check(
     precision: TrainingPrecisionOption = None,
     threads: TrainingThreads = None,
 ) -> None:
-    """Report problems in a recipe and its data, and estimate the time and memory of training. Leaves no files behind.
+    """Report problems in a recipe and its data, and estimate the time and memory of training.
+
+    The command leaves no files behind.
     """
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     from seq2seq.check import check_recipe, show_report

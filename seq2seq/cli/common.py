@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
     """Load a recipe with the overrides of `--set`.
 
-    training: keys of the `training` section with the values of their flags; None: the flag was not given.
+    training: value of each flag, by key of the `training` section; None: the flag was not given.
     Raises:
         UserError: a key is set both by its flag and by `--set`, or the recipe has mistakes.
     """
@@ -42,8 +42,9 @@ def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> 
 
 
 def _require_set_once(section: str, flags: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Return the flags that were given. flags: values by key of the section; None: the flag was not given.
+    """Return the flags that were given.
 
+    flags: value of each flag, by key of the section; None: the flag was not given.
     Raises:
         UserError: a key is set both by its flag and by `--set`.
     """
@@ -63,7 +64,7 @@ def _flag(key: str) -> str:
 class DecodingOverrides:
     """Overrides of the `decoding` section of a model's recipe.
 
-    values: new value of each overridden key. names: flag or `--set` option that sets each key, for error messages.
+    values: new value of each overridden key. names: option that sets each key (its flag, or `--set`), for messages.
     """
 
     values: dict[str, Any]
@@ -75,7 +76,7 @@ class DecodingOverrides:
 
         Args:
             settings: KEY=VALUE of each `--set` option.
-            flags: keys of the section with the values of their flags; None: the flag was not given.
+            flags: value of each flag, by key of the section; None: the flag was not given.
         Raises:
             UserError: a key is set both by its flag and by `--set`, or a `--set` option has a mistake.
         """
@@ -120,7 +121,7 @@ def default_run(recipe: Recipe) -> Path:
 
 
 def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
-    """Return the directory of a run, which may not exist yet.
+    """Return `run` if it can be the directory of a run. The directory need not exist yet.
 
     Raises:
         UserError: the path or one of its parents is a file.
@@ -132,7 +133,8 @@ def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
 
 
 def require_code(option: str, language: str | None) -> None:
-    """Raise UserError if an option has the name of a language, such as japanese, instead of its code.
+    """Raise UserError if the value of an option is the name of a language or a country code (japanese, jp) instead of
+    the language's code (ja).
 
     language: value of the option; None: the option was not given.
     """
@@ -154,8 +156,10 @@ def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
 
 
 def require_no_bundle(output: Path, overwrite: bool) -> None:
-    """Raise UserError if the output is an existing bundle and --overwrite was not given. Other directories are
-    never replaced, see `save_bundle`."""
+    """Raise UserError if the output is an existing bundle and --overwrite was not given.
+
+    A directory that is not a bundle is never replaced: see `save_bundle`.
+    """
     from seq2seq.storage.directories import kind_of
 
     if not overwrite and kind_of(output) == "bundle":
@@ -187,7 +191,7 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
     """Parse an option whose value is a number of at least 1 or one of `words`. Return None if it was not given.
 
     Raises:
-        UserError: the value is neither.
+        UserError: the value is neither such a number nor one of `words`.
     """
     if value is None or value in words:
         return value
@@ -208,7 +212,7 @@ def measured_aligner(model: Path) -> Aligner:
 def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
     """Return an error about the first line of a block that is too long for the model.
 
-    inputs: source and target; for a language model, only the text.
+    inputs: the source file and the target file; for a language model, only the text file.
     """
     max_tokens = translator.max_positions
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)[-len(inputs) :]

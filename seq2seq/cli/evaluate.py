@@ -37,15 +37,15 @@ EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
 
 def evaluate(
     model: Annotated[Path | None, typer.Argument(
-        metavar="MODEL", help="A bundle, or a run (its best model). Evaluated on the test sets of its recipe unless "
-        "files are given.",
+        metavar="MODEL", help="A bundle, or a run (its best model). If no files are given, the model is evaluated on "
+        "the test sets of its recipe.",
         show_default=False)] = None,
     source: Annotated[Path | None, typer.Option(
         metavar="F", help="Text for the model to translate.", show_default=False)] = None,
     hypothesis: Annotated[Path | None, typer.Option(
         metavar="F", help="Translations of any system, to score without a model.", show_default=False)] = None,
     reference: Annotated[list[Path] | None, typer.Option(
-        metavar="F", help="Reference translations, line by line. May be given several times.",
+        metavar="F", help="File of reference translations, one per line. May be given several times.",
         show_default=False)] = None,
     baseline: Annotated[Path | None, typer.Option(
         metavar="MODEL_OR_F", help="Another model, or translations of another system, to compare with. Reports whether "
@@ -56,10 +56,10 @@ def evaluate(
         metavar="N", min=1, help="With --baseline: number of bootstrap samples or randomization trials.",
         show_default="1,000 samples or 10,000 trials")] = None,
     text: Annotated[Path | None, typer.Option(
-        metavar="F", help="Text, one sentence a line, to compute the perplexity of a language model on.",
+        metavar="F", help="Text, one sentence a line. The perplexity of a language model is computed on it.",
         show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="With --hypothesis: language of the files. It decides how BLEU tokenises them.",
+        metavar="CODE", help="With --hypothesis: language of the files. It selects BLEU's tokeniser.",
         show_default="en")] = None,
     metric: Annotated[list[Metric] | None, typer.Option(
         metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (share of lines that equal their "
@@ -75,9 +75,9 @@ def evaluate(
 
     Every score comes with its signature: the settings that two scores must share to be comparable.
 
-    Perplexity is exp of the mean negative log-probability. A model with perplexity 20 is on average as uncertain as
-    between 20 equally probable continuations. It is computed per piece (subword of the model's vocabulary), per word
-    and per character.
+    Perplexity is exp of the mean negative log-probability. A model with perplexity 20 is on average as uncertain as if
+    20 continuations were equally probable. Perplexity is computed per piece (subword of the model's vocabulary), per
+    word and per character.
     """
     references = reference or []
     _require_consistent_options(model, source, hypothesis, references, text, language, baseline)
@@ -131,7 +131,7 @@ def evaluate(
         print_json(as_values)
     else:
         typer.echo(scores_as_text(by_test))
-    if chosen_metrics:                              # other metrics than the recipe's: neither checked nor stored
+    if chosen_metrics:                              # only scores of the recipe's metrics are checked and stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
@@ -149,9 +149,10 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
     Args:
         system, baseline: each a model or a file of translations.
         source: text to translate. None: both systems are files of translations, or `references` is empty.
-        references: files of reference translations; empty: translate the test sets in the recipe of `system`.
+        references: files of reference translations. Empty: both systems translate the test sets in the recipe of
+            `system`.
         test: the arguments `metrics`, `test` and `samples` of `significance.compare`.
-        loading: device, precision and threads of models.
+        loading: the arguments `device`, `precision` and `threads` of `load_translator`.
     """
     from seq2seq.data.corpus import read_pairs, read_texts
     from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
@@ -228,7 +229,8 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
                                 references: Sequence[Path], text: Path | None, language: str | None,
                                 baseline: Path | None) -> None:
-    """Raise UserError unless the options name either a model or a file of translations, and the files that it needs."""
+    """Raise UserError if the options name both a model and a file of translations, or neither of them, or if the files
+    do not fit the rest of the options."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
                         f"{'not both' if model else 'neither was given'}.")

@@ -57,13 +57,13 @@ def export(
 ) -> None:
     """Write a model in the format of another library.
 
-    The other library then loads the exported model, translates the lines of --source and scores translations. If its
+    The other library then loads the exported model, translates the lines of --source and scores translations. If these
     results differ too much from those of the original model, nothing is written, and the first lines that differ are
     shown.
     """
     if format is Format.huggingface:
         if quantization is not Quantization.float32:
-            raise UserError("--quantization is for --to ctranslate2; transformers quantises a model when it loads it. "
+            raise UserError("--quantization is for --to ctranslate2; transformers can quantise while it loads a model. "
                             "Leave the option out.")
         from seq2seq.interop.huggingface_export import export_model
 

@@ -32,7 +32,7 @@ EXAMPLES = examples("seq2seq generate language_model --samples 5",
                     "seq2seq generate language_model beginnings.en --greedy --format jsonl",
                     "seq2seq generate language_model - < beginnings.en")
 
-# Values of `decoding` keys for --greedy: sampling from the most probable piece alone.
+# Values of `decoding` keys for --greedy. With top_k 1, sampling can draw only the most probable piece.
 GREEDY = {"temperature": 1.0, "top_k": 1, "top_p": 1.0, "min_p": 0.0}
 
 
@@ -50,8 +50,8 @@ def generate(
     greedy: Annotated[bool, typer.Option(
         "--greedy", help="Always take the most probable piece instead of sampling.", rich_help_panel=SAMPLING)] = False,
     seed: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Seed of the samples. A sample also depends on the number of its prompt and on its "
-        "own number.", show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+        metavar="N", min=0, help="Seed of the samples. A sample depends on the seed, on the number of the prompt and "
+        "on the number of the sample.", show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     settings: DecodingSettings = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=FORMAT,
@@ -65,16 +65,16 @@ def generate(
 ) -> None:
     """Generate text with a language model: continue prompts, or start new texts.
 
-    A text has at most 100 pieces, the subwords of the model's vocabulary, unless decoding.max_length is set. The
-    log-probability in JSONL is that of the whole text, with its prompt and its end, before temperature, top-p and
-    similar options change the model's distribution.
+    Unless decoding.max_length is set, a text has at most 100 pieces (subwords of the model's vocabulary). In JSONL,
+    log_probability is the log-probability of the whole text, including its prompt and its end. It is computed from the
+    model's distribution before temperature, top-p and similar options change this distribution.
     """
     require_model_first("generate", model, input)
     overrides = DecodingOverrides.read(settings, temperature=temperature, top_p=top_p, seed=seed)
     useless = [overrides.name(key) for key in overrides.values if key in (*GREEDY, "seed", "sampling")]
     if greedy and (useless := [*useless, *["--samples"] * (samples > 1)]):
-        raise UserError(f"--greedy takes the most probable piece each time, so that {', '.join(useless)} would change "
-                        "nothing. Remove --greedy or the others.")
+        raise UserError(f"--greedy takes the most probable piece each time; {', '.join(useless)} would change "
+                        "nothing. Remove --greedy or the other options.")
     if prompt and input is not None:
         raise UserError("both --prompt and a file of prompts were given. Remove one of them.")
     with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
@@ -83,7 +83,7 @@ def generate(
         from seq2seq.translation import generation
 
         overrides = overrides.with_defaults(**SINGLE_SAMPLE, **(GREEDY if greedy else {}))
-        overrides.section(translator)                                           # the error names a wrong option
+        overrides.section(translator)                                           # raises UserError for a wrong option
         console.print_message(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:

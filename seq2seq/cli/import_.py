@@ -37,11 +37,11 @@ def import_(
     source_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Source language.", show_default="from the model's files or name")] = None,
     target_language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Target language. If the model has several, this selects one of its target-language "
-        "tokens: fra selects >>fra<<.", show_default="from the model's files or name")] = None,
+        metavar="CODE", help="Target language. If the model has several target languages, this option selects the "
+        "token of one: fra selects >>fra<<.", show_default="from the model's files or name")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert a model of another toolkit to a bundle, which translates, scores and can be fine-tuned like any other."""
+    """Convert a model of another toolkit to a bundle. It can be used and fine-tuned like any other bundle."""
     from seq2seq.interop.huggingface_import import import_model
 
     assert format is Format.huggingface

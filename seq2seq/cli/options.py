@@ -59,8 +59,8 @@ class Metric(StrEnum):
 def _with_placeholders(parameters: list[Any], context: Any) -> list[Any]:
     """Set the placeholder (metavar) that the help shows after the name of each parameter, such as FILE.
 
-    Typer's placeholders are Python types: `<bool>` for a flag, which needs none, and `<list[Path]>` for an argument,
-    whose name is enough. Returns the parameters.
+    By default typer shows Python types, such as `<bool>` or `<list[Path]>`. Flags and arguments get no placeholder:
+    a flag has no value, and the name of an argument is enough. Returns the parameters.
     """
     for parameter in parameters:
         if not hasattr(parameter, "display_type"):                              # older versions of typer show no types
@@ -73,9 +73,9 @@ def _with_placeholders(parameters: list[Any], context: Any) -> list[Any]:
 
 
 def _as_setting(option: str, typed: Sequence[str]) -> str | None:
-    """Return the KEY=VALUE for `--set` that sets what an unknown option such as `--mbr 32` is meant to set.
+    """Return the value of `--set` that replaces an unknown option: decoding.mbr=32 for `--mbr 32`.
 
-    Returns None if the option is not named like a key of the `decoding` section. typed: all arguments of the command.
+    Returns None if the `decoding` section has no key with the name of the option. typed: all arguments of the command.
     """
     from seq2seq.recipe import DecodingSection
 
@@ -106,7 +106,7 @@ class Command(TyperCommand):
         typed = list(args)
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:                                              # click's, or typer's copy of it
+        except Exception as error:                                              # of click, or of typer's copy of click
             option = getattr(error, "option_name", None)
             options = {name for parameter in self.params for name in parameter.opts}
             if option and option not in options and "--set" in options and (setting := _as_setting(option, typed)):
@@ -128,7 +128,7 @@ class CommandGroup(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """Format example commands for the end of a command's help. Empty lines keep typer from joining the commands."""
+    """Format example commands for the end of a command's help. Typer would join lines without an empty line between."""
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
 
 
@@ -136,8 +136,8 @@ SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
 CONSTRAINTS, SAMPLING, MODELS = "Constraints", "Sampling", "Several models"
 RecipeFile = Annotated[Path, typer.Argument(
     metavar="RECIPE", show_default=False,
-    help="A recipe in YAML. In its `model: {base: SIZE}`, SIZE is the name of a model configuration "
-    f"({', '.join(model_sizes())}), or a file with one.")]
+    help="A recipe in YAML. Its key model.base names a model size "
+    f"({', '.join(model_sizes())}) or the file of a model configuration.")]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", show_default=False,
     help="Override a key of the recipe, such as training.max_steps=200. Can be repeated.")]
@@ -150,9 +150,9 @@ Model = Annotated[Path, typer.Argument(
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
-    help="Number format; auto is bf16 if the hardware supports it, else fp16 on a GPU, else fp32. int8 translates "
-    "fastest on a CPU; its first use compiles kernels for this processor, which takes some seconds and needs a C++ "
-    "compiler.",
+    help="Number format; auto is bf16 if the hardware supports it, else fp16 on a GPU, else fp32. int8 is the "
+    "fastest on a CPU. The first command that uses int8 compiles kernels for this processor: this takes some seconds "
+    "and needs a C++ compiler.",
     rich_help_panel=MACHINE)]
 TrainingDevice = Annotated[str | None, typer.Option(
     "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one. Short for --set "
@@ -164,13 +164,14 @@ TrainingThreads = Annotated[int | None, typer.Option(
     "--threads", metavar="N", min=1, max=1024, help="Number of CPU threads. Short for --set training.threads=N.",
     show_default="the recipe's, else one per core", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(
-    metavar="N", min=1, max=1024, help="Number of workers that translate in parallel. Several workers are faster than "
-    "one worker with many threads; each of them uses one thread, or --threads. In int8 the workers share one copy of "
-    "the model; otherwise each is a process with its own copy.",
+    metavar="N", min=1, max=1024, help="Number of workers that translate in parallel. Each worker uses one thread, or "
+    "the number in --threads. Several workers are faster than one worker with many threads. In int8 the workers share "
+    "one copy of the model; otherwise each worker is a process with its own copy.",
     rich_help_panel=MACHINE)]
 Compile = Annotated[bool, typer.Option("--compile", hidden=True)]
 Temperature = Annotated[float | None, typer.Option(
-    metavar="X", help="Softmax temperature: below 1 sharpens the distribution, above 1 flattens it.",
+    metavar="X", help="Softmax temperature. A value below 1 sharpens the distribution, a value above 1 flattens "
+    "it.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
 TopP = Annotated[float | None, typer.Option(
     metavar="P", help="Sample from the smallest set of pieces (subwords) whose probabilities add up to at least P.",

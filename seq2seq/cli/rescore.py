@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.rescoring import Rescored
 
-# Number of input lines that are read before their translations are sorted by length into batches. More lines need more
-# memory, and the output then appears later.
+# Number of input lines in a block. The translations of a block are sorted by length and divided into batches. A larger
+# block needs more memory and delays the output.
 LINES_PER_BLOCK = 1024
 
 EXAMPLES = examples(
@@ -31,7 +31,7 @@ EXAMPLES = examples(
 
 def rescore(
     input: Annotated[Path | None, typer.Argument(
-        metavar="N_BEST", help="File of translations from `seq2seq translate --n-best N --format jsonl`; - is standard "
+        metavar="N_BEST", help="File with the output of `seq2seq translate --n-best N --format jsonl`; - is standard "
         "input.", show_default="standard input")] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="MODEL", help="A translation model or language model with any vocabulary. May be given several times.",
@@ -40,8 +40,8 @@ def rescore(
         metavar="X", help="Weight of the log-probability of a --model. The log-probability of the search has weight "
         "1. Give one weight for each --model, in the same order.", show_default=False)] = None,
     length_penalty: Annotated[float, typer.Option(
-        metavar="X", min=0, help="Exponent of the length penalty, the divisor of the weighted sum. Use the "
-        "decoding.length_penalty of the search.")] = 1.0,
+        metavar="X", min=0, help="Exponent of the length penalty, by which the weighted sum is divided. Use the same "
+        "value as the search (decoding.length_penalty).")] = 1.0,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="File to write to.", rich_help_panel=FORMAT,
         show_default="standard output")] = None,
@@ -54,9 +54,9 @@ def rescore(
 ) -> None:
     """Rerank the n-best translations of each line with the log-probabilities of additional models.
 
-    The new score of a translation is (log p of the search + sum of weight * log p of each model) / tokens^penalty,
-    where log p is a natural logarithm, and tokens is the number of pieces (subwords) plus one for the end of the
-    sentence, as in the input. Each input line yields one output line.
+    The new score of a translation is (log p of the search + sum of weight * log p of each model) / tokens^penalty. Here
+    log p is a natural logarithm, and tokens is the value with this name in the input: the number of pieces (subwords)
+    plus one for the end of the sentence. Each input line yields one output line.
     """
     models, weights = model or [], weight or []
     if not models or len(models) != len(weights):
@@ -83,7 +83,7 @@ def _records(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]
     """Yield the JSON object of each line with its n-best translations.
 
     Raises:
-        CorpusError: a line is not such an object.
+        CorpusError: a line is not a JSON object with a source sentence and its n-best translations.
     """
     from seq2seq.translation.line_translator import Translation
 

@@ -17,8 +17,8 @@ from seq2seq.translation.text_io import reading, writing
 if TYPE_CHECKING:
     from seq2seq.translation.translator import Translator
 
-# Number of pairs that are read before they are sorted by length into batches. More pairs need more memory, and the
-# output then appears later.
+# Number of sentence pairs in a block. The pairs of a block are sorted by length and divided into batches. A larger
+# block needs more memory and delays the output.
 PAIRS_PER_BLOCK = 8192
 
 EXAMPLES = examples("seq2seq score model test.de test.en > scores",
@@ -42,7 +42,8 @@ def score(
     """Print the log-probability of each given translation, or of each line of text for a language model.
 
     The log-probability is a natural logarithm (in nats), summed over the pieces (subwords of the model's vocabulary)
-    and the end of the sentence: 0 means certain, -2 a probability of 14 %, -20 one of 1 in 500 million.
+    and the end of the sentence. For example, 0 is a probability of 1, -2 is a probability of 14 %, and -20 is a
+    probability of 1 in 500 million.
     """
     require_model_first("score", model, source, target)
     with ExitStack() as stack:
@@ -72,7 +73,7 @@ def score(
 
 
 def _require_sides(translator: Translator, model: Path, target: Path | None) -> None:
-    """Raise UserError if a language model is given a TARGET file, or a translation model none."""
+    """Raise UserError if a language model has a TARGET file, or if a translation model has no TARGET file."""
     if not translator.task.has_source and target:
         raise UserError(f"{model} is a language model, which scores a single text; leave {target} out.")
     if translator.task.has_source and not target:

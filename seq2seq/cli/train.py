@@ -28,7 +28,7 @@ def train(
     recipe: RecipeFile,
     settings: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="Directory of the run. Training resumes if it contains a run.",
+        metavar="DIR", help="Directory of the run. If it already contains a run, training resumes.",
         show_default="runs/NAME")] = None,
     restart: Annotated[bool, typer.Option(
         "--restart", help="Train from the beginning. An existing run is renamed, not deleted.")] = False,

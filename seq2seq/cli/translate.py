@@ -85,20 +85,20 @@ def translate(
         metavar="INPUT", help="A text file with one sentence per line (may end in .gz or .zst); - is standard input.",
         show_default="standard input")] = None,
     max_line_bytes: Annotated[int, typer.Option(
-        metavar="N", min=1, help="Maximum length of a line in bytes. An input with a longer line is refused, because "
-        "it probably has no line ends, or is a compressed file made to fill the memory.")] = MAX_LINE_BYTES,
+        metavar="N", min=1, help="Maximum length of a line in bytes. A longer line is an error: probably the input has "
+        "no line ends, or it is a compressed file made to fill the memory.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
-        help="Output file. Its name ends in .part until it is complete.")] =
+        help="Output file. Until the output is complete, the name of the file ends in .part.")] =
         None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Continue FILE.part of an interrupted run of the same command, if there is one.",
+        "--resume", help="Continue FILE.part, if an interrupted call of the same command has left this file.",
         rich_help_panel=FORMAT)] = False,
     format: Annotated[TextOrLines, typer.Option(
         help="text: a line of text for each line of input. jsonl: a JSON object for each line of input.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
     n_best: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Number of translations of each line; more than 1 need --format jsonl.",
+        metavar="N", min=1, help="Number of translations of each line. If N is above 1, --format jsonl is required.",
         show_default="1", rich_help_panel=FORMAT)] = None,
     word_confidence: Annotated[bool, typer.Option(
         "--word-confidence", help="Add the model's confidence in each word to the JSONL: the geometric mean of the "
@@ -117,11 +117,11 @@ def translate(
     settings: DecodingSettings = None,
     prefix: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with the required beginning of each translation, line by line. An empty line "
-        "requires none.",
+        "requires no beginning.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     require: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="File with the words or phrases that each translation must contain, line by line, "
-        "separated by tabs.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        metavar="FILE", help="File with a line for each input line: the words or phrases that its translation must "
+        "contain, separated by tabs.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     forbid: Annotated[list[str] | None, typer.Option(
         metavar="TEXT", help="Word or phrase that no translation may contain. Can be repeated.",
         show_default="the recipe's", rich_help_panel=CONSTRAINTS)] = None,
@@ -131,14 +131,14 @@ def translate(
     temperature: Temperature = None,
     top_p: TopP = None,
     seed: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Seed of the samples. A sample also depends on the number of its line.",
+        metavar="N", min=0, help="Seed of the samples. A sample depends on the seed and on the number of its line.",
         show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     ensemble: Annotated[list[Path] | None, typer.Option(
         metavar="MODEL", help="Another model with the same vocabulary, to form an ensemble with MODEL. Can be "
         "repeated.", show_default=False, rich_help_panel=MODELS)] = None,
     fusion: Annotated[Path | None, typer.Option(
-        metavar="LM", help="Language model for shallow fusion, with MODEL's target vocabulary.", show_default=False,
-        rich_help_panel=MODELS)] = None,
+        metavar="LM", help="Language model for shallow fusion. It must have the target vocabulary of MODEL.",
+        show_default=False, rich_help_panel=MODELS)] = None,
     fusion_weight: Annotated[float | None, typer.Option(
         metavar="X", min=0, help="Weight of the language model's log-probability.", show_default="the recipe's",
         rich_help_panel=MODELS)] = None,
@@ -151,11 +151,11 @@ def translate(
         help="Inference engine; ctranslate2 needs a directory that seq2seq export has written.",
         rich_help_panel=MACHINE)] = Engine.seq2seq,
 ) -> None:
-    """Translate text: one line of output for each line of input, always.
+    """Translate text. Each line of input yields exactly one line of output.
 
     Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
-    parts, which are joined. With --output, SIGINT (Ctrl-C) and SIGTERM stop the command when it has finished the
-    present block of lines. --resume continues after the last finished block, also after a crash.
+    parts, which are joined. With --output, the command finishes the present block of lines after SIGINT (Ctrl-C) or
+    SIGTERM and then stops. --resume continues after the last finished block, also after a crash.
     """
     overrides = DecodingOverrides.read(
         settings, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty, safety_net=safety_net,
@@ -213,8 +213,8 @@ def translate(
 
 
 class _Warnings:
-    """Warnings about translated lines. The first ones of each kind are printed on standard error, the others counted.
-    """
+    """Warnings about translated lines. The first warnings of each kind are printed on standard error, all others are
+    only counted."""
 
     def __init__(self, name: str) -> None:
         """name: name of the input."""
@@ -240,8 +240,8 @@ class _Warnings:
 
 @contextmanager
 def _stopping(journal: Journal) -> Iterator[StopRequest]:
-    """Yield the stop request, which SIGINT and SIGTERM set. If the output cannot be resumed, these signals instead end
-    the command at once."""
+    """Turn SIGINT and SIGTERM into a stop request, and yield the request. If the output cannot be resumed, the signals
+    end the command at once."""
     if journal.output.part is None:
         yield StopRequest()
         return
@@ -319,7 +319,8 @@ def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> It
 
 
 def _require_text_output(overrides: DecodingOverrides) -> None:
-    """Raise UserError if an override needs more output than --format text has: one translation for each line."""
+    """Raise UserError if an override asks for several translations per line or for word confidence, which --format text
+    cannot show."""
     n_best = overrides.values.get("n_best")
     if isinstance(n_best, int) and n_best > 1:
         raise UserError(f"{overrides.name('n_best')} gives several translations of a line, but --format text has "

@@ -24,14 +24,14 @@ def verify_resume(
     kills: Annotated[int, typer.Option(
         metavar="N", min=1, help="Number of times that the second training is killed and resumed.")] = 3,
     directory: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="Directory for both trainings. It is deleted if their results are identical.",
+        metavar="DIR", help="Directory for both trainings. If their results are identical, it is deleted.",
         show_default="runs/NAME.verify-resume")] = None,
 ) -> None:
     """Check on this machine that training gives bit-identical results if it is killed and resumed.
 
-    Trains the recipe twice for a few steps. The first training is not interrupted. The second is killed several times
-    (by SIGKILL, the last time by SIGTERM), and resumed after each kill. Then compares the weights, the rest of the
-    train state, the best model and the log of both.
+    The command trains the recipe twice for a few steps. The first training is not interrupted. The second is killed
+    several times and resumed after each kill. The last kill is by SIGTERM, all others by SIGKILL. Then the command
+    compares both trainings: the weights, the rest of the train state, the best model and the log.
     """
     loaded = load_recipe(recipe, settings)
     run = default_run(loaded)

@@ -43,7 +43,7 @@ class Score:
     value: float
     signature: str
     """sacreBLEU's signature, or one in its format: references, case, tokeniser, smoothing, version. For a perplexity:
-    its unit."""
+    its unit; per piece, also the tokenizer."""
     details: dict[str, Any] = field(default_factory=dict)
     """For BLEU: brevity_penalty, the precisions of 1-grams to 4-grams, and the lengths of hypotheses and references in
     words. For a perplexity: the sum of -log p in nats, the number of units, and the number of lines."""
@@ -52,7 +52,7 @@ class Score:
 
 
 def bleu_tokenizer(language: str) -> str:
-    """Return the name of sacreBLEU's tokeniser for this language; 13a for languages with spaces between words."""
+    """Return the name of sacreBLEU's tokeniser for this language: 13a except for Chinese, Japanese and Korean."""
     return {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(main_language(language), "13a")
 
 
@@ -150,7 +150,7 @@ def perplexities(
     by white space.
 
     Raises:
-        CorpusError: all lines are too long for the model, or there are none.
+        CorpusError: there are no lines, or all lines are too long for the model.
     """
     from seq2seq.model.loss import perplexity  # imported here because it imports torch, which BLEU does not need
 
@@ -182,7 +182,7 @@ def evaluate_tests(
     translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None,
     translate: Translate | None = None,
 ) -> dict[str, dict[str, Score]]:
-    """Return the scores of each of the recipe's test sets, whose lines are not cleaned.
+    """Return the scores of each test set in the recipe. Test sets are not cleaned.
 
     Args:
         metrics: metrics to compute; None: those of the recipe.
@@ -201,7 +201,7 @@ def evaluate_tests(
 
 
 def require_metrics(metrics: Sequence[str], language: str) -> None:
-    """Raise UserError if `metrics` include BLEU and it needs, for this language, a package that is not installed."""
+    """Raise UserError if `metrics` include BLEU, but BLEU for this language needs a package that is not installed."""
     if "bleu" in metrics:
         sacrebleu_metric("bleu", language)
 
@@ -299,7 +299,7 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
 
 
 def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:
-    """Raise CorpusError unless every reference stream has as many lines as the hypotheses, not all of them blank.
+    """Raise CorpusError if there are no lines, the numbers of lines differ, or a reference stream has only blank lines.
 
     names: names of the hypotheses and of each stream in messages.
     """

@@ -19,17 +19,20 @@ TESTS = {"bootstrap": "bs", "randomization": "ar"}
 """sacreBLEU's name of each test."""
 SIGNIFICANCE_LEVEL = 0.05
 MIN_DIFFERING_LINES = 6
-"""Minimum number of lines in which two systems must differ for a test. If they differ in n lines, a two-sided
-randomisation test cannot yield a p-value below 2 / 2^n, because only 2 of the 2^n ways to swap the translations give
-the largest difference: 0.0625 for 5 lines, 0.031 for 6. The bootstrap test is too optimistic on few lines: p = 0.001
-for 3 lines that are all better."""
+"""Minimum number of lines in which two systems must differ for a test. If they differ in n lines, there are 2^n ways to
+swap their translations, and 2 of these ways give the largest difference. The p-value of a two-sided randomisation test
+is therefore at least 2 / 2^n: 0.0625 for 5 lines, 0.031 for 6 lines. The bootstrap test gives too small p-values on few
+lines: 0.001 for 3 lines that are all better."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Score of a system. value: score on the whole test set. mean: mean score of the resampled test sets. interval:
-    half the width of their 95 % confidence interval. precision: number format of the model; None for translations from
-    a file."""
+    """Score of a system.
+
+    value: score on the whole test set. mean: mean score of the resampled test sets.
+    interval: half the width of the 95 % confidence interval of the score.
+    precision: number format of the model; None for translations from a file.
+    """
 
     value: float
     mean: float
@@ -39,9 +42,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of two systems by one metric. p_value: probability of a difference of at least this size between
-    equally good systems; None if fewer than MIN_DIFFERING_LINES differ. lines_that_differ: number of lines that the
-    systems translate differently."""
+    """Comparison of two systems by one metric.
+
+    p_value: probability of a difference of at least this size between equally good systems; None if fewer than
+        MIN_DIFFERING_LINES lines differ.
+    lines_that_differ: number of lines that the systems translate differently.
+    """
 
     system: Estimate
     baseline: Estimate
@@ -59,7 +65,7 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
             metrics: Sequence[str] = METRICS, test: str = "bootstrap", samples: int = 0,
             names: Sequence[str] | None = None,
             precisions: Sequence[str | None] = (None, None)) -> dict[str, Comparison]:
-    """Return the comparison of the translations of two systems by each metric.
+    """Compare the translations of two systems by each metric.
 
     Args:
         references: one or more streams, each with a line for every translation.

@@ -17,8 +17,8 @@ Tokens = Annotated[int, Field(gt=0, le=MAX_TOKENS)]
 
 
 class RecipeValueError(ValueError):
-    """Error about one key of the section that a validator checks. The message gives the line of this key, not the first
-    line of the section."""
+    """Error that a section's validator raises about one key. The user sees the line number of this key instead of the
+    first line of the section."""
 
     def __init__(self, key: str | tuple[str | int, ...], message: str) -> None:
         """key: dotted key relative to the section, or a tuple if the key contains a list index."""

@@ -26,26 +26,25 @@ class DecodingSection(Section):
     beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """Number of hypotheses kept for each sentence; 1 is greedy search. Ignored with `sampling`."""
     patience: Annotated[float, Field(ge=1, le=100)] = 1.0
-    """Factor in the number of finished hypotheses, `patience` * `beam_size`, at which the search for a sentence stops
-    (Kasai et al. 2022). A model with sharp distributions needs a factor above 1, because otherwise `beam_size`
-    improbable hypotheses can finish before the best one."""
+    """The search for a sentence stops when `patience` * `beam_size` hypotheses are finished (Kasai et al. 2022). A
+    model with sharp distributions needs a value above 1. Otherwise `beam_size` improbable hypotheses can finish before
+    the best one."""
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Exponent of the length penalty that divides a hypothesis' log-probability. 0 turns the penalty off; search then
-    prefers short translations."""
+    """Exponent of the length penalty, a divisor of the log-probability of a hypothesis. 0 turns the penalty off; search
+    then prefers short translations."""
     length_penalty_form: Literal["power", "wu"] = "power"
     """Form of the length penalty: `power` is length^length_penalty, `wu` is ((5 + length) / 6)^length_penalty (Wu et
     al. 2016, equation 14)."""
     coverage_penalty: NonNegativeFloat = 0.0
-    """Strength of the penalty for source pieces that got little attention (Wu et al. 2016, equation 14), applied to the
-    score of finished hypotheses. 0 turns it off."""
+    """Strength of the penalty for source pieces that got little attention (Wu et al. 2016, equation 14). The penalty
+    changes the scores of finished hypotheses only. 0 turns it off."""
     min_length: Pieces = 0
     """Minimum length of a translation in pieces. If a line is translated in parts, the minimum applies to each part."""
     max_length: Tokens | None = None
-    """Maximum length of a translation in pieces, in addition to the limit by `max_length_ratio`. Not set: only that
-    limit."""
+    """Maximum length of a translation in pieces. The limit by `max_length_ratio` also applies. Not set: only the limit
+    by `max_length_ratio` applies."""
     max_length_ratio: PositiveFloat = 2.0
-    """Factor in the maximum length of a translation in pieces, `max_length_ratio` * source pieces +
-    `max_length_offset`."""
+    """A translation has at most `max_length_ratio` * (number of source pieces) + `max_length_offset` pieces."""
     max_length_offset: Pieces = 20
     """Constant part of the maximum length of a translation, in pieces; see `max_length_ratio`."""
     no_repeat_ngram: Pieces = 0
@@ -62,17 +61,18 @@ class DecodingSection(Section):
     """Number of groups into which the beam is divided; each group avoids the pieces that earlier groups chose (diverse
     beam search, Vijayakumar et al. 2016). The number must divide `beam_size`. 1 turns diverse beam search off."""
     diverse_strength: NonNegativeFloat = 0.5
-    """Penalty in nats that a piece gets for each hypothesis of an earlier group that chose it in the same step."""
+    """Penalty of diverse beam search, in nats. A piece gets this penalty once for each hypothesis of an earlier group
+    that chose the same piece in the same step."""
     sampling: bool = False
     """Sample translations instead of searching for the most probable ones. `n_best` is the number of samples."""
     temperature: PositiveFloat = 1.0
     """Softmax temperature for sampling: values below 1 sharpen the distribution, values above 1 flatten it."""
     top_k: Pieces = 0
-    """Sample only from this number of most probable pieces. 0 turns it off."""
+    """Number of most probable pieces from which samples are drawn. 0: all pieces."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample from the smallest set of pieces whose probabilities reach this sum (nucleus sampling)."""
+    """Sample from the smallest set of pieces whose probabilities add up to at least this value (nucleus sampling)."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Sample only from pieces that have at least this share of the most probable piece's probability."""
+    """Sample only from pieces that are at least `min_p` times as probable as the most probable piece."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of the samples. The samples of a line depend on the seed and on the line number."""
     mbr: Annotated[int, Field(ge=0, le=1000)] = 0
@@ -80,8 +80,8 @@ class DecodingSection(Section):
     against all candidates. With `sampling`, the candidates are samples, otherwise the best hypotheses of the beam. 0
     turns minimum-Bayes-risk decoding off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Number of translations per sentence: at most `beam_size`, or at most `mbr` if that is not 0. With `sampling`,
-    number of samples."""
+    """Number of translations per sentence. In beam search the maximum is `beam_size`; if `mbr` is not 0, the maximum is
+    `mbr`. With `sampling`, number of samples."""
     safety_net: bool = True
     """Check each translation for faults: empty output, loops, impossible length, copied source text, missing numbers or
     addresses. If a translation has faults, retry with other options and keep the translation with fewer faults. Samples

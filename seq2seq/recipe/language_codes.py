@@ -1,4 +1,5 @@
-"""Normalisation of language codes, of which ISO 639 has up to three per language, and codes of language names."""
+"""Normalisation of language codes, and search for the code of a language by its name. ISO 639 has up to three codes per
+language."""
 
 from __future__ import annotations
 
@@ -39,17 +40,17 @@ telugu:te thai:th tibetan:bo tigrinya:ti tonga:to tsonga:ts tswana:tn turkish:tr
 uyghur:ug uzbek:uz venda:ve vietnamese:vi walloon:wa welsh:cy wolof:wo xhosa:xh yiddish:yi yoruba:yo zulu:zu
 """
 _CODES = dict(entry.split(":") for entry in _NAMES.split())
-# Country codes that are not language codes in ISO 639-1, with the language that is probably meant. Country codes such
-# as `se` or `kr` are missing: in ISO 639-1 they are codes of languages of other countries.
+# Country codes that are not language codes in ISO 639-1, with the language that is probably meant. Country codes that
+# are also language codes, such as `se` (Sweden, but also Northern Sami) or `kr` (Korea, but also Kanuri), are missing.
 _COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el", "il": "he", "ir": "fa",
               "jp": "ja", "kz": "kk", "rs": "sr", "ua": "uk", "us": "en", "vn": "vi"}
 
 
 def subtags(code: str) -> list[str]:
-    """Return the parts of a language code (language, script, region) in lower case, the language as its two-letter code
-    if it has one.
+    """Return the parts of a language code in lower case: language, script, region. A three-letter code of the language
+    is replaced by its two-letter code if there is one.
 
-    ["en", "us"] for eng-US, en_US and EN-us; ["de"] for de, deu and ger; ["gsw"] for gsw.
+    Examples: ["en", "us"] for eng-US, en_US and EN-us; ["de"] for de, deu and ger; ["gsw"] for gsw.
     """
     language, *others = code.lower().replace("_", "-").split("-")
     return [_TWO_LETTERS.get(language, language), *others]

@@ -85,8 +85,8 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as file:
             contents = file.read(MAX_RECIPE_BYTES + 1)
         if len(contents) > MAX_RECIPE_BYTES:
-            raise RecipeError(f"{path} has more than {MAX_RECIPE_BYTES:,} bytes, so that it cannot be a recipe. Give "
-                              "the path of a recipe, which is a short YAML file.")
+            raise RecipeError(f"{path} is not a recipe: it has more than {MAX_RECIPE_BYTES:,} bytes. Give the path of "
+                              "a recipe, which is a short YAML file.")
         return contents.decode().replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe {path}.{_similar_file(path)}") from None
@@ -322,11 +322,12 @@ def _missing_directory_message(path: Path, other: Path, start: str) -> str:
 
 
 def _relative_path_hint(path: Path, other: Path, start: str, exists: bool) -> str:
-    """Return a hint for a missing path given by --set, because a recipe would resolve the same path differently.
+    """Return a hint for a missing path given by --set: the user may have meant it relative to the recipe.
 
     Args:
         path: the missing path.
-        other: absolute path that the same text would mean in the recipe file; `path` if --set did not give the path.
+        other: absolute path that the same text would mean in the recipe file. If the path is from the recipe itself,
+            `other` is the same as `path`.
         start: description of the directory that paths in the recipe are relative to, such as "to data.root".
         exists: True if `other` exists.
     Returns:
@@ -338,7 +339,7 @@ def _relative_path_hint(path: Path, other: Path, start: str, exists: bool) -> st
     suggestion = str(other) if relative.startswith(os.pardir) else relative
     remedy = (f"exists: write {suggestion} here." if exists else
               "does not exist either. Write it relative to the working directory, or absolute.")
-    return (f" A path given by --set is relative to the working directory; relative {start} it is {other}, which "
+    return (f" A path given by --set is relative to the working directory. Relative {start}, it is {other}, which "
             f"{remedy}")
 
 

@@ -46,7 +46,7 @@ def explain(error: ValidationError, document: Document) -> Iterator[Diagnostic]:
     for detail in error.errors(include_url=False):
         key: Key = detail["loc"]
         if detail["type"] == "too_short" and detail["input"]:
-            continue  # pydantic counts only valid items, and each invalid item has its own error
+            continue  # pydantic counts only valid items of a list; each invalid item has an error of its own
         cause = (detail.get("ctx") or {}).get("error")
         if isinstance(cause, RecipeValueError):
             key += cause.key
@@ -177,7 +177,7 @@ def _hint(kind: str, value: Any, context: dict[str, Any]) -> str:
 def similar_key(key: Key) -> str:
     """Return a hint that names the key that was probably meant; "" if there is none.
 
-    This is a key of the same section with a similar name, else a key of another section with the same name.
+    The hint names a key of the same section with a similar name, else a key of another section with the same name.
     """
     section = section_at(key[:-1])
     name = str(key[-1])
@@ -204,7 +204,7 @@ def _value_at(value: Any, key: Key) -> Any:
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """Return the section class in a field's type, even inside a list, a dict or an optional; None if there is none."""
+    """Return the section class in the type of a field, even inside a list, dict or union; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, dict):

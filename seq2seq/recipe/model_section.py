@@ -23,8 +23,8 @@ class ModelSection(Section):
     with `model:` and `training:` sections, relative to the recipe file. Keys of these sections that the recipe does not
     set are taken from the base. The recipe that a run stores contains the values of the base, but not this key."""
     type: Literal["transformer", "rnn", "pointer", "language_model"] = "transformer"
-    """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015 (one attention head in the
-    paper, here `num_heads`). `pointer`: recurrent pointer network (Vinyals et al. 2015), whose target file contains
+    """Architecture. `transformer`: Vaswani et al. 2017. `rnn`: Bahdanau et al. 2015 (but with `num_heads` attention
+    heads instead of one). `pointer`: recurrent pointer network (Vinyals et al. 2015), whose target file contains
     positions of source words, numbered from 1 (`1 3 2`). `language_model`: decoder-only Transformer, which continues
     text."""
     d_model: Annotated[int, Field(gt=0, le=65_536)] = 512
@@ -70,7 +70,7 @@ class ModelSection(Section):
     """Maximum length of a sentence in pieces, including `</s>`. `positions: learned` has one vector per position."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
     """Matrices that share their weights: `all` (source embedding, target embedding and output), `decoder` (target
-    embedding and output) or `none`. A language model has no source, so that `all` and `decoder` are the same."""
+    embedding and output) or `none`. A language model has no source; for it, `all` and `decoder` are the same."""
     scale_embedding: bool = True
     """Multiply embeddings by the square root of `d_model`."""
     output_bias: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# `configs/` is inside an installed package, and beside the package in a clone or an editable install.
+# An installed package contains `configs/`. In a clone or an editable install, `configs/` is next to the package.
 DIRECTORIES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
 # Prefix of file names that short names omit.
 PREFIX = "transformer_"

@@ -29,8 +29,8 @@ logging or hardware."""
 
 
 LINE_LIMIT_KEY = "max_line_bytes"
-"""Key of a corpus that may also change when a run is resumed. It only decides which lines are too long and therefore an
-error, and never changes the text."""
+"""Key of a corpus that may also change when a run is resumed. A line above this limit is an error. The limit never
+changes the text of a corpus."""
 
 
 @dataclass(frozen=True)

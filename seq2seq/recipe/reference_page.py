@@ -17,8 +17,8 @@ relative to `data.root`, and paths given by `--set` are relative to the working 
 required. Keys marked ↻ may be changed when a run is resumed, because they concern its length, checkpoints, evaluation,
 logging or hardware.
 
-Editors with YAML support complete and validate a recipe that begins with `# yaml-language-server: $schema=PATH`, where
-PATH is the path of `recipe.schema.json` relative to the recipe.
+If a recipe begins with `# yaml-language-server: $schema=PATH`, editors with YAML support complete its keys and show
+mistakes. PATH is the path of `recipe.schema.json` relative to the recipe.
 """
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 _MAX_SHOWN_BOUND = 10**9  # the page omits larger bounds, which are technical limits
@@ -48,7 +48,7 @@ def write_reference(directory: Path) -> None:
 
 
 def _sections(schema: dict[str, Any]) -> dict[str, list[str]]:
-    """Map the name of each section class to the dotted keys at which a recipe has this section, in their order."""
+    """Map the name of each section class to the dotted keys at which a recipe has this section, in schema order."""
     sections: dict[str, list[str]] = {}
 
     def visit(section: dict[str, Any], prefix: str) -> None:

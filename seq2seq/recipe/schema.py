@@ -67,32 +67,32 @@ class TokenizerSection(Section):
     """The vocabulary: sentencepiece subwords or whole words, trained on the training corpora."""
 
     taken_from: str | None = None
-    """Model (a run or a bundle) whose tokenizer to use instead of training a new one, so that both models can be
-    combined in decoding (ensemble, fusion). A language model uses the target tokenizer of that model. If this key is
-    set, all other keys of this section except `subword_sampling` are ignored."""
+    """Model (a run or a bundle) whose tokenizer is used instead of training a new one. Models with the same tokenizer
+    can be combined in decoding (ensemble, fusion). A language model uses the target tokenizer of that model. If this
+    key is set, all other keys of this section except `subword_sampling` are ignored."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
     words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
     a `pointer`, which requires it; else `unigram`."""
     vocab_size: VocabularySize = "auto"
     """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
-    frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number
-    of different characters, plus the number of subwords. The latter is 32 times the cube root of the number of all
-    characters, but at most 32,000, and no more than the text contains. For `words`, `auto` is 30,000."""
+    frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number of
+    different characters, plus the number of subwords. The number of subwords is 32 times the cube root of the length of
+    the text in characters, but at most 32,000, and no more than the text contains. For `words`, `auto` is 30,000."""
     joint: bool = True
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
     pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
-    """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters (， becomes a comma);
-    decoding does not restore them."""
+    """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters: a full-width comma
+    becomes an ordinary comma. Decoding does not restore the original characters."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
     """Share of the text's characters that are covered by pieces. Rarer characters have no piece and are encoded as
     bytes."""
     sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
     """Number of lines of both languages together that are sampled to train the tokenizer."""
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Subword regularisation, which segments the training text differently in each epoch: alpha of unigram sampling, or
-    dropout probability of BPE merges. 0 turns it off."""
+    """Subword regularisation, which segments the training text differently in each epoch. The value is alpha of unigram
+    sampling, or the dropout probability of BPE merges. 0 turns it off."""
 
     @field_validator("subword_sampling")
     @classmethod

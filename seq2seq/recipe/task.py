@@ -13,9 +13,9 @@ class Task:
 
     has_source: True if the data are pairs of source and target, False if they are monolingual text.
     target_is_text: True if targets are text, False if they are positions of source words. Positions are not checked as
-        text, and a long line cannot be split, because positions in a part are not positions in the line.
+        text. A long line of source words cannot be split, because positions in a part are not positions in the line.
     metrics: metrics that a recipe may name. default_metrics: metrics of a recipe that names none.
-    defaults: defaults of recipe keys that differ from those of the schema, by section.
+    defaults: defaults of recipe keys, by section, where they differ from the defaults in the schema.
     """
 
     has_source: bool

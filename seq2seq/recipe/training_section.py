@@ -45,7 +45,7 @@ class TrainingSection(Section):
     max_steps: PositiveInt = 100_000
     """Number of optimizer steps of the whole training."""
     gradient_clip: NonNegativeFloat = 1.0
-    """Maximum norm of the gradient. Gradients with a larger norm are scaled down to it. 0 turns it off."""
+    """Maximum norm of the gradient. Gradients with a larger norm are scaled down to it. 0 turns clipping off."""
     label_smoothing: Share = 0.1
     """Probability that label smoothing distributes evenly over the vocabulary. Not set: 0 for a `pointer` and with
     `model.copy`, which do not support label smoothing; else 0.1."""

@@ -61,8 +61,8 @@ class Document:
         return self.locations[key]
 
     def diagnostic(self, key: Key, text: str) -> Diagnostic:
-        """Return an error message about `key`. It begins with the key, unless the key was set by `--set`: then the
-        location already contains it."""
+        """Return an error message about `key`. If `--set` has set the key, the location already contains it; otherwise
+        the message begins with the key."""
         location, dotted = self.location(key), ".".join(str(step) for step in key)
         named = not dotted or location.source.startswith(f"--set {dotted}=")
         return Diagnostic(location, text if named else f"{dotted}: {text}")
@@ -111,7 +111,7 @@ def _filled(value: Any, base: Any) -> Any:
 
 
 def read_yaml(text: str, source: str, line: int | None = None) -> Document:
-    """Parse a YAML 1.2 document. Errors are stored in its `diagnostics`.
+    """Parse a YAML 1.2 document. Errors are stored in the `diagnostics` of the result.
 
     Args:
         text: text of the document.

@@ -482,8 +482,8 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "--set data.test.news.source=gone.de: data.test.news: "
         "a corpus needs `source` and `target` (two files), or `file`, or `hub`",
         f"--set data.test.news.source=gone.de: there is no file {directory}/gone.de. A path given by --set is relative "
-        f"to the working directory; relative to data.root it is {directory}/data/gone.de, which does not exist either. "
-        "Write it relative to the working directory, or absolute.",
+        f"to the working directory. Relative to data.root, it is {directory}/data/gone.de, which does not exist "
+        "either. Write it relative to the working directory, or absolute.",
         "--set model.base=[gone.yaml]: expected a size or a path, found a list. Sizes are tiny, small, base, big, "
         "rnn_small.",
     ]
@@ -508,9 +508,9 @@ def test_a_missing_file_of_an_override_says_where_data_root_would_have_had_it(di
     corpus, root = "data.train=[{source: a, target: b}]", "data.root=mine"
     assert mistakes(RECIPE.partition("  valid")[0] + "  valid: {source: a, target: a}\n", corpus, root) == [
         f"--set {corpus}: data.train.0.source: there is no file {directory}/a. A path given by --set is relative to "
-        f"the working directory; relative to data.root it is {directory}/mine/a, which exists: write mine/a here.",
+        f"the working directory. Relative to data.root, it is {directory}/mine/a, which exists: write mine/a here.",
         f"--set {corpus}: data.train.0.target: there is no file {directory}/b. A path given by --set is relative to "
-        f"the working directory; relative to data.root it is {directory}/mine/b, which does not exist either. "
+        f"the working directory. Relative to data.root, it is {directory}/mine/b, which does not exist either. "
         "Write it relative to the working directory, or absolute.",
     ]
 
@@ -527,7 +527,7 @@ def test_a_missing_path_of_an_override_says_where_the_recipe_would_have_had_it(d
             load_recipe("../recipe.yaml", [f"{key}={name}"])
         assert str(error.value) == (
             f"--set {key}={name}: there is no {kind} {directory}/elsewhere/{name}. A path given by --set is relative "
-            f"to the working directory; relative to the recipe it is {directory}/{name}, which exists: write "
+            f"to the working directory. Relative to the recipe, it is {directory}/{name}, which exists: write "
             f"{directory}/{name} here.")
 
 
