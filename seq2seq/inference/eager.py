@@ -23,6 +23,7 @@ from seq2seq.model.interface import State
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
+from seq2seq.search.interface import WholeSearch
 from seq2seq.search.topk import topk
 
 # Maximum number of rows for which a matrix product takes as long as reading its weights from memory. Such a product is
@@ -34,7 +35,7 @@ class EagerEngine:
     """Engine that decodes with a copy of `model` in `precision`, "fp32" or "bf16"."""
 
     topk = staticmethod(topk)
-    whole_search = None
+    whole_search: WholeSearch | None = None
 
     def __init__(self, model: Model, precision: str, device: torch.device) -> None:
         self.model, self.precision = for_inference(model, precision, device), precision

@@ -75,6 +75,16 @@ class Beams:
         return Beams(self.length.clone(), *(getattr(self, field.name).index_select(0, rows)
                                             for field in fields(self)[1:]))
 
+    def copy_from(self, other: Beams) -> None:
+        """Copy the numbers of other beams to the tensors of these. The histories may differ in steps; those that both
+        have are copied."""
+        for field in fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if field.name == "history":
+                steps = min(mine.shape[1], theirs.shape[1])
+                mine, theirs = mine[:, :steps], theirs[:, :steps]
+            mine.copy_(theirs)
+
     def advance(self, logits: Tensor, forbidden: Tensor, enough: int, must_end: bool) -> Tensor:
         """Do a step: move hypotheses that end to the finished ones, and continue each beam.
 
