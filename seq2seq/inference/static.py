@@ -2,13 +2,15 @@
 
 The search stays on the GPU (`search.device_search`), and its KV caches are static: allocated once, then overwritten by
 every search. The numbers of sentences, source tokens and target positions are rounded up to buckets, and everything
-that changes from step to step is in tensors. Within a bucket, each step is therefore the same sequence of kernels.
+that changes from step to step is in tensors. Within a bucket, each step is therefore the same sequence of kernels,
+which the host launches as one CUDA graph.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from threading import Lock
 from typing import NamedTuple, cast
 
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.devices import copy_to_device
+from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
@@ -137,12 +140,13 @@ class StaticCaches:
 
 
 class _Buffers:
-    """All tensors of the searches of a bucket of sentences: KV caches and beams. Only `step` runs in every step."""
+    """All tensors of the searches of a bucket of sentences: KV caches and beams; and the CUDA graphs that use them."""
 
     def __init__(self, engine: StaticEngine, capacity: Bucket, beam_size: int, enough: int, forbidden: Tensor) -> None:
         self.capacity, self.enough, self.forbidden = capacity, enough, forbidden
         self.caches = StaticCaches(engine.transformer, engine.steps, beam_size, capacity)
-        visible = self.caches.visible
+        self.cuda_graphs, visible = engine.cuda_graphs, self.caches.visible
+        self.graphs: dict[Bucket, torch.cuda.CUDAGraph | None] = {}
         self.beams = Beams.start([], capacity.positions, beam_size, enough, torch.promote_types(
             visible.dtype, torch.float32), visible.device, fillers=capacity.sentences)
 
@@ -159,7 +163,11 @@ class _Buffers:
         self.beams.copy_from(other.beams.select(sentences))
 
     def step(self, bucket: Bucket) -> None:
-        """Do a step of the search. No shape and no address depends on the step."""
+        """Do a step of the search."""
+        self.cuda_graphs.run(partial(self._step, bucket), bucket, self.graphs)
+
+    def _step(self, bucket: Bucket) -> None:
+        """Do a step. No shape, no address and no number on the host depends on the step, or changes in it."""
         logits = self.caches.step(self.beams.tokens.flatten(), self.beams.length, bucket)
         rows = self.beams.advance(logits, self.forbidden, self.enough, must_end=True)
         self.caches.select(rows.flatten(), bucket)
@@ -178,7 +186,7 @@ class StaticEngine(EagerEngine):
         # that is enough, forbidden ids.
         self.settings: tuple[int, int, tuple[int, ...]] | None = None
         self.buffers: dict[int, _Buffers] = {}
-        self.in_use = Lock()
+        self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
 
     @staticmethod
     def obstacle(model: nn.Module) -> str | None:

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from simulation import SimulatedGPU
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from seq2seq.inference.static import StaticEngine
-from seq2seq.search.device_search import Beams
+from seq2seq.inference.static import StaticEngine, _StaticDecoder
+from seq2seq.search.device_search import _StepwiseDecoder
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
@@ -42,9 +42,10 @@ TRAINING_STEP = {
 }
 # Per micro-batch of a Transformer of 6 + 6 layers, in bf16, without the update of the step.
 MICRO_BATCH_OPERATORS = 597
-# By beam size, and with or without static KV caches: the mean of a search of 8 steps, its start included.
+# By beam size, and with or without static KV caches and CUDA graphs: the mean of a search of 8 steps, its start
+# included. The launch of a graph counts as one operator.
 SEARCH_STEP = {(1, False): Cost(1 / 8, 95), (4, False): Cost(1 / 8, 96),
-               (1, True): Cost(1 / 8, 102), (4, True): Cost(1 / 8, 103)}
+               (1, True): Cost(1 / 8, 9.75), (4, True): Cost(1 / 8, 9.75)}
 
 
 def assert_within(found, bound, steps=1):
@@ -101,10 +102,13 @@ def test_a_search_step(toy_recipe, tmp_path, monkeypatch, beam_size, static):
         assert isinstance(translator.engine, StaticEngine)
         if not static:
             translator.engine.whole_search = None
-        steps, advance = [], Beams.advance
-        monkeypatch.setattr(Beams, "advance", lambda *arguments, **options: (
-            steps.append(arguments), advance(*arguments, **options))[1])
+        translator.translate(lines, beam_size=beam_size)                        # captures the CUDA graphs
+        steps = []
+        for decoder in (_StaticDecoder, _StepwiseDecoder):
+            monkeypatch.setattr(decoder, "advance", lambda self, length, advance=decoder.advance: (
+                steps.append((type(self), length)), advance(self, length)))
         gpu.record.clear()
         translator.translate(lines, beam_size=beam_size)
-    assert len(steps) == 8
+    assert steps == [(_StaticDecoder if static else _StepwiseDecoder, length) for length in range(1, 9)]
+    assert gpu.record.operators["graph"] == (8 if static else 0)
     assert_within(gpu.record, SEARCH_STEP[beam_size, static], len(steps))
