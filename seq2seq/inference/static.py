@@ -24,6 +24,7 @@ from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
 from seq2seq.search.device_search import Beams, search_on_device
+from seq2seq.search.interface import WholeSearch
 
 # Numbers of target positions are this number or it times a power of 2, numbers of source tokens are multiples of
 # SOURCE_MULTIPLE, and numbers of sentences are powers of 2 or multiples of MAX_POWER_OF_SENTENCES.
@@ -181,7 +182,6 @@ class StaticEngine(EagerEngine):
         super().__init__(model, precision, device)
         self.transformer = cast(Transformer, self.model)
         self.steps = [cast(DecoderLayer, layer).make_step_function() for layer in self.transformer.decoder]
-        self.whole_search = self._search
         # Buffers by number of sentences, for searches with the same settings: beam size, number of finished hypotheses
         # that is enough, forbidden ids.
         self.settings: tuple[int, int, tuple[int, ...]] | None = None
@@ -194,6 +194,11 @@ class StaticEngine(EagerEngine):
         if not isinstance(model, Transformer):
             return "is not an encoder-decoder Transformer"
         return None if model.copying is None else "copies from the source"
+
+    @property
+    def whole_search(self) -> WholeSearch:
+        """See `engines.Engine.whole_search`."""
+        return self._search
 
     @torch.inference_mode()
     def _search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,

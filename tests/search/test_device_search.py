@@ -3,7 +3,9 @@
 It runs with any model, and with static KV caches (`inference.static`).
 """
 
+import gc
 import math
+import weakref
 from functools import partial
 from unittest import mock
 
@@ -104,6 +106,18 @@ def test_a_search_with_nan_leaves_nothing_in_the_static_caches():
         search(engine, *batch_of(generator, 6)[0], [20] * 6, OPTIONS[2], whole_search=engine.whole_search)
     position.copy_(sound)
     assert_same(model, *batch_of(generator, 5), OPTIONS[2], engine.whole_search)
+
+
+def test_an_engine_that_is_no_longer_used_frees_its_memory():
+    engine = StaticEngine(peaked_model(5), "fp32", torch.device("cpu"))
+    assert_same(engine.model, *batch_of(np.random.default_rng(5), 5), OPTIONS[1], engine.whole_search)
+    references = [weakref.ref(each) for each in (engine, engine.model, *engine.buffers.values())]
+    gc.disable()
+    try:
+        del engine
+        assert len(references) > 2 and not any(reference() for reference in references), "without garbage collection"
+    finally:
+        gc.enable()
 
 
 def test_no_sentences_need_no_search():

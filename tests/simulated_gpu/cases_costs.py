@@ -101,7 +101,7 @@ def test_a_search_step(toy_recipe, tmp_path, monkeypatch, beam_size, static):
         translator = Translator.load(tmp_path / "run", "cuda", "bf16")
         assert isinstance(translator.engine, StaticEngine)
         if not static:
-            translator.engine.whole_search = None
+            monkeypatch.setattr(StaticEngine, "whole_search", None)
         translator.translate(lines, beam_size=beam_size)                        # captures the CUDA graphs
         steps = []
         for decoder in (_StaticDecoder, _StepwiseDecoder):
