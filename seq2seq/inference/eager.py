@@ -24,6 +24,7 @@ from seq2seq.model.interface import State
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
+from seq2seq.search.interface import WholeSearch
 from seq2seq.search.topk import topk
 
 # Maximum number of rows for which a matrix product takes as long as reading its weights from memory. Such a product is
@@ -35,7 +36,6 @@ class EagerEngine:
     """Engine that decodes with a copy of `model` in `precision`, "fp32" or "bf16"."""
 
     topk = staticmethod(topk)
-    whole_search = None
 
     def __init__(self, model: Model, precision: str, device: torch.device) -> None:
         self.model, self.precision = for_inference(model, precision, device), precision
@@ -45,6 +45,11 @@ class EagerEngine:
             layers = self.model.decoder if isinstance(self.model, Transformer) else self.model.layers
             steps = [cast(DecoderLayer | EncoderLayer, layer).make_step_function() for layer in layers]
             self._step = partial(self.model.step, steps=steps)
+
+    @property
+    def whole_search(self) -> WholeSearch | None:
+        """See `engines.Engine.whole_search`."""
+        return None
 
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> State:
         """See `interface.Stepwise.start`."""

@@ -13,6 +13,7 @@ from seq2seq.devices import choose_precision
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.int8 import Int8Engine
 from seq2seq.inference.kernel_library import CompilationError, library
+from seq2seq.inference.static import StaticEngine
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq, Stepwise
 from seq2seq.model.transformer import Transformer
@@ -58,6 +59,9 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
         elif (compiled := _kernels()) is not None:
             assert isinstance(model, Transformer)
             return Int8Engine(model, compiled)
+    if device.type == "cuda" and StaticEngine.obstacle(model) is None:
+        assert isinstance(model, Transformer)
+        return StaticEngine(model, selected, device)
     return EagerEngine(model, selected, device)
 
 

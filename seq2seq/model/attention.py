@@ -291,25 +291,25 @@ class SelfAttention(nn.Module):
         projected = self.weighing.make_projection(self.query_key_value)(hidden)
         return (projected.view(hidden.shape[0], 3, self.num_heads, -1),)
 
-    def make_step_function(self) -> Callable[[Tensor, Tensor, Tensor, int, Tensor], Tensor]:
+    def make_step_function(self) -> Callable[[Tensor, Tensor, Tensor, slice | Tensor, Tensor], Tensor]:
         """Return the function that computes one position of every row, (rows, d_model) -> (rows, d_model).
 
-        step(hidden, keys, values, slot, bias):
+        step(hidden, keys, values, new_slots, bias):
             hidden: (rows, d_model)
-            keys, values: (sentences, heads, slots, head_size), the KV cache (see `kv_cache.LayerCache`). The step
-                writes the keys and values of its position to the slots that begin at `slot`, one for each row of a
-                sentence.
+            keys, values: (sentences, heads, slots, head_size), the KV cache (see `kv_cache.LayerCache`).
+            new_slots: slots to which the step writes the keys and values of its position, one for each row of a
+                sentence: a slice, or indices, (beam,) int64.
             bias: (sentences, heads, beam, slots), 0 for a slot that a row may attend to, -inf for others.
         """
         project, output = self.weighing.make_projection(self.query_key_value), self.output.forward
         weighing = self.weighing
 
-        def step(hidden: Tensor, keys: Tensor, values: Tensor, slot: int, bias: Tensor) -> Tensor:
+        def step(hidden: Tensor, keys: Tensor, values: Tensor, new_slots: slice | Tensor, bias: Tensor) -> Tensor:
             sentences, heads, _, head_size = keys.shape
             projected = project(hidden).view(sentences, -1, 3, heads, head_size)
             query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)     # (sentences, heads, beam, head_size)
-            keys[:, :, slot : slot + key.shape[2]] = key
-            values[:, :, slot : slot + key.shape[2]] = value
+            keys[:, :, new_slots] = key
+            values[:, :, new_slots] = value
             return output(merge_beam_and_heads(attend(query, keys, values, bias, weighing)))
 
         return step

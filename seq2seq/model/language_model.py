@@ -91,5 +91,5 @@ class LanguageModel(nn.Module):
         bias = after.target_bias(self.num_heads, self.window)
         steps = steps or [cast(EncoderLayer, layer).make_step_function() for layer in self.layers]
         for step, cache in zip(steps, after.caches, strict=True):
-            hidden = step(hidden, cache, state.slots, bias)
+            hidden = step(hidden, cache, slice(state.slots, after.slots), bias)
         return Logits(self.norm(hidden), self.output_weight, self.output_bias).dense(self.output_projection), after

@@ -113,17 +113,17 @@ class EncoderLayer(nn.Module):
         Modules are looked up in this call, once. Looking them up in every step would take a fifth of the time in which
         a single sentence is decoded.
 
-        step(hidden, cache, slot, bias):
+        step(hidden, cache, new_slots, bias):
             hidden: (rows, d_model)
-            slot: first of the slots for this position, one for each row of a sentence.
+            new_slots: slots for this position, see `SelfAttention.make_step_function`.
             bias: (sentences, heads, beam, slots to read), see `TransformerState.target_bias`.
         """
         attend = self.self_residual.make_step_function(self.self_attention.make_step_function())
         transform = self.feed_forward_residual.make_step_function(self.feed_forward.make_step_function())
 
-        def step(hidden: Tensor, cache: LayerCache, slot: int, bias: Tensor) -> Tensor:
+        def step(hidden: Tensor, cache: LayerCache, new_slots: slice | Tensor, bias: Tensor) -> Tensor:
             slots = bias.shape[3]
-            return transform(attend(hidden, cache.keys[:, :, :slots], cache.values[:, :, :slots], slot, bias))
+            return transform(attend(hidden, cache.keys[:, :, :slots], cache.values[:, :, :slots], new_slots, bias))
 
         return step
 
@@ -154,7 +154,7 @@ class DecoderLayer(nn.Module):
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row.
 
-        step(hidden, cache, slot, target_bias, source_bias): see `EncoderLayer.make_step_function`.
+        step(hidden, cache, new_slots, target_bias, source_bias): see `EncoderLayer.make_step_function`.
             source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
         Returns:
             The layer's output, (rows, d_model), and its residual stream before cross-attention, (rows, d_model).
@@ -163,10 +163,10 @@ class DecoderLayer(nn.Module):
         attend_to_source = self.cross_residual.make_step_function(self.cross_attention.make_step_function())
         transform = self.feed_forward_residual.make_step_function(self.feed_forward.make_step_function())
 
-        def step(hidden: Tensor, cache: LayerCache, slot: int, target_bias: Tensor,
+        def step(hidden: Tensor, cache: LayerCache, new_slots: slice | Tensor, target_bias: Tensor,
                  source_bias: Tensor) -> tuple[Tensor, Tensor]:
-            slots = target_bias.shape[3]
-            attended = attend_to_target(hidden, cache.keys[:, :, :slots], cache.values[:, :, :slots], slot, target_bias)
+            keys, values = (part[:, :, : target_bias.shape[3]] for part in (cache.keys, cache.values))
+            attended = attend_to_target(hidden, keys, values, new_slots, target_bias)
             hidden = attend_to_source(attended, cache.memory_keys, cache.memory_values, source_bias)
             return transform(hidden), attended
 
@@ -267,7 +267,7 @@ class Transformer(nn.Module):
         target_bias = after.target_bias(self.num_heads, self.window)
         steps = steps or [cast(DecoderLayer, layer).make_step_function() for layer in self.decoder]
         for step, cache in zip(steps, after.caches, strict=True):
-            hidden, before_source = step(hidden, cache, state.slots, target_bias, after.source_bias)
+            hidden, before_source = step(hidden, cache, slice(state.slots, after.slots), target_bias, after.source_bias)
         attention = None
         if state.keep_attention:
             last = cast(DecoderLayer, self.decoder[-1])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,51 +25,157 @@ CHECK_STEPS = 8
 
 
 @dataclass
-class _Beams:
-    """Hypotheses of the sentences in search. room: number of finished hypotheses that a sentence can have.
+class Beams:
+    """Hypotheses of the sentences in search. `advance` writes to these tensors; it replaces none of them.
 
-    sentences: (sentences,), index of each sentence in the input. limits: (sentences,), maximum lengths.
-    tokens: (sentences, beam, length), totals: (sentences, beam), log p: unfinished hypotheses.
-    done: (sentences,) bool. count: (sentences,), number of finished hypotheses.
-    finished_totals, finished_lengths: (sentences, room + 1), finished_tokens: (sentences, room + 1, longest). The last
-        column receives what is not kept.
+    length: (1,), number of tokens of the unfinished hypotheses, which is the number of steps so far.
+    sentences: (sentences,), index of each sentence in the input; -1 for a filler, which is not in the input.
+    limits: (sentences,), maximum number of tokens without `</s>`.
+    tokens: (sentences, beam), last token of each unfinished hypothesis. totals: (sentences, beam), its log p; -inf if
+        the sentence has fewer hypotheses.
+    history: (sentences, steps, beam), token * beam + parent of each unfinished hypothesis after each step. The parent
+        is the index of the hypothesis that it continues.
+    done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
+    finished_totals: (sentences, room + 1), log p of the finished hypotheses. finished_ends: (sentences, room + 1),
+        length * beam + index of the hypothesis that ended. The last column receives what is not kept.
     """
 
+    length: Tensor
     sentences: Tensor
     limits: Tensor
     tokens: Tensor
     totals: Tensor
+    history: Tensor
     done: Tensor
     count: Tensor
     finished_totals: Tensor
-    finished_lengths: Tensor
-    finished_tokens: Tensor
+    finished_ends: Tensor
 
     @staticmethod
-    def start(limits: Tensor, longest: int, room: int, dtype: torch.dtype) -> _Beams:
-        sentences = len(limits)
-        return _Beams(torch.arange(sentences, device=limits.device), limits, limits.new_empty(sentences, 1, 0),
-                      torch.zeros(sentences, 1, dtype=dtype, device=limits.device),
-                      torch.zeros(sentences, dtype=torch.bool, device=limits.device), limits.new_zeros(sentences),
-                      torch.full((sentences, room + 1), -math.inf, dtype=dtype, device=limits.device),
-                      limits.new_zeros(sentences, room + 1), limits.new_zeros(sentences, room + 1, longest))
+    def start(max_lengths: Sequence[int], steps: int, beam_size: int, enough: int, dtype: torch.dtype,
+              device: torch.device, fillers: int = 0) -> Beams:
+        """Return the beams before the first step: one empty hypothesis for each sentence.
 
-    def select(self, rows: Tensor) -> _Beams:
-        """Return the beams of some sentences; rows: their indices."""
-        return _Beams(*(getattr(self, name).index_select(0, rows) for name in self.__dataclass_fields__))
+        steps: number of steps that fit into the history. dtype: of log p. fillers: number of fillers after the
+        sentences. Other arguments: as in `device_search`.
+        """
+        size = len(max_lengths) + fillers
+        numbers = torch.tensor([[*range(len(max_lengths)), *[-1] * fillers], [*max_lengths, *[1] * fillers]])
+        sentences, limits = copy_to_device(numbers, device)
+        totals = torch.full((size, beam_size), -math.inf, dtype=dtype, device=device)
+        totals[:, 0] = 0
+        # Up to beam_size hypotheses may end in the step in which a sentence gets enough of them.
+        room = enough + beam_size
+        return Beams(limits.new_zeros(1), sentences, limits - 1, limits.new_full((size, beam_size), START_ID), totals,
+                     limits.new_zeros(size, steps, beam_size), sentences < 0, limits.new_zeros(size),
+                     totals.new_full((size, room + 1), -math.inf), limits.new_zeros(size, room + 1))
 
-    def finished(self) -> dict[int, list[tuple[list[int], float]]]:
-        """Copy the finished hypotheses of all sentences to the host, by index of the sentence in the input."""
-        room = self.finished_totals.shape[1]
-        totals = self.finished_totals.double().view(torch.int64)                # the same bits, for a single copy
-        columns = torch.cat([self.sentences[:, None], self.count[:, None], totals, self.finished_lengths,
-                             self.finished_tokens.flatten(1)], 1).cpu()
-        (sentences, counts), (bits, lengths, tokens) = columns[:, :2].T.tolist(), columns[:, 2:].split(
-            [room, room, columns.shape[1] - 2 * room - 2], 1)
-        log_p, lengths, tokens = bits.contiguous().view(torch.float64).tolist(), lengths.tolist(), tokens.view(
-            len(columns), room, -1).tolist()
-        return {sentence: [(tokens[row][index][: lengths[row][index]], log_p[row][index])
-                           for index in range(counts[row])] for row, sentence in enumerate(sentences)}
+    def select(self, rows: Tensor) -> Beams:
+        """Return a copy with some of the sentences; rows: their indices."""
+        return Beams(self.length.clone(), *(getattr(self, field.name).index_select(0, rows)
+                                            for field in fields(self)[1:]))
+
+    def copy_from(self, other: Beams) -> None:
+        """Copy the numbers of other beams to the tensors of these. The histories may differ in steps; those that both
+        have are copied."""
+        for field in fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if field.name == "history":
+                steps = min(mine.shape[1], theirs.shape[1])
+                mine, theirs = mine[:, :steps], theirs[:, :steps]
+            mine.copy_(theirs)
+
+    def advance(self, logits: Tensor, forbidden: Tensor, enough: int, must_end: bool) -> Tensor:
+        """Do a step: move hypotheses that end to the finished ones, and continue each beam.
+
+        Args:
+            logits: (sentences * beam, vocab_size); they are overwritten. forbidden: banned token ids, without `</s>`.
+            enough: number of finished hypotheses that ends the search of a sentence.
+            must_end: True if a sentence may have reached its maximum length.
+        Returns:
+            The row that each hypothesis continues, (sentences, beam).
+        """
+        sentences, beam = self.totals.shape
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        past = self.totals - log_sum_exp(logits).view(sentences, beam)
+        logits.index_fill_(1, forbidden, -math.inf)
+        if must_end:
+            ending = logits[:, END_ID].clone()
+            at_limit = (self.limits <= self.length)[:, None].expand(sentences, beam).reshape(-1, 1)
+            logits.masked_fill_(at_limit, -math.inf)[:, END_ID] = ending
+        totals, parents, ids = topk_torch(logits, past, 2 * beam)
+        ends, possible = ids == END_ID, totals > -math.inf                      # False for NaN, too
+        stops = ends | ~possible
+        first = torch.arange(sentences, device=logits.device)[:, None]
+        # Hypotheses that end among the first candidates are finished. The others are written to the last column.
+        new = (ends & possible)[:, :beam] & ~self.done[:, None]
+        places = torch.where(new, self.count[:, None] + new.cumsum(1) - 1, self.finished_ends.shape[1] - 1)
+        self.finished_totals[first, places] = totals[:, :beam]
+        self.finished_ends[first, places] = parents[:, :beam] + self.length * beam
+        self.count += new.sum(1)
+        # The first candidates that do not end continue their hypotheses.
+        order = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beam]
+        parents = parents.gather(1, order)
+        torch.gather(ids, 1, order, out=self.tokens)
+        torch.gather(totals.masked_fill_(stops, -math.inf), 1, order, out=self.totals)
+        self.history.index_copy_(1, self.length, torch.add(parents, self.tokens, alpha=beam)[:, None])
+        self.done |= (self.count >= enough) | (self.totals[:, 0] == -math.inf)
+        self.length += 1
+        return first * beam + parents
+
+    def finished(self, steps: int) -> dict[int, list[tuple[list[int], float]]]:
+        """Copy the finished hypotheses to the host, by index of the sentence in the input. steps: `length` as a number.
+        """
+        size, room = self.finished_ends.shape
+        bits = self.finished_totals.double().view(torch.int64)                  # the same bits, for a single copy
+        columns = torch.cat([self.sentences[:, None], self.count[:, None], bits, self.finished_ends,
+                             self.history[:, :steps].flatten(1)], 1).cpu().numpy()
+        totals = columns[:, 2 : 2 + room].view(np.float64).tolist()
+        beam = self.tokens.shape[1]
+        lengths, rows = np.divmod(columns[:, 2 + room : 2 + 2 * room], beam)
+        words, parents = np.divmod(columns[:, 2 + 2 * room :].reshape(size, steps, beam), beam)
+        tokens = np.zeros((size, room, steps), np.int64)
+        sentence = np.arange(size)[:, None]
+        for step in reversed(range(steps)):                                     # from the last token to the first
+            tokens[:, :, step] = words[sentence, step, rows]
+            rows = np.where(step < lengths, parents[sentence, step, rows], rows)
+        return {index: [(tokens[row, place, : lengths[row, place]].tolist(), totals[row][place])
+                        for place in range(count)]
+                for row, (index, count) in enumerate(columns[:, :2].tolist()) if index >= 0}
+
+
+class Decoder(Protocol):
+    """Model and beams of a search."""
+
+    @property
+    def beams(self) -> Beams:
+        """Hypotheses after the last step."""
+
+    def advance(self, length: int) -> None:
+        """Do the step after which unfinished hypotheses have `length` tokens. The host must not wait for the GPU."""
+
+    def keep(self, unfinished: Sequence[int]) -> None:
+        """Continue with these rows of `beams.sentences`. Others may stay if they are done."""
+
+
+def search_on_device(decoder: Decoder, max_lengths: Sequence[int]) -> list[list[tuple[list[int], float]]]:
+    """Search with a decoder before its first step. max_lengths, result: as in `search.interface.WholeSearch`."""
+    results: dict[int, list[tuple[list[int], float]]] = {}
+    length = 0
+    for length in range(1, max(max_lengths, default=0) + 1):
+        decoder.advance(length)
+        if length % CHECK_STEPS == 0 and length < max(max_lengths):
+            done = decoder.beams.done.tolist()
+            unfinished = [row for row, is_done in enumerate(done) if not is_done]
+            if not unfinished:
+                break
+            # The decoder is made smaller only when that saves half of the work, because it copies the caches.
+            if 2 * len(unfinished) <= len(done):
+                results |= decoder.beams.finished(length)
+                decoder.keep(unfinished)
+    if length:
+        results |= decoder.beams.finished(length)
+    return [results[sentence] for sentence in range(len(max_lengths))]
 
 
 @torch.inference_mode()
@@ -76,67 +183,39 @@ def device_search(model: Stepwise, source: Tensor, source_offsets: Tensor, longe
                   max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
                   ) -> list[list[tuple[list[int], float]]]:
     """See `search.interface.WholeSearch`. model: the model or engine to search with."""
-    device, longest, room = source.device, max(max_lengths, default=0), enough + beam_size
-    limits, banned = (copy_to_device(torch.tensor(numbers, dtype=torch.int64), device)
-                      for numbers in (max_lengths, forbidden))
-    results: dict[int, list[tuple[list[int], float]]] = {}
-    state: Any = model.start(source, source_offsets, longest_source)
-    last_tokens = torch.full((len(max_lengths),), START_ID, dtype=torch.int64, device=device)
-    beams: _Beams | None = None
-    for length in range(1, longest + 1):
-        logits, state = model.step(last_tokens, state)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        beams = beams or _Beams.start(limits, longest, room, logits.dtype)
-        rows = _advance(beams, logits, banned, length, beam_size, enough, must_end=length >= min(max_lengths))
-        if length % CHECK_STEPS == 0 and length < longest:
-            unfinished = [row for row, done in enumerate(beams.done.tolist()) if not done]
-            if not unfinished:
-                break
-            # The state is made smaller only when that saves half of the work, because it copies the caches.
-            if 2 * len(unfinished) <= len(beams.done):
-                results |= beams.finished()
-                kept = copy_to_device(torch.tensor(unfinished), device)
-                beams, rows = beams.select(kept), rows.index_select(0, kept)
-        state = state.select(rows)
-        last_tokens = beams.tokens[:, :, -1].flatten()
-    if beams is not None:
-        results |= beams.finished()
-    return [results[sentence] for sentence in range(len(max_lengths))]
+    return search_on_device(_StepwiseDecoder(model, model.start(source, source_offsets, longest_source), beam_size,
+                                             max_lengths, enough, forbidden, source.device), max_lengths)
 
 
-def _advance(beams: _Beams, logits: Tensor, banned: Tensor, length: int, beam_size: int, enough: int,
-             must_end: bool) -> Tensor:
-    """Add the hypotheses that end at `length` tokens to the finished ones, and continue each beam.
+class _StepwiseDecoder:
+    """Decoder with a model that has the step interface."""
 
-    must_end: True if a sentence may have reached its maximum length.
-    Returns:
-        The row that each hypothesis continues, (sentences, beam).
-    """
-    sentences, beam = beams.totals.shape
-    past = beams.totals - log_sum_exp(logits).view(sentences, beam)
-    logits.index_fill_(1, banned, -math.inf)
-    if must_end:
-        ending = logits[:, END_ID].clone()
-        at_limit = (beams.limits <= length)[:, None].expand(sentences, beam).reshape(-1, 1)
-        logits.masked_fill_(at_limit, -math.inf)[:, END_ID] = ending
-    totals, parents, ids = topk_torch(logits, past, 2 * beam_size)
-    ends = ids == END_ID
-    continues = ~ends & (totals > -math.inf)                                    # False for NaN, too
-    first = torch.arange(sentences, device=logits.device)[:, None]
-    # Hypotheses that end among the first candidates are finished. The others are written to the last column.
-    size = min(beam_size, totals.shape[1])
-    new = (ends & (totals > -math.inf))[:, :size] & ~beams.done[:, None]
-    room = beams.finished_totals.shape[1] - 1
-    places = torch.where(new, beams.count[:, None] + new.cumsum(1) - 1, room)
-    beams.finished_totals[first, places] = totals[:, :size]
-    beams.finished_lengths[first, places] = length - 1
-    beams.finished_tokens[:, :, : length - 1][first, places] = beams.tokens[first, parents[:, :size]]
-    beams.count += new.sum(1)
-    # The first candidates that do not end continue their hypotheses.
-    order = (~continues).to(torch.uint8).argsort(dim=1, stable=True)[:, :size]
-    parents, ids = parents.gather(1, order), ids.gather(1, order)
-    beams.totals = totals.gather(1, order).masked_fill_(~continues.gather(1, order), -math.inf)
-    beams.done |= (beams.count >= enough) | (beams.totals[:, 0] == -math.inf)
-    beams.tokens = torch.cat([beams.tokens[first, parents], ids[:, :, None]], 2)
-    return first * beam + parents
+    beams: Beams
+    rows: Tensor
 
+    def __init__(self, model: Stepwise, state: Any, beam_size: int, max_lengths: Sequence[int], enough: int,
+                 forbidden: Sequence[int], device: torch.device) -> None:
+        self.model, self.state, self.device = model, state, device
+        self.max_lengths, self.beam_size, self.enough = max_lengths, beam_size, enough
+        self.forbidden = copy_to_device(torch.tensor(forbidden, dtype=torch.int64), device)
+
+    def advance(self, length: int) -> None:
+        """See `Decoder.advance`."""
+        if length == 1:
+            # Only in the first step, the model has one row per sentence.
+            tokens = torch.full((len(self.max_lengths),), START_ID, dtype=torch.int64, device=self.device)
+        else:
+            tokens, self.state = self.beams.tokens.flatten(), self.state.select(self.rows)
+        logits, self.state = self.model.step(tokens, self.state)
+        if length == 1:
+            logits = logits.repeat_interleave(self.beam_size, 0)
+            self.beams = Beams.start(self.max_lengths, max(self.max_lengths), self.beam_size, self.enough,
+                                     torch.promote_types(logits.dtype, torch.float32), self.device)
+        self.rows = self.beams.advance(logits, self.forbidden, self.enough, length >= min(self.max_lengths))
+        if length == 1:
+            self.rows //= self.beam_size
+
+    def keep(self, unfinished: Sequence[int]) -> None:
+        """See `Decoder.keep`."""
+        kept = copy_to_device(torch.tensor(unfinished), self.device)
+        self.beams, self.rows = self.beams.select(kept), self.rows.index_select(0, kept)

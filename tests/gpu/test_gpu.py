@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from seq2seq.inference.cuda_graphs import CudaGraphs
+from seq2seq.inference.static import StaticEngine
 from seq2seq.model.transformer import Transformer
 from seq2seq.search.beam import search
 from seq2seq.search.device_search import device_search
@@ -81,8 +83,9 @@ def test_a_training_from_text_to_translation(toy_recipe, tmp_path):
     assert [best.text for best, *_ in on_gpu] == [best.text for best, *_ in on_cpu]
 
 
+@pytest.mark.parametrize("kind", ["stepwise", "static", "graphs"])
 @pytest.mark.parametrize("beam_size", [1, 4, 12])
-def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size):
+def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size, kind, capsys):
     torch.manual_seed(beam_size)
     model = Transformer(source_vocab_size=90, target_vocab_size=90, d_model=16, encoder_layers=2, decoder_layers=2,
                         num_heads=2, feed_forward=32, tied_embeddings="none").double().eval()
@@ -96,8 +99,43 @@ def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size
     options = SearchOptions(beam_size, power_length_penalty(0.6), n_best=beam_size, banned_ids=[5, 7])
     limits = generator.integers(1, 40, 30).tolist()
     expected = search(model, source, offsets, int(lengths.max()), limits, options)
-    model.to("cuda")
-    found = search(model, source.to("cuda"), offsets.to("cuda"), int(lengths.max()), limits, options,
-                   whole_search=partial(device_search, model))
-    assert [[each.tokens for each in n_best] for n_best in found] == [
-        [each.tokens for each in n_best] for n_best in expected]
+    engine = StaticEngine(model.to("cuda"), "fp32", torch.device("cuda"))
+    engine.cuda_graphs.enabled = kind == "graphs"
+    whole_search = partial(device_search, model) if kind == "stepwise" else engine.whole_search
+    for _ in range(2):                                                          # graphs are captured, then used again
+        found = search(model, source.to("cuda"), offsets.to("cuda"), int(lengths.max()), limits, options,
+                       whole_search=whole_search)
+        assert [[each.tokens for each in n_best] for n_best in found] == [
+            [each.tokens for each in n_best] for n_best in expected]
+    graphs = [graph for buffers in engine.buffers.values() for graph in buffers.graphs.values()]
+    assert any(graphs) == engine.cuda_graphs.enabled == (kind == "graphs"), capsys.readouterr().err
+
+
+def test_translations_with_graphs_equal_those_without(toy_recipe, tmp_path):
+    train(toy_recipe(*TWENTY_STEPS), tmp_path / "run")
+    lines = (tmp_path / "valid.en").read_text().splitlines()
+    for precision in ("fp32", "auto"):
+        with_graphs, without = (Translator.load(tmp_path / "run", "cuda", precision) for _ in range(2))
+        without.engine.cuda_graphs.enabled = False
+        for beam_size in (1, 4):
+            found, expected = (translator.translate(lines, beam_size=beam_size, n_best=beam_size)
+                               for translator in (with_graphs, without))
+            assert [[(each.text, each.log_probability) for each in n_best] for n_best in found] == [
+                [(each.text, pytest.approx(each.log_probability, abs=1e-3)) for each in n_best] for n_best in expected]
+        assert with_graphs.engine.cuda_graphs.enabled
+
+
+def test_after_a_failed_capture_the_gpu_goes_on_without_graphs(capsys):
+    total = torch.zeros(2, device="cuda")
+    graphs, waiting, made = CudaGraphs(total.device), [], {}
+
+    def function():
+        total.add_(1)
+        waiting.append(total.sum().item())
+
+    for count in range(1, 5):
+        graphs.run(function, "key", made)
+        assert total.tolist() == [count, count]
+    assert waiting == [2, 4, 6, 8] and not graphs.enabled
+    assert "without CUDA graphs, because a step could not be captured" in capsys.readouterr().err
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()

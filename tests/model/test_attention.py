@@ -244,8 +244,11 @@ def test_self_attention_step_by_step_equals_full_self_attention():
     bias = torch.full((1, HEADS, 1, 9), -math.inf, dtype=torch.float64)
     for position in range(7):
         bias[..., position] = 0
-        output = layer.make_step_function()(hidden[position : position + 1].detach(), keys, values, position, bias)
-        torch.testing.assert_close(output[0], at_once[position], rtol=0, atol=1e-12)
+        # The slots to write are a slice, or indices on the device.
+        for new_slots in (slice(position, position + 1), torch.tensor([position])):
+            keys[:, :, position] = values[:, :, position] = 0
+            output = layer.make_step_function()(hidden[position : position + 1].detach(), keys, values, new_slots, bias)
+            torch.testing.assert_close(output[0], at_once[position], rtol=0, atol=1e-12)
 
 
 # The family

@@ -1,11 +1,19 @@
-"""The search that stays on the GPU finds what the search on the host finds. Both run on any device; here, on a CPU."""
+"""The search that stays on the GPU finds what the search on the host finds. Both run on any device; here, on a CPU.
 
+It runs with any model, and with static KV caches (`inference.static`).
+"""
+
+import gc
+import math
+import weakref
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
+from seq2seq.inference.static import StaticEngine, _StaticDecoder
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.search.beam import search
@@ -43,8 +51,14 @@ def batch_of(generator, sentences):
     return (source, offsets, int(lengths.max())), generator.integers(1, 40, sentences).tolist()
 
 
-def assert_same(model, batch, limits, options):
-    found = search(model, *batch, limits, options, whole_search=partial(device_search, model))
+def static_search(model):
+    """Search of the static engine. Its buffers serve all calls."""
+    return StaticEngine(model, "fp32", torch.device("cpu")).whole_search
+
+
+def assert_same(model, batch, limits, options, whole_search=None):
+    """Compare with the search on the host. whole_search: None: `device_search`."""
+    found = search(model, *batch, limits, options, whole_search=whole_search or partial(device_search, model))
     expected = search(model, *batch, limits, options)
     for one, other in zip(found, expected, strict=True):
         assert [hypothesis.tokens for hypothesis in one] == [hypothesis.tokens for hypothesis in other]
@@ -63,6 +77,54 @@ def test_n_best_lists_equal_those_of_the_search_on_the_host(options, kind):
     assert len(lengths) > 8, "hypotheses of many lengths"
 
 
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: f"beam-{options.beam_size}")
+def test_n_best_lists_with_static_caches_equal_those_of_the_search_on_the_host(options):
+    generator, lengths, model = np.random.default_rng(options.beam_size), set(), peaked_model(options.beam_size)
+    whole_search = static_search(model)
+    for sentences in (17, 1, 3, 8):                                             # the buffers are used again
+        batch, limits = batch_of(generator, sentences)
+        limits[-1] = 70                                                         # beyond the first two buckets
+        found = assert_same(model, batch, limits, options, whole_search)
+        lengths |= {len(hypothesis.tokens) for n_best in found for hypothesis in n_best}
+    assert len(lengths) > 8 and max(lengths) > 10, "hypotheses of many lengths"
+
+
+def test_static_caches_serve_searches_with_other_options():
+    generator, model = np.random.default_rng(3), peaked_model(3)
+    whole_search = static_search(model)
+    for options in [*OPTIONS, *OPTIONS[:2]]:
+        assert_same(model, *batch_of(generator, 5), options, whole_search)
+
+
+def test_a_search_with_nan_leaves_nothing_in_the_static_caches():
+    generator, model = np.random.default_rng(4), peaked_model(4)
+    engine = StaticEngine(model, "fp32", torch.device("cpu"))
+    position = engine.model.target_positions[3]
+    sound = position.clone()
+    position.fill_(math.nan)
+    with pytest.raises(FloatingPointError):
+        search(engine, *batch_of(generator, 6)[0], [20] * 6, OPTIONS[2], whole_search=engine.whole_search)
+    position.copy_(sound)
+    assert_same(model, *batch_of(generator, 5), OPTIONS[2], engine.whole_search)
+
+
+def test_an_engine_that_is_no_longer_used_frees_its_memory():
+    engine = StaticEngine(peaked_model(5), "fp32", torch.device("cpu"))
+    assert_same(engine.model, *batch_of(np.random.default_rng(5), 5), OPTIONS[1], engine.whole_search)
+    references = [weakref.ref(each) for each in (engine, engine.model, *engine.buffers.values())]
+    gc.disable()
+    try:
+        del engine
+        assert len(references) > 2 and not any(reference() for reference in references), "without garbage collection"
+    finally:
+        gc.enable()
+
+
+def test_no_sentences_need_no_search():
+    empty = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), 0
+    assert search(peaked_model(1), *empty, [], OPTIONS[0], whole_search=static_search(peaked_model(1))) == []
+
+
 @pytest.mark.slow
 def test_two_thousand_sentences_have_equal_n_best_lists():
     generator = np.random.default_rng(7)
@@ -72,7 +134,12 @@ def test_two_thousand_sentences_have_equal_n_best_lists():
         options = SearchOptions(beam_size, penalty, n_best=int(generator.integers(1, beam_size + 1)),
                                 patience=float(generator.uniform(0.5, 3)),
                                 banned_ids=generator.integers(0, VOCAB_SIZE, 5).tolist())
-        assert_same(peaked_model(seed, [Transformer, RecurrentModel][seed % 3 == 0]), *batch_of(generator, 50), options)
+        model = peaked_model(seed, [Transformer, RecurrentModel][seed % 3 == 0])
+        assert_same(model, *batch_of(generator, 50), options)
+        if isinstance(model, Transformer):
+            whole_search = static_search(model)
+            for sentences in (50, int(generator.integers(1, 40))):
+                assert_same(model, *batch_of(generator, sentences), options, whole_search)
 
 
 def test_sentences_that_are_finished_leave_the_search():
@@ -82,6 +149,18 @@ def test_sentences_that_are_finished_leave_the_search():
     batch, _ = batch_of(np.random.default_rng(1), 12)
     device_search(model, *batch, beam_size=2, max_lengths=[3] * 9 + [3 * CHECK_STEPS] * 3, enough=2, forbidden=[END_ID])
     assert rows == [12] + [24] * (CHECK_STEPS - 1) + [6] * 2 * CHECK_STEPS
+
+
+def test_sentences_that_are_finished_leave_the_static_caches():
+    engine, steps = StaticEngine(peaked_model(2), "fp32", torch.device("cpu")), []
+    advance = _StaticDecoder.advance
+    with mock.patch.object(_StaticDecoder, "advance", lambda decoder, length: (
+            advance(decoder, length), steps.append(tuple(decoder.bucket)))):
+        batch, _ = batch_of(np.random.default_rng(1), 12)
+        engine.whole_search(*batch, beam_size=2, max_lengths=[3] * 9 + [5 * CHECK_STEPS] * 3, enough=2,
+                            forbidden=[END_ID])
+    assert steps == ([(16, 16, 32)] * CHECK_STEPS + [(4, 16, 32)] * 3 * CHECK_STEPS + [(4, 16, 64)] * CHECK_STEPS)
+    assert {size: each.capacity.positions for size, each in engine.buffers.items()} == {16: 32, 4: 64}
 
 
 def test_the_search_ends_soon_after_all_sentences_are_finished():

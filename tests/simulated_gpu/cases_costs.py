@@ -11,6 +11,8 @@ import torch.distributed as dist
 from simulation import SimulatedGPU
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from seq2seq.inference.static import StaticEngine, _StaticDecoder
+from seq2seq.search.device_search import _StepwiseDecoder
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
@@ -41,8 +43,10 @@ TRAINING_STEP = {
 }
 # Per micro-batch of a Transformer of 6 + 6 layers, in bf16, without the update of the step.
 MICRO_BATCH_OPERATORS = 597
-# By beam size, the mean of a search of 8 steps, its start included.
-SEARCH_STEP = {1: Cost(1 / 8, 97), 4: Cost(1 / 8, 98)}
+# By beam size, and with or without static KV caches and CUDA graphs: the mean of a search of 8 steps, its start
+# included. The launch of a graph counts as one operator.
+SEARCH_STEP = {(1, False): Cost(1 / 8, 95), (4, False): Cost(1 / 8, 96),
+               (1, True): Cost(1 / 8, 9.75), (4, True): Cost(1 / 8, 9.75)}
 
 
 def assert_within(found, bound, steps=1):
@@ -89,17 +93,24 @@ def test_a_micro_batch_of_six_layers(toy_recipe, tmp_path):
     assert (four.totals["operators"] - one.totals["operators"]) / 3 <= MICRO_BATCH_OPERATORS, one.operators
 
 
-@pytest.mark.parametrize("beam_size", SEARCH_STEP)
-def test_a_search_step(toy_recipe, tmp_path, beam_size):
+@pytest.mark.parametrize(("beam_size", "static"), SEARCH_STEP)
+def test_a_search_step(toy_recipe, tmp_path, monkeypatch, beam_size, static):
     recipe = toy_recipe("training.max_steps=1", "training.validate_every=1", "data.test={}",
                         "decoding.safety_net=false", "decoding.max_length_ratio=0.3")
     train(recipe, tmp_path / "run")
     lines = (tmp_path / "valid.en").read_text().splitlines()
     with SimulatedGPU() as gpu:
         translator = Translator.load(tmp_path / "run", "cuda", "bf16")
-        steps, step = [], translator.engine.step
-        translator.engine.step = lambda *arguments: steps.append(arguments) or step(*arguments)
+        assert isinstance(translator.engine, StaticEngine)
+        if not static:
+            monkeypatch.setattr(StaticEngine, "whole_search", None)
+        translator.translate(lines, beam_size=beam_size)                        # captures the CUDA graphs
+        steps = []
+        for decoder in (_StaticDecoder, _StepwiseDecoder):
+            monkeypatch.setattr(decoder, "advance", lambda self, length, advance=decoder.advance: (
+                steps.append((type(self), length)), advance(self, length)))
         gpu.record.clear()
         translator.translate(lines, beam_size=beam_size)
-    assert len(steps) == 8
-    assert_within(gpu.record, SEARCH_STEP[beam_size], len(steps))
+    assert steps == [(_StaticDecoder if static else _StepwiseDecoder, length) for length in range(1, 9)]
+    assert gpu.record.operators["graph"] == (8 if static else 0)
+    assert_within(gpu.record, SEARCH_STEP[beam_size, static], len(steps))

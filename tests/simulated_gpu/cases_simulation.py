@@ -101,6 +101,66 @@ def test_views_are_no_operators(gpu):
     assert gpu.record.operators == {"aten.ones.default": 1, "aten.add.Tensor": 1}
 
 
+# CUDA graphs
+
+
+def captured(function):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph
+
+
+def test_a_capture_computes_nothing_and_a_replay_repeats_it_on_the_same_tensors(gpu):
+    total, numbers, out = torch.zeros(2, device="cuda"), on_gpu(2, 3), torch.zeros(2, 3, device="cuda")
+    step = torch.ones(1, dtype=torch.int64, device="cuda")
+    gpu.record.clear()
+
+    def function():
+        doubled = numbers * 2
+        total.add_(doubled[:, 1:].sum(1))
+        torch.add(doubled.T.T, 1, out=out)
+        numbers.index_copy_(1, step, total[:, None])
+        torch.nn.functional.scaled_dot_product_attention(numbers[None], numbers[None], out[None])
+
+    graph = captured(function)
+    assert not gpu.record.operators
+    assert (total.tolist(), numbers.tolist(), out.tolist()) == ([0, 0], [[1, 1, 1]] * 2, [[0, 0, 0]] * 2)
+    graph.replay()
+    assert (total.tolist(), numbers.tolist(), out.tolist()) == ([4, 4], [[1, 4, 1]] * 2, [[3, 3, 3]] * 2)
+    step += 1
+    graph.replay()
+    assert (total.tolist(), numbers.tolist(), out.tolist()) == ([14, 14], [[1, 4, 14]] * 2, [[3, 9, 3]] * 2)
+    assert gpu.record.operators["graph"] == 2 and not gpu.record.operators["aten.mul.Tensor"]
+
+
+def test_a_replay_does_not_know_new_tensors_and_new_numbers_of_python(gpu):
+    place = SimpleNamespace(tensor=torch.zeros(1, device="cuda"), number=1)
+    before = place.tensor
+    graph = captured(lambda: place.tensor.add_(place.number))
+    place.tensor, place.number = torch.zeros(1, device="cuda"), 5
+    graph.replay()
+    assert (before.tolist(), place.tensor.tolist()) == ([1], [0])
+
+
+def test_a_replay_needs_its_tensors(gpu):
+    inputs, result = [on_gpu(1)], on_gpu(1)
+    graph = captured(lambda: result.add_(inputs[0]))
+    graph.replay()
+    inputs.clear()
+    with pytest.raises(AssertionError, match="deleted"):
+        graph.replay()
+
+
+@pytest.mark.parametrize("waiting", [lambda: on_gpu(1).item(), lambda: torch.ones(3).to("cuda"),
+                                     lambda: on_gpu(2).cpu()])
+def test_a_capture_refuses_what_makes_the_host_wait(gpu, waiting):
+    numbers = on_gpu(2)
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        captured(lambda: numbers.add_(1) is waiting())
+    assert numbers.tolist() == [1, 1] and captured(lambda: numbers.add_(1)).operators
+
+
 # Variable-length attention. Two sentences of 3 and 2 tokens in 7 rows, two of which no sentence has.
 
 

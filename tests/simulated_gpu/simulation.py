@@ -6,10 +6,11 @@ operator passes through `SimulatedGPU`, which
 - refuses operators that mix tensors of the CPU and of the GPU, as CUDA does,
 - lists what makes the host wait for the GPU, with the line of seq2seq that caused it,
 - counts operators, which are about as many kernel launches, and collectives between ranks,
-- runs variable-length attention by a reference that checks the kernel's constraints (varlen_reference.py).
+- runs variable-length attention by a reference that checks the kernel's constraints (varlen_reference.py),
+- captures and replays CUDA graphs (graphs.py).
 
-It needs the device guard (device_guard.py), and so a process of its own. It has no streams, races, memory limit, NCCL,
-CUDA graphs or real kernels: what depends on them is not tested.
+It needs the device guard (device_guard.py), and so a process of its own. It has no streams, races, memory limit, NCCL
+or real kernels: what depends on them is not tested.
 
     with SimulatedGPU() as gpu:
         train(recipe, run)
@@ -23,10 +24,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import graphs
 import torch
 import torch.nn.attention.varlen  # registers torch.ops.torch_attn
 import torch.nn.functional as F
@@ -152,6 +155,7 @@ class SimulatedGPU(TorchDispatchMode):
     def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
         super().__init__()
         self.record, self.capability = Record(), capability
+        self.capture: graphs.Graph | None = None
         self._depth = 0
         self._patches = ExitStack()
 
@@ -187,6 +191,8 @@ class SimulatedGPU(TorchDispatchMode):
                             "mem_get_info": (MEMORY, MEMORY), "max_memory_allocated": 0, "manual_seed_all": None,
                             "empty_cache": None, "synchronize": None, "set_device": None}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value
+        for name, value in graphs.replacements(self).items():
+            yield torch.cuda, name, value
         yield _foreach_utils, "_foreach_supported_types", [*_foreach_utils._foreach_supported_types, GpuTensor,
                                                            nn.Parameter]
         attention = F.scaled_dot_product_attention
@@ -228,14 +234,19 @@ class SimulatedGPU(TorchDispatchMode):
         self._check_devices(func, args, on_gpu, on_cpu, device)
         self._count(func)
         if reason := _reason_to_wait(func, args, kwargs, on_gpu, on_cpu, device):
+            if self.capture is not None:
+                raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {reason}")
             self.record.waits[reason, _place()] += 1
         if func in OWN_KERNELS:
+            assert self.capture is None, f"{func} cannot be captured here"
             return _on_gpu(OWN_KERNELS[func](*map(_numbers, args), **kwargs))
         plain = [_numbers(each) for each in flat]
         plain_args, plain_kwargs = tree_unflatten(plain, structure)
         if device is not None:
             plain_kwargs["device"] = torch.device("cpu")
             plain_kwargs.pop("pin_memory", None)
+        if self.capture is not None:
+            self.capture.keep_numbers(func, plain_args, plain_kwargs)
         found = func(*plain_args, **plain_kwargs)
         if torch.Tag.inplace_view in func.tags:
             _repeat_on_wrapper(func, args, kwargs)
@@ -254,17 +265,22 @@ class SimulatedGPU(TorchDispatchMode):
 
         if func is aten._pack_padded_sequence.default:                          # batch sizes stay on the CPU
             return GpuTensor(found[0]), found[1]
-        return tree_map_only(Tensor, wrapped, found)
+        results = tree_map_only(Tensor, wrapped, found)
+        if self.capture is not None:
+            self.capture.add(partial(func, *plain_args, **plain_kwargs), on_gpu, results,
+                             views=func in WITHOUT_KERNEL or func.is_view)
+        return results
 
     def count_kernel(self, name: str) -> None:
-        """Count an operator that runs as one kernel."""
-        self.record.operators[name] += 1
+        """Count an operator that runs as one kernel, if it is not only captured."""
+        if self.capture is None:
+            self.record.operators[name] += 1
 
     def _count(self, func: Any) -> None:
         if func.namespace == "c10d":
             self.record.collectives[func.__name__] += 1
         elif func not in WITHOUT_KERNEL and not func.is_view:
-            self.record.operators[str(func)] += 1
+            self.count_kernel(str(func))
 
     def _check_devices(self, func: Any, args: Any, on_gpu: list[GpuTensor], on_cpu: list[Tensor],
                        device: torch.device | None) -> None:
@@ -369,7 +385,10 @@ class _Attention(torch.autograd.Function):
         SimulatedGPU.running.count_kernel("scaled_dot_product_attention")
         ctx.save_for_backward(*inputs)
         ctx.attention, ctx.mask = attention, _numbers(mask)
-        return GpuTensor(attention(*map(_numbers, inputs), ctx.mask))
+        attended = GpuTensor(attention(*map(_numbers, inputs), ctx.mask))
+        if (capture := SimulatedGPU.running.capture) is not None:
+            capture.add(partial(attention, *map(_numbers, inputs), ctx.mask), _by_device(mask, *inputs)[0], attended)
+        return attended
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:

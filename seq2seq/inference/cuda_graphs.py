@@ -1,0 +1,60 @@
+"""CUDA graphs: a sequence of kernels with fixed shapes and addresses, which the host launches in a single call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import TypeVar
+
+import torch
+
+from seq2seq import console
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class CudaGraphs:
+    """Runs functions as CUDA graphs; on a CPU, and after a failed capture, as they are.
+
+    Such a function reads and writes tensors that outlive its graphs. It must not wait for the GPU, and must not change
+    anything else. All graphs use the same memory for their other tensors, so only one may run at a time.
+    """
+
+    capturing = Lock()                                                          # one capture at a time in a process
+
+    def __init__(self, device: torch.device) -> None:
+        self.enabled = device.type == "cuda"
+        if self.enabled:
+            self.stream, self.memory = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+
+    def run(self, function: Callable[[], None], key: Key, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
+        """Run a function. graphs: graphs of functions, which this method adds; the caller deletes them. key: key of
+        this function in `graphs`."""
+        if (graph := graphs.get(key)) is None and self.enabled:
+            if key not in graphs:
+                # The first call runs the function itself, in which libraries allocate their workspaces.
+                graphs[key] = None
+                return self._run_on_side_stream(function)
+            graph = graphs[key] = self._capture(function)
+        return function() if graph is None else graph.replay()
+
+    def _run_on_side_stream(self, function: Callable[[], None]) -> None:
+        current = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            function()
+        current.wait_stream(self.stream)
+
+    def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        """Return the graph of a function, which is not run; None, with a message, on failure."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # The outer context restores the current stream if ending the capture fails.
+            with self.capturing, torch.cuda.stream(torch.cuda.current_stream(self.stream.device)), torch.cuda.graph(
+                    graph, self.memory, self.stream, capture_error_mode="thread_local"):
+                function()
+        except RuntimeError as error:
+            self.enabled = False
+            console.print_message(f"decoding without CUDA graphs, because a step could not be captured: {error}")
+            return None
+        return graph

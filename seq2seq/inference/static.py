@@ -1,0 +1,263 @@
+"""Engine for Transformers on a GPU: a beam search in which the shapes and addresses of all tensors are fixed.
+
+The search stays on the GPU (`search.device_search`), and its KV caches are static: allocated once, then overwritten by
+every search. The numbers of sentences, source tokens and target positions are rounded up to buckets, and everything
+that changes from step to step is in tensors. Within a bucket, each step is therefore the same sequence of kernels,
+which the host launches as one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from threading import Lock
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.devices import copy_to_device
+from seq2seq.inference.cuda_graphs import CudaGraphs
+from seq2seq.inference.eager import EagerEngine
+from seq2seq.model.interface import Logits
+from seq2seq.model.kv_cache import LayerCache, TransformerState
+from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
+from seq2seq.search.device_search import Beams, search_on_device
+from seq2seq.search.interface import WholeSearch
+
+# Numbers of target positions are this number or it times a power of 2, numbers of source tokens are multiples of
+# SOURCE_MULTIPLE, and numbers of sentences are powers of 2 or multiples of MAX_POWER_OF_SENTENCES.
+MIN_POSITIONS = 32
+SOURCE_MULTIPLE = 16
+MAX_POWER_OF_SENTENCES = 256
+
+
+class Bucket(NamedTuple):
+    """Numbers of sentences, source tokens and target positions, rounded up."""
+
+    sentences: int
+    source: int
+    positions: int
+
+    @staticmethod
+    def of(sentences: int, source: int, positions: int) -> Bucket:
+        """Return the smallest bucket for these numbers, which are at least 1."""
+        return Bucket(_power_of_two(sentences) if sentences <= MAX_POWER_OF_SENTENCES
+                      else -(-sentences // MAX_POWER_OF_SENTENCES) * MAX_POWER_OF_SENTENCES,
+                      -(-source // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, max(MIN_POSITIONS, _power_of_two(positions)))
+
+    def contains(self, other: Bucket) -> bool:
+        """Return True if none of the numbers of `other` is larger."""
+        return all(number <= size for number, size in zip(other, self, strict=True))
+
+
+def _power_of_two(number: int) -> int:
+    """Return the smallest power of 2 that is at least `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+class StaticCaches:
+    """KV caches of a bucket of sentences. As in `TransformerState`, reordering hypotheses moves only `visible`.
+
+    Rows are (sentences * beam). Position p of hypothesis b has slot p * beam + b. Fillers, the sentences between the
+    real number of sentences and the bucket's, have a source of one key of zeros, so that none of their numbers is NaN.
+
+    keys_values: (layers, 2, sentences, heads, slots, head_size), of self-attention.
+    memory: (layers, 2, sentences, heads, source, head_size), keys and values of cross-attention.
+    visible: (sentences, beam, slots), added to the attention scores: 0 for slots that a row may attend to, else -inf.
+    source_bias: (sentences, source), 0 for source tokens, -inf for padding.
+    """
+
+    def __init__(self, model: Transformer, steps: Sequence[StepFunction], beam_size: int, capacity: Bucket) -> None:
+        """steps: step function of each decoder layer. capacity: largest bucket that fits."""
+        self.model, self.steps, self.beam_size = model, steps, beam_size
+        weight, slots = model.target_embedding, capacity.positions * beam_size
+        sides = len(steps), 2, capacity.sentences, model.num_heads
+        head_size = model.d_model // model.num_heads
+        self.keys_values = weight.new_zeros(*sides, slots, head_size)
+        self.memory = weight.new_zeros(*sides, capacity.source, head_size)
+        self.visible = weight.new_full((capacity.sentences, beam_size, slots), -math.inf)
+        self.source_bias = weight.new_full((capacity.sentences, capacity.source), -math.inf)
+        self.hypotheses = torch.arange(beam_size, device=weight.device)
+        self.slot_positions = torch.arange(slots, device=weight.device) // beam_size
+        # Visibility of the slots of a new position: a hypothesis sees its own slot.
+        self.own_slot = weight.new_full((beam_size, beam_size), -math.inf).fill_diagonal_(0).expand(
+            capacity.sentences, -1, -1)
+
+    def fill(self, state: TransformerState) -> None:
+        """Begin a search. state: state of the model before the first step, with at most `sentences` sentences."""
+        sentences, _, _, source = state.source_bias.shape
+        # A masked NaN of an earlier search would be multiplied by weight 0, which is NaN.
+        self.keys_values.zero_()
+        self.memory.zero_()
+        self.visible.fill_(-math.inf)
+        self.source_bias.fill_(-math.inf)
+        for memory, cache in zip(self.memory, state.caches, strict=True):
+            memory[0, :sentences, :, :source] = cache.memory_keys
+            memory[1, :sentences, :, :source] = cache.memory_values
+        self.source_bias[:sentences, :source] = state.source_bias[:, 0, 0]
+        self.source_bias[sentences:, 0] = 0
+
+    def copy_from(self, other: StaticCaches, sentences: Tensor) -> None:
+        """Continue the search of other caches with some of their sentences; sentences: indices, as many as here."""
+        slots, source = (min(self.visible.shape[2], other.visible.shape[2]),
+                         min(self.source_bias.shape[1], other.source_bias.shape[1]))
+        self.keys_values.zero_()
+        self.visible.fill_(-math.inf)
+        for mine, theirs in zip(self.keys_values, other.keys_values, strict=True):
+            mine[:, :, :, :slots] = theirs[:, :, :, :slots].index_select(1, sentences)
+        for mine, theirs in zip(self.memory, other.memory, strict=True):
+            mine[:, :, :, :source] = theirs[:, :, :, :source].index_select(1, sentences)
+        self.visible[:, :, :slots] = other.visible[:, :, :slots].index_select(0, sentences)
+        self.source_bias[:, :source] = other.source_bias[:, :source].index_select(0, sentences)
+
+    def step(self, last_tokens: Tensor, position: Tensor, bucket: Bucket) -> Tensor:
+        """Return the logits of the next token of each row, (rows, vocab_size).
+
+        last_tokens: (rows,). position: (1,), number of earlier positions. bucket: has the capacity's sentences, and
+            numbers of source tokens and positions that include all of the search so far.
+        """
+        model, heads, slots = self.model, self.model.num_heads, bucket.positions * self.beam_size
+        new_slots = self.hypotheses + position * self.beam_size
+        self.visible.index_copy_(2, new_slots, self.own_slot)
+        bias = self.visible[:, :, :slots]
+        if model.window is not None:
+            bias = bias.masked_fill(self.slot_positions[:slots] < position - model.window, -math.inf)
+        target_bias = bias[:, None].expand(-1, heads, -1, -1)
+        source_bias = self.source_bias[:, None, None, : bucket.source].expand(-1, heads, -1, -1)
+        hidden = model.target_embedding.index_select(0, last_tokens).mul_(model.scale)
+        hidden += model.target_positions.index_select(0, position)
+        for step, keys_values, memory in zip(self.steps, self.keys_values, self.memory, strict=True):
+            cache = LayerCache(*keys_values, *memory[:, :, :, : bucket.source])
+            hidden, _ = step(hidden, cache, new_slots, target_bias, source_bias)
+        logits = Logits(model.decoder_norm(hidden), model.output_weight, model.output_bias)
+        return logits.dense(model.output_projection)
+
+    def select(self, rows: Tensor, bucket: Bucket) -> None:
+        """Reorder the hypotheses of each sentence. rows: (rows,), row that each row continues, of the same sentence."""
+        visible = self.visible[:, :, : bucket.positions * self.beam_size]
+        visible.copy_(visible.flatten(0, 1).index_select(0, rows).view(visible.shape))
+
+
+class _Buffers:
+    """All tensors of the searches of a bucket of sentences: KV caches and beams; and the CUDA graphs that use them."""
+
+    def __init__(self, engine: StaticEngine, capacity: Bucket, beam_size: int, enough: int, forbidden: Tensor) -> None:
+        self.capacity, self.enough, self.forbidden = capacity, enough, forbidden
+        self.caches = StaticCaches(engine.transformer, engine.steps, beam_size, capacity)
+        self.cuda_graphs, visible = engine.cuda_graphs, self.caches.visible
+        self.graphs: dict[Bucket, torch.cuda.CUDAGraph | None] = {}
+        self.beams = Beams.start([], capacity.positions, beam_size, enough, torch.promote_types(
+            visible.dtype, torch.float32), visible.device, fillers=capacity.sentences)
+
+    def fill(self, state: TransformerState, max_lengths: Sequence[int]) -> None:
+        """Begin a search."""
+        self.caches.fill(state)
+        beams = self.beams
+        beams.copy_from(Beams.start(max_lengths, 0, beams.totals.shape[1], self.enough, beams.totals.dtype,
+                                    beams.totals.device, self.capacity.sentences - len(max_lengths)))
+
+    def copy_from(self, other: _Buffers, sentences: Tensor) -> None:
+        """Continue the search of other buffers with some of their sentences; sentences: indices, as many as here."""
+        self.caches.copy_from(other.caches, sentences)
+        self.beams.copy_from(other.beams.select(sentences))
+
+    def step(self, bucket: Bucket) -> None:
+        """Do a step of the search."""
+        self.cuda_graphs.run(partial(self._step, bucket), bucket, self.graphs)
+
+    def _step(self, bucket: Bucket) -> None:
+        """Do a step. No shape, no address and no number on the host depends on the step, or changes in it."""
+        logits = self.caches.step(self.beams.tokens.flatten(), self.beams.length, bucket)
+        rows = self.beams.advance(logits, self.forbidden, self.enough, must_end=True)
+        self.caches.select(rows.flatten(), bucket)
+
+
+class StaticEngine(EagerEngine):
+    """Eager engine with a beam search on static KV caches."""
+
+    def __init__(self, model: Transformer, precision: str, device: torch.device) -> None:
+        """model: model without `obstacle`."""
+        super().__init__(model, precision, device)
+        self.transformer = cast(Transformer, self.model)
+        self.steps = [cast(DecoderLayer, layer).make_step_function() for layer in self.transformer.decoder]
+        # Buffers by number of sentences, for searches with the same settings: beam size, number of finished hypotheses
+        # that is enough, forbidden ids.
+        self.settings: tuple[int, int, tuple[int, ...]] | None = None
+        self.buffers: dict[int, _Buffers] = {}
+        self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
+
+    @staticmethod
+    def obstacle(model: nn.Module) -> str | None:
+        """Return the reason why this engine does not support the model ("is …", "copies …"); None if it does."""
+        if not isinstance(model, Transformer):
+            return "is not an encoder-decoder Transformer"
+        return None if model.copying is None else "copies from the source"
+
+    @property
+    def whole_search(self) -> WholeSearch:
+        """See `engines.Engine.whole_search`."""
+        return self._search
+
+    @torch.inference_mode()
+    def _search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
+                max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
+                ) -> list[list[tuple[list[int], float]]]:
+        """See `search.interface.WholeSearch`. Threads search one after another, because they share the buffers."""
+        if not max_lengths:
+            return []
+        with self.in_use:
+            if self.settings != (settings := (beam_size, enough, tuple(forbidden))):
+                self.buffers.clear()
+                self.settings = settings
+            state = self.transformer.start(source, source_offsets, longest_source)
+            bucket = Bucket.of(len(max_lengths), longest_source, 1)
+            buffers = self.buffers_for(bucket)
+            buffers.fill(state, max_lengths)
+            del state
+            return search_on_device(_StaticDecoder(self, buffers, bucket), max_lengths)
+
+    def buffers_for(self, bucket: Bucket) -> _Buffers:
+        """Return the buffers for a bucket. Buffers that are too small are replaced."""
+        found = self.buffers.get(bucket.sentences)
+        if found is None or not found.capacity.contains(bucket):
+            assert self.settings is not None
+            beam_size, enough, forbidden = self.settings
+            capacity = bucket if found is None else Bucket(*map(max, bucket, found.capacity))
+            ids = copy_to_device(torch.tensor(forbidden, dtype=torch.int64), self.transformer.target_embedding.device)
+            found = self.buffers[bucket.sentences] = _Buffers(self, capacity, beam_size, enough, ids)
+        return found
+
+
+class _StaticDecoder:
+    """Decoder of a search, which moves from one bucket to another."""
+
+    def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket) -> None:
+        self.engine, self.buffers, self.bucket = engine, buffers, bucket
+
+    @property
+    def beams(self) -> Beams:
+        """See `Decoder.beams`."""
+        return self.buffers.beams
+
+    def advance(self, length: int) -> None:
+        """See `Decoder.advance`."""
+        if length > self.bucket.positions:
+            self._move(range(self.bucket.sentences), length)
+        self.buffers.step(self.bucket)
+
+    def keep(self, unfinished: Sequence[int]) -> None:
+        """See `Decoder.keep`."""
+        # Finished sentences fill the smaller bucket.
+        others = sorted(set(range(self.bucket.sentences)) - set(unfinished))
+        sentences = Bucket.of(len(unfinished), 1, 1).sentences
+        self._move([*unfinished, *others][:sentences], self.bucket.positions)
+
+    def _move(self, sentences: Sequence[int], positions: int) -> None:
+        """Continue with these sentences, as many as a bucket has, and with this number of positions."""
+        before, self.bucket = self.buffers, Bucket.of(len(sentences), self.bucket.source, positions)
+        self.buffers = self.engine.buffers_for(self.bucket)
+        if self.buffers is not before:
+            kept = copy_to_device(torch.tensor(sentences), self.beams.length.device)
+            self.buffers.copy_from(before, kept)

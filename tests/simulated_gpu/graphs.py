@@ -1,0 +1,110 @@
+"""CUDA graphs on the simulated GPU: a capture lists operators, a replay repeats them on the same tensors.
+
+As on a GPU, a capture computes nothing and refuses what makes the host wait, and a replay knows the numbers that Python
+had in the capture, and nothing else of Python. The replay of a graph is counted as one operator.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_flatten
+
+if TYPE_CHECKING:
+    from simulation import SimulatedGPU
+
+
+class Graph:
+    """Stand-in for torch.cuda.CUDAGraph.
+
+    operators: functions that repeat an operator. outside: tensors that were made before the capture. made: ids of
+    tensors that the capture made; they are kept, so that their ids are not used again. before: tensors that the
+    capture has written to, and their numbers before.
+    """
+
+    gpu: SimulatedGPU
+
+    def __init__(self) -> None:
+        self.operators: list[Callable[[], None]] = []
+        self.outside: dict[int, weakref.ref[Tensor]] = {}
+        self.made: dict[int, Any] = {}
+        self.before: list[tuple[Tensor, Tensor]] = []
+        self.replays = 0
+
+    def replay(self) -> None:
+        """Run the operators again."""
+        assert all(reference() is not None for reference in self.outside.values()), "a tensor of the graph is deleted"
+        self.replays += 1
+        self.gpu.count_kernel("graph")
+        with no_dispatch(), torch.no_grad():
+            for repeat in self.operators:
+                repeat()
+
+    def add(self, function: Callable[..., Any], inputs: list[Any], found: Any, views: bool = False) -> None:
+        """List an operator. inputs: tensors of the GPU that it reads. found: its results. views: True if it has no
+        kernel, so that its results need not be computed again."""
+        for each in inputs:
+            if id(each) not in self.made:
+                self.outside[id(each)] = weakref.ref(each)
+        results = [each for each in tree_flatten(found)[0] if isinstance(each, Tensor)]
+        self.made |= {id(each): each for each in results if all(each is not given for given in inputs)}
+
+        def repeat() -> None:
+            again = [each for each in tree_flatten(function())[0] if isinstance(each, Tensor)]
+            for result, numbers in zip(results, again, strict=True):
+                stored = result.numbers  # type: ignore[attr-defined]
+                assert stored.shape == numbers.shape and stored.dtype == numbers.dtype
+                if stored is not numbers:                                       # an in-place operator has written it
+                    stored.copy_(numbers)
+
+        if not views:
+            self.operators.append(repeat)
+
+    def keep_numbers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Copy the numbers that an operator is about to overwrite."""
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = kwargs.get(argument.name, args[place] if place < len(args) else None)
+                if isinstance(written, Tensor):
+                    self.before.append((written, written.clone()))
+
+    def restore_numbers(self) -> None:
+        """Undo everything that the capture has computed."""
+        for tensor, numbers in reversed(self.before):
+            tensor.copy_(numbers)
+        self.before.clear()
+
+
+class Stream:
+    """Stand-in for torch.cuda.Stream. All streams are one."""
+
+    device = torch.device("cuda", 0)
+
+    def wait_stream(self, other: Stream) -> None:
+        """Do nothing."""
+
+
+def replacements(gpu: SimulatedGPU) -> dict[str, Any]:
+    """Return the stand-ins for names of torch.cuda."""
+    @contextmanager
+    def capture(graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
+                ) -> Iterator[None]:
+        assert gpu.capture is None and not graph.operators
+        gpu.capture = graph
+        try:
+            yield
+        finally:
+            gpu.capture = None
+            with no_dispatch():
+                graph.restore_numbers()
+
+    stream = Stream()
+    return {"CUDAGraph": type("CUDAGraph", (Graph,), {"gpu": gpu}), "graph": capture,
+            "stream": lambda stream: nullcontext(), "graph_pool_handle": lambda: (0, 1),
+            **dict.fromkeys(("Stream", "current_stream", "default_stream"), lambda device=None: stream)}
