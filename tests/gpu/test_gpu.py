@@ -91,6 +91,20 @@ def test_the_loss_kernel_agrees_with_the_operators_of_pytorch(monkeypatch, witho
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
 
 
+@pytest.mark.skipif(torch.version.cuda is None, reason="Triton needs PyTorch's CUDA build")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_loss_kernel_keeps_nan(value):
+    # Unlike NumPy's in Triton's interpreter, the maximum of a GPU ignores NaN.
+    kernel = pytest.importorskip("seq2seq.model.loss_kernel", exc_type=ImportError)
+    logits = torch.zeros(3, 9_001, device="cuda")
+    logits[1, 5_000] = value
+    outputs = torch.zeros(2, 3, 1, device="cuda")
+    targets = torch.zeros(3, 1, dtype=torch.int64, device="cuda")
+    kernel.overwrite_with_gradient(logits, targets, targets.squeeze(1) == 0, 0.1, True, *outputs)
+    assert logits.isnan().all(1).tolist() == logits.isnan().any(1).tolist() == [False, True, False]
+    assert outputs[1].isnan().squeeze(1).tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
 def test_the_same_training_twice_has_the_same_weights_to_the_bit(toy_recipe, tmp_path, precision):
     recipe = toy_recipe(*TWENTY_STEPS, f"training.precision={precision}", "model.dropout=0.1")
