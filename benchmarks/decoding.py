@@ -15,8 +15,8 @@ from seq2seq.data.preparation import train_or_load_tokenizers
 from seq2seq.devices import choose_precision, configure_process
 from seq2seq.errors import RecipeError
 from seq2seq.evaluation.scores import corpus_scores
+from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
-from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, resolve_model_path, save_bundle
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
+from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import Model, build_model
-from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.storage.checkpoints import save_bundle
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers

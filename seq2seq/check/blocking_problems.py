@@ -9,7 +9,7 @@ from seq2seq.check.report import Report
 from seq2seq.data.preparation import make_tokenizers
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.evaluation.scores import require_metrics
-from seq2seq.model.load_model import weights_to_start_from
+from seq2seq.inference.load_model import weights_to_start_from
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import list_checkpoints
 from seq2seq.storage.locks import require_lockable

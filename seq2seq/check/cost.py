@@ -41,8 +41,8 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     import torch
 
     from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, name_of
+    from seq2seq.inference.load_model import SkipInitialization
     from seq2seq.model import build_model
-    from seq2seq.model.load_model import SkipInitialization
 
     sizes = report.vocabulary["source_vocab_size"], report.vocabulary["vocab_size"]
     if "auto" in sizes:                                                         # not known without training text

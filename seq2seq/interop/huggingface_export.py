@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from seq2seq.errors import FormatError, UserError
+from seq2seq.inference.load_model import stored_weights
 from seq2seq.interop.marian import POSITIONS, marian_config, require_marian_support, weights_to_marian
 from seq2seq.interop.parity import (
     REPORT,
@@ -22,7 +23,6 @@ from seq2seq.interop.parity import (
     translator_with_exported_decoding,
     write_checked_export,
 )
-from seq2seq.model.load_model import stored_weights
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
 from seq2seq.translation.line_translator import PairScore, Translation

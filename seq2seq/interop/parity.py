@@ -17,8 +17,8 @@ from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.errors import FormatError, UserError
 from seq2seq.inference.eager import for_inference
+from seq2seq.inference.load_model import read_model
 from seq2seq.model import Model
-from seq2seq.model.load_model import read_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS

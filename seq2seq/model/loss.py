@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seq2seq import console
 from seq2seq.data.batching import IGNORE_INDEX
+from seq2seq.devices import is_out_of_memory
 from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
 
@@ -161,11 +165,68 @@ class _ChunkedLogProbability(torch.autograd.Function):
 
 
 def _chunks(tokens: int, weight: Tensor) -> list[slice]:
-    """Return slices of about equal size that divide `tokens` rows into the smallest number of chunks."""
+    """Return slices of about equal size that divide `tokens` rows into the smallest number of chunks, at least one."""
     max_rows = MAX_GPU_CHUNK_ROWS if weight.is_cuda else MAX_CHUNK_ROWS
     max_rows = max(1, min(max_rows, MAX_CHUNK_BYTES // (weight.shape[0] * weight.element_size())))
-    size = -(-tokens // max(1, -(-tokens // max_rows)))
-    return [slice(begin, min(begin + size, tokens)) for begin in range(0, tokens, size)]
+    size = max(1, -(-tokens // max(1, -(-tokens // max_rows))))
+    return [slice(begin, min(begin + size, tokens)) for begin in range(0, max(1, tokens), size)]
+
+
+def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, smoothing: float, differentiate: bool,
+                            target_logits: Tensor, target_log_p: Tensor) -> None:
+    """Overwrite logits with the gradient, softmax - (1 - e) one-hot; 0 in rows that do not count.
+
+    In log p, a probability of 0 counts as the smallest positive number (-87 nats in fp32). The gradient is exact
+    nevertheless.
+
+    Args:
+        logits: (rows, vocab_size). targets: (rows, 1) int64, at least 0. counted: (rows,) bool. smoothing: e.
+        differentiate: False: the logits stay as they are.
+        target_logits, target_log_p: (rows, 1), at least fp32; receive the logit and log p of the targets of all rows.
+    """
+    rows = len(logits) if logits.is_cuda else max(1, CACHED_ELEMENTS // logits.shape[1])
+    parts = zip(*(tensor.split(rows) for tensor in (logits, targets, counted, target_logits, target_log_p)),
+                strict=True)
+    for part, part_targets, part_counted, part_target_logits, part_target_log_p in parts:
+        exact = part.to(target_logits.dtype)
+        part_target_logits.copy_(exact.gather(1, part_targets))
+        probabilities = exact.softmax(1)
+        probability = probabilities.gather(1, part_targets)
+        part_target_log_p.copy_(probability.clamp(min=torch.finfo(exact.dtype).tiny).log_())
+        if not differentiate:
+            continue
+        # A number is added, because for a tensor CUDA's deterministic mode would sort and synchronise.
+        probabilities.scatter_(1, part_targets, smoothing - 1, reduce="add")
+        if logits.is_cuda or not bool(part_counted.all()):
+            probabilities.mul_(part_counted[:, None])
+        part.copy_(probabilities)
+
+
+@functools.cache
+def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
+    """Return the implementation of `overwrite_with_gradient` for this device: on GPUs the Triton kernel, if it runs.
+
+    Triton compiles a launcher with a C compiler and Python's headers, which some machines do not have. So the kernel is
+    launched once; if that fails, a warning gives the error.
+    """
+    # GPUs of other makers say cuda, too, and so does the simulated GPU of the tests: their PyTorch has no CUDA.
+    if device.type != "cuda" or torch.version.cuda is None or dtype == torch.float64:
+        return overwrite_with_gradient
+    try:
+        from seq2seq.model import loss_kernel
+    except ImportError:                                                         # Triton is optional
+        return overwrite_with_gradient
+    try:
+        logits = torch.zeros(1, loss_kernel.BLOCK, dtype=dtype, device=device)
+        one = torch.zeros(1, 1, device=device)
+        loss_kernel.overwrite_with_gradient(logits, one.long(), one.bool(), 0.0, True, one, one.clone())
+    except Exception as error:                                                  # of Triton, the compiler or the driver
+        if is_out_of_memory(error):
+            raise
+        console.warn(f"Triton cannot run the loss on {device} in {dtype} ({type(error).__name__}: {error}); PyTorch's "
+                     "operators compute it instead")
+        return overwrite_with_gradient
+    return loss_kernel.overwrite_with_gradient
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -190,31 +251,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets = target.clamp(min=0)[:, None]
         target_logits = torch.empty(len(target), 1, dtype=precise, device=weight.device)
         target_log_p = torch.empty_like(target_logits)
-        cached_rows = len(target) if weight.is_cuda else max(1, CACHED_ELEMENTS // vocab_size)
+        overwrite = gradient_function(hidden.device, hidden.dtype)
         chunks = _chunks(len(target), weight)
         buffer = hidden.new_empty(chunks[0].stop, vocab_size)                   # allocated once for all chunks
         for rows in chunks:
-            # The logits of the chunk; the gradient of the loss overwrites them, a few cached rows at a time.
+            # The logits of the chunk; the gradient of the loss overwrites them.
             logits = torch.mm(hidden[rows], weight.T, out=buffer[: rows.stop - rows.start])
             if bias.numel():
                 logits += bias
-            parts = zip(*(tensor.split(cached_rows) for tensor in (
-                logits, targets[rows], counted[rows], target_logits[rows], target_log_p[rows])), strict=True)
-            for part, part_targets, part_counted, part_target_logits, part_target_log_p in parts:
-                exact = part.to(precise)
-                part_target_logits.copy_(exact.gather(1, part_targets))
-                probabilities = exact.softmax(1)
-                # In the loss, a probability of 0 counts as the smallest positive number (87 nats in fp32). The gradient
-                # is exact nevertheless.
-                probability = probabilities.gather(1, part_targets)
-                part_target_log_p.copy_(probability.clamp(min=torch.finfo(precise).tiny).log_())
-                if not differentiate:
-                    continue
-                # A number is added, because for a tensor CUDA's deterministic mode would sort and synchronise.
-                probabilities.scatter_(1, part_targets, smoothing - 1, reduce="add")
-                if weight.is_cuda or not bool(part_counted.all()):
-                    probabilities.mul_(part_counted[:, None])
-                part.copy_(probabilities)
+            overwrite(logits, targets[rows], counted[rows], smoothing, differentiate, target_logits[rows],
+                      target_log_p[rows])
             if differentiate:
                 torch.mm(logits, weight, out=hidden_gradient[rows])
                 product = logits.T @ hidden[rows]

@@ -23,8 +23,8 @@ from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
+from seq2seq.inference.load_model import stored_weights, weights_to_start_from
 from seq2seq.model import build_model, trains_packed
-from seq2seq.model.load_model import stored_weights, weights_to_start_from
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, validated_weights

@@ -16,9 +16,9 @@ from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import choose_device, configure_process, copy_to_device
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError, require_iterable
 from seq2seq.inference.engines import Engine, load_engine
+from seq2seq.inference.load_model import read_model
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
-from seq2seq.model.load_model import read_model
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe
 from seq2seq.search.beam import NoHypothesis, search

@@ -25,8 +25,8 @@ from seq2seq.analysis.attention_weights import AttentionMaps
 from seq2seq.analysis.fonts import families_for
 from seq2seq.analysis.token_labels import labels, rows_and_columns
 from seq2seq.cli import main
+from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
-from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import parse_recipe
 from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
 from seq2seq.tokenizers.tokenizer import Tokenizers

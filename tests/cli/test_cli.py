@@ -23,8 +23,8 @@ import zstandard
 from seq2seq.check import Report
 from seq2seq.cli import COMMANDS, main
 from seq2seq.errors import CorpusError
+from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
-from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, save_checkpoint

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.static import StaticEngine
+from seq2seq.model import loss as loss_module
+from seq2seq.model.interface import Logits
 from seq2seq.model.transformer import Transformer
 from seq2seq.search.beam import search
 from seq2seq.search.device_search import device_search
@@ -66,6 +69,45 @@ def test_losses_in_16_bits_or_tf32_are_near_those_in_fp32(toy_recipe, tmp_path, 
     found, expected = (losses(toy_recipe(*TWENTY_STEPS, f"training.precision={precision}"), tmp_path / precision)
                        for precision in (precision, "fp32"))
     assert found == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="Triton needs PyTorch's CUDA build")
+@pytest.mark.parametrize("vocab_size", [7, 10_007, 32_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_loss_kernel_agrees_with_the_operators_of_pytorch(monkeypatch, without_waits, dtype, vocab_size):
+    pytest.importorskip("triton")
+    generator = torch.Generator().manual_seed(1)
+    parts = [torch.randn(shape, generator=generator).to("cuda", dtype).requires_grad_()
+             for shape in ((5_000, 16), (vocab_size, 16), (vocab_size,))]
+    target = torch.randint(vocab_size, (5_000,), generator=generator).to("cuda")
+    target[::7] = IGNORE_INDEX
+    assert loss_module.gradient_function(parts[0].device, dtype) is not loss_module.overwrite_with_gradient
+
+    def loss_and_gradients():
+        loss = loss_module.smoothed_cross_entropy(Logits(*parts), target, 4_285, 0.1)
+        return [loss.total.detach(), loss.log_probabilities, *torch.autograd.grad(loss.total, parts)]
+
+    loss_and_gradients()                                                        # compiles for this vocabulary
+    with without_waits():
+        found = loss_and_gradients()
+    monkeypatch.setattr(loss_module, "gradient_function", lambda *_: loss_module.overwrite_with_gradient)
+    for one, other in zip(found, loss_and_gradients(), strict=True):
+        tolerance = 4 * torch.finfo(one.dtype).eps if one.dtype != torch.float32 else 1e-4
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="Triton needs PyTorch's CUDA build")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_loss_kernel_keeps_nan(value):
+    # Unlike NumPy's in Triton's interpreter, the maximum of a GPU ignores NaN.
+    kernel = pytest.importorskip("seq2seq.model.loss_kernel", exc_type=ImportError)
+    logits = torch.zeros(3, 9_001, device="cuda")
+    logits[1, 5_000] = value
+    outputs = torch.zeros(2, 3, 1, device="cuda")
+    targets = torch.zeros(3, 1, dtype=torch.int64, device="cuda")
+    kernel.overwrite_with_gradient(logits, targets, targets.squeeze(1) == 0, 0.1, True, *outputs)
+    assert logits.isnan().all(1).tolist() == logits.isnan().any(1).tolist() == [False, True, False]
+    assert outputs[1].isnan().squeeze(1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "auto"])

@@ -14,12 +14,12 @@ import torch
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import CheckpointError, FormatError, UserError
+from seq2seq.inference.load_model import stored_weights
 from seq2seq.interop import ctranslate2, huggingface_export
 from seq2seq.interop.ctranslate2 import CTranslate2Translator
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.model import build_model
-from seq2seq.model.load_model import stored_weights
 from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import load_bundle, save_bundle

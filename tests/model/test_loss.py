@@ -79,6 +79,17 @@ def test_validation_needs_no_gradients():
     assert torch.equal(without.total, smoothed_cross_entropy(logits, target, TOKENS, 0.1).total.detach())
 
 
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_no_tokens_cost_nothing(bias):
+    logits = random_logits(bias=bias)
+    nothing = Logits(logits.hidden[:0].detach().requires_grad_(), logits.weight, logits.bias)
+    loss = smoothed_cross_entropy(nothing, targets()[:0], 0, 0.1)
+    assert loss.total.item() == 0 and loss.log_probabilities.shape == (0,)
+    assert negative_log_likelihood(nothing, targets()[:0]).shape == (0,)
+    for part, gradient in zip(parts_of(nothing), torch.autograd.grad(loss.total, parts_of(nothing)), strict=True):
+        assert gradient.shape == part.shape and not gradient.any()
+
+
 def test_an_even_distribution_costs_log_of_the_vocabulary_whatever_the_smoothing():
     logits = Logits(torch.zeros(TOKENS, D_MODEL, dtype=torch.float64), random_logits().weight.detach(), None)
     for smoothing in (0.0, 0.3):

@@ -19,7 +19,7 @@ from seq2seq.data.batching import EncodedSide
 from seq2seq.devices import has_fast_bf16
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.model.load_model import stored_weights
+from seq2seq.inference.load_model import stored_weights
 from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
 from seq2seq.search.beam import search
 from seq2seq.search.length_penalty import wu_length_penalty

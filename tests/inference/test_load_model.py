@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq.errors import CheckpointError, UserError
+from seq2seq.inference.load_model import SkipInitialization, read_model, stored_weights
 from seq2seq.model import build_model
-from seq2seq.model.load_model import SkipInitialization, read_model, stored_weights
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.storage import directories
 from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
@@ -271,7 +271,7 @@ def test_building_a_model_on_the_meta_device_does_not_import_the_compiler():
 import sys, torch
 from seq2seq.model import build_model
 from seq2seq.recipe import ModelSection
-from seq2seq.model.load_model import SkipInitialization
+from seq2seq.inference.load_model import SkipInitialization
 for options in {list(MODELS.values())}:
     with torch.device("meta"), SkipInitialization():
         build_model(ModelSection(d_model=12, num_heads=2, **options), 11, 11)
