@@ -206,8 +206,8 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
 def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
     """Return the implementation of `overwrite_with_gradient` for this device: on GPUs the Triton kernel, if it runs.
 
-    Triton compiles a launcher with a C compiler and Python's headers, which some machines do not have. So the kernel is
-    launched once; if that fails, a warning gives the error.
+    Triton needs a C compiler and Python's headers, which some machines do not have. So the kernel is first run once; if
+    it fails, or its results are not those of PyTorch's operators, a warning says so.
     """
     # GPUs of other makers say cuda, too, and so does the simulated GPU of the tests: their PyTorch has no CUDA.
     if device.type != "cuda" or torch.version.cuda is None or dtype == torch.float64:
@@ -217,9 +217,15 @@ def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[...,
     except ImportError:                                                         # Triton is optional
         return overwrite_with_gradient
     try:
-        logits = torch.zeros(1, loss_kernel.BLOCK, dtype=dtype, device=device)
-        one = torch.zeros(1, 1, device=device)
-        loss_kernel.overwrite_with_gradient(logits, one.long(), one.bool(), 0.0, True, one, one.clone())
+        results = []
+        for function in (overwrite_with_gradient, loss_kernel.overwrite_with_gradient):
+            logits = torch.linspace(-9, 9, 2 * loss_kernel.BLOCK + 2, device=device).to(dtype).view(2, -1)
+            outputs = torch.zeros(2, 2, 1, device=device)
+            targets = torch.full((2, 1), loss_kernel.BLOCK, device=device)
+            function(logits, targets, targets[:, 0] > 0, 0.1, True, *outputs)
+            results.append(torch.cat([logits.float().flatten(), outputs.flatten()]))
+        if not torch.allclose(*results, rtol=0.02, atol=1e-6):
+            raise ArithmeticError("its results are wrong")
     except Exception as error:                                                  # of Triton, the compiler or the driver
         if is_out_of_memory(error):
             raise

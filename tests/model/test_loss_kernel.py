@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import seq2seq.model
-from seq2seq.model import loss as loss_module
 from seq2seq.model.loss import gradient_function, overwrite_with_gradient
 
 CASES = Path(__file__).with_name("cases_loss_kernel.py")
@@ -74,13 +73,17 @@ def test_the_kernel_compiles_to_a_binary(capability, dtype, tmp_path, monkeypatc
 
 @pytest.fixture
 def launches(monkeypatch):
-    """Arguments of the launches of a kernel that does nothing, for a PyTorch and a device that seem to have CUDA."""
-    zeros, calls = torch.zeros, []
-    kernel = SimpleNamespace(BLOCK=8, overwrite_with_gradient=lambda *arguments: calls.append(arguments))
+    """Arguments of the launches of a correct kernel, for a PyTorch and a device that seem to have CUDA."""
+    calls = []
+    kernel = SimpleNamespace(BLOCK=8, overwrite_with_gradient=lambda *arguments: (
+        calls.append(arguments), overwrite_with_gradient(*arguments)))
     monkeypatch.setattr(seq2seq.model, "loss_kernel", kernel, raising=False)
     monkeypatch.setitem(sys.modules, "seq2seq.model.loss_kernel", kernel)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(loss_module.torch, "zeros", lambda *shape, device, **options: zeros(*shape, **options))
+    for name in ("zeros", "full", "linspace"):
+        function = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *given, device, function=function, **options: function(
+            *given, **options))
     gradient_function.cache_clear()
     yield calls
     gradient_function.cache_clear()
@@ -128,6 +131,16 @@ def test_a_kernel_that_cannot_run_is_replaced_with_a_warning(launches, monkeypat
     message = " ".join(capsys.readouterr().err.split())
     assert message.count("warning") == 1
     assert "cannot run the loss on cuda:0 in torch.bfloat16 (RuntimeError: Failed to find C compiler.)" in message
+
+
+def test_a_kernel_with_wrong_results_is_replaced_with_a_warning(launches, monkeypatch, capsys):
+    def wrong(logits, *others):
+        overwrite_with_gradient(logits, *others)
+        logits[1, -1] += 0.01
+
+    monkeypatch.setattr(sys.modules["seq2seq.model.loss_kernel"], "overwrite_with_gradient", wrong)
+    assert gradient_function(CUDA, torch.float32) is overwrite_with_gradient
+    assert "(ArithmeticError: its results are wrong)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_exhausted_memory_is_no_reason_to_replace_the_kernel(launches, monkeypatch):
