@@ -27,6 +27,7 @@ from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
 from seq2seq.storage.locks import lock_holder
+from seq2seq.training.lost_ranks import watch_ranks
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, number_requests
 from seq2seq.translation.translator import Translator
@@ -206,7 +207,8 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     try:
         if not group.is_main:
             console.silence()
-        yield group
+        with watch_ranks(group.rank, size):
+            yield group
     except BaseException:
         if gradients is None:                                           # NCCL would wait for ranks that have ended
             dist.destroy_process_group()

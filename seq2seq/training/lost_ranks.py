@@ -1,0 +1,70 @@
+"""Detection of lost ranks: a distributed training ends on all ranks if the process of one rank ends.
+
+A rank that waits for a lost rank gets an error, because the connection is closed. A rank that works alone for hours,
+such as the main rank during the preparation of a large corpus, does not wait for others. So threads watch the
+connections between the main rank and all other ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+GRACE_SECONDS = 15
+"""Time in which a process ends by itself after another rank was lost. Then its watching thread ends the process."""
+WATCHING_TIMEOUT = timedelta(days=1000)
+"""Maximum duration of a training."""
+EXIT_CODE = 2
+"""Exit code of a process that its watching thread ends: that of an error with a message."""
+
+
+@contextmanager
+def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
+    """End this process if the process of another rank ends during the block.
+
+    The main rank watches all ranks, and all others watch the main rank. All ranks must enter the block. If it raises no
+    exception, a rank waits at its end until the watched ranks have left theirs.
+    """
+    group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
+    leaving = threading.Event()
+
+    def watch(peer: int) -> None:
+        try:
+            dist.recv(torch.zeros(1), peer, group=group)                        # sent when the peer leaves the block
+        except RuntimeError:
+            if leaving.is_set():
+                return
+            _print(f"process {peer} of this training has ended; process {rank} ends, too")
+            if not leaving.wait(GRACE_SECONDS):
+                _print("Run the same command again; training resumes from the last checkpoint.")
+                os._exit(EXIT_CODE)                                             # all files are replaced atomically
+
+    peers = range(1, world_size) if rank == 0 else [0]
+    threads = [threading.Thread(target=watch, args=(peer,), name=f"watch-{peer}", daemon=True) for peer in peers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    except BaseException:
+        leaving.set()
+        raise
+    try:
+        for peer in peers:
+            dist.send(torch.zeros(1), peer, group=group)
+    except RuntimeError:
+        pass                                                                    # this rank has finished its work
+    leaving.set()
+    for thread in threads:
+        thread.join()
+
+
+def _print(message: str) -> None:
+    """Print a message on every rank; `console` prints those of the main rank only."""
+    os.write(sys.stderr.fileno(), f"{message}\n".encode())

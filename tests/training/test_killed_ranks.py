@@ -1,0 +1,48 @@
+"""A distributed training survives the loss of any process in any phase."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from killed_ranks import PHASES
+from toy import RECIPE, write_corpus
+
+HARNESS = Path(__file__).parents[1] / "killed_ranks.py"
+
+
+def check(folder, cases, max_steps=17):
+    """Kill a rank in each case (number of ranks, rank, phase), and check how the others end and what resuming gives."""
+    write_corpus(folder)
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(RECIPE.replace("  max_steps: 11", f"  max_steps: {max_steps}\n  accumulation: 4\n"
+                                     "  average: {kind: last, count: 2}"))
+    done = subprocess.run([sys.executable, HARNESS, recipe, folder, json.dumps(cases)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert len(results) == len(cases)
+    for (size, victim, phase), found in zip(cases, results, strict=True):
+        case = f"rank {victim} of {size} killed in {phase}: {found}"
+        assert found["seconds"] < 60, case
+        for rank in range(size):
+            assert found["killed"][rank] == (-signal.SIGKILL if rank == victim else 2), case
+            assert rank == victim or "of this training has ended" in found["messages"][rank], case
+        assert found["resumed"] == [0] * size, case
+        assert found["differences"] == [], case
+
+
+def test_the_loss_of_a_rank_while_the_main_rank_works_alone_changes_no_result(tmp_path):
+    check(tmp_path, [(2, 1, "preparation")], max_steps=3)
+
+
+@pytest.mark.slow
+def test_the_loss_of_each_of_two_ranks_in_each_phase_changes_no_result(tmp_path):
+    check(tmp_path, [(2, victim, phase) for phase in PHASES for victim in range(2)])
+
+
+@pytest.mark.slow
+def test_the_loss_of_one_of_four_ranks_changes_no_result(tmp_path):
+    check(tmp_path, [(4, 0, "validation"), (4, 1, "preparation"), (4, 2, "saving a checkpoint"),
+                     (4, 3, "middle of training")])
