@@ -11,11 +11,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from seq2seq.signals import Stopped
 
 GRACE_SECONDS = 15
 """Time in which a process ends by itself after another rank was lost. Then its watching thread ends the process."""
@@ -29,8 +31,9 @@ EXIT_CODE = 2
 def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     """End this process if the process of another rank ends during the block.
 
-    The main rank watches all ranks, and all others watch the main rank. All ranks must enter the block. If it raises no
-    exception, a rank waits at its end until the watched ranks have left theirs.
+    The main rank watches all ranks, and all others watch the main rank. All ranks must enter the block. If all leave it
+    without an error, or because a signal has stopped them all, they wait for each other at its end: the main rank may
+    still be saving.
     """
     group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
     leaving = threading.Event()
@@ -50,19 +53,24 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     threads = [threading.Thread(target=watch, args=(peer,), name=f"watch-{peer}", daemon=True) for peer in peers]
     for thread in threads:
         thread.start()
+
+    def leave_together() -> None:
+        leaving.set()
+        with suppress(RuntimeError):                                            # this rank has finished its work
+            for peer in peers:
+                dist.send(torch.zeros(1), peer, group=group)
+        for thread in threads:
+            thread.join()
+
     try:
         yield
+    except Stopped:
+        leave_together()
+        raise
     except BaseException:
         leaving.set()
         raise
-    try:
-        for peer in peers:
-            dist.send(torch.zeros(1), peer, group=group)
-    except RuntimeError:
-        pass                                                                    # this rank has finished its work
-    leaving.set()
-    for thread in threads:
-        thread.join()
+    leave_together()
 
 
 def _print(message: str) -> None:
