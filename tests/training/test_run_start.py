@@ -16,9 +16,10 @@ from trainings import final_weights, logged, same
 
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
+from seq2seq.storage import directory_copies
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle
-from seq2seq.training import directory_copies, run_start
-from seq2seq.training.directory_copies import DirectoryCopies
+from seq2seq.storage.directory_copies import DirectoryCopies
+from seq2seq.training import run_start
 from seq2seq.training.distributed import ProcessGroup
 
 # Each `torchrun` stands for a machine. Its working directory contains the recipe and the text.
