@@ -61,7 +61,7 @@ class DirectoryCopies:
                 self._receive(path, *sent[0][name], keep=name in missing)
         if self.rank:
             for name in own.keys() - sent[0].keys():
-                own[name].unlink()
+                own[name].unlink(missing_ok=True)                               # `_receive` renames its old leftovers
             for path in paths:
                 _delete_empty_directories(path)
 

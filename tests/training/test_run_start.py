@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -35,6 +34,14 @@ if "EXPLODES" in os.environ:
     update = trainer.Training._update
     trainer.Training._update = lambda self, rate, step, skip: update(
         self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip)
+if os.environ.get("RANK") == os.environ.get("DIES"):
+    step = trainer.Training._step
+    def dying(self, micro_batches):
+        if self.state.step == 7:
+            os.kill(os.getppid(), 9)                                            # the agent, torchrun
+            os.kill(os.getpid(), 9)
+        step(self, micro_batches)
+    trainer.Training._step = dying
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 SETTINGS = {
@@ -180,6 +187,7 @@ def test_copies_have_the_files_of_the_main_rank_and_no_others(tmp_path, monkeypa
     (tmp_path / "0" / "tokenizer" / "long").write_bytes(bytes(range(250)) * 10)
     (tmp_path / "0" / "one").unlink()
     shutil.rmtree(tmp_path / "2" / "tokenizer")
+    (tmp_path / "1" / "tokenizer" / ".long.copying").write_bytes(b"incomplete: the process was killed")
     (tmp_path / "1" / "old" / "deep").mkdir(parents=True)
     (tmp_path / "1" / "old" / "deep" / "file").write_bytes(b"not on the main rank")
     inode = (tmp_path / "1" / "same").stat().st_ino
@@ -260,30 +268,17 @@ def test_a_run_directory_that_only_some_processes_of_a_machine_see_is_refused(tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
-def test_the_loss_of_a_machine_ends_the_other_within_a_minute(tmp_path, lost):
-    machines = [machine(tmp_path, "first"), machine(tmp_path, "second")]
-    settings = ["training.max_steps=100000", "training.validate_every=100000"]
-    started = start(machines, settings=settings)
-    deadline = time.monotonic() + 120
-    while not any((own / "run" / "metrics.jsonl").exists() for own in machines):
+def test_the_loss_of_a_machine_ends_the_other_within_a_minute_and_changes_no_result(tmp_path, lost):
+    alone, *machines = (machine(tmp_path, name) for name in ("alone", "first", "second"))
+    train([alone], processes=2)
+    started, ended, deadline = start(machines, DIES=str(lost)), [], time.monotonic() + 180
+    while started:
         assert time.monotonic() < deadline, messages(machines)
+        for process in [process for process in started if process.poll() is not None]:
+            assert process.returncode != 0, messages(machines)
+            started.remove(process)
+            ended.append(time.monotonic())
         time.sleep(0.1)
-    os.killpg(started[lost].pid, signal.SIGKILL)                                # the workers have sessions of their own
-    for worker in workers(started[lost].pid, machines[lost]):
-        os.kill(worker, signal.SIGKILL)
-    began = time.monotonic()
-    assert started[1 - lost].wait(timeout=60) not in (0, None)
-    assert time.monotonic() - began < 60
-    assert "of this training has ended" in (machines[1 - lost] / "errors").read_text()
-
-
-def workers(agent, own):
-    """Return the processes that work in the directory of a machine, except its agent."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if (process / "cwd").resolve() == own and int(process.name) != agent:
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
+    assert ended[1] - ended[0] < 60
+    assert f"process {lost} of this training has ended" in messages(machines)
+    assert_same_training(alone / "run", train(machines) / "run")
