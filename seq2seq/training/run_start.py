@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from seq2seq import console
 from seq2seq.data.corpus import first_line_warnings
-from seq2seq.errors import CheckpointError, RecipeError, UserError
+from seq2seq.errors import RecipeError, UserError
 from seq2seq.recipe import Recipe, differences
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import BEST, CHECKPOINTS, RECIPE, list_checkpoints
-from seq2seq.storage.locks import LOCK, lock_holder, lock_run
+from seq2seq.storage.locks import LOCK, lock_run
 from seq2seq.storage.run_directory import check_and_store_recipe, rename_old_run
 from seq2seq.training.distributed import ProcessGroup
 
 DIRECTORY_SECONDS = 30
 """Maximum time until a file that the main rank has written is visible on other machines. Network file systems keep old
 lists of files for some seconds."""
+START = ".start"
+"""File with a random text, by which ranks recognise the run directory of the main rank. It is deleted at once."""
 COPY = ".copy"
 """File that marks a run directory as the copy of one on another machine."""
 OWN_KEYS = ("data.root", "data.valid", "data.test", "training.device", "training.threads", "training.start_from")
@@ -47,12 +50,16 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
             if restart and run.exists():
                 with lock_run(run):
                     console.print_message(f"the old run was renamed to {rename_old_run(recipe, run)}")
-            stack.enter_context(lock_run(run, provisional=[RECIPE]))
+            stack.enter_context(lock_run(run, provisional=[RECIPE, START]))
             for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
                 console.warn(warning)
         if group.world_size > 1:
-            holder, *_ = group.gather([lock_holder(run)])
-            receivers = _receivers(run, holder, group)
+            start, *_ = group.gather([secrets.token_hex()])
+            if group.is_main:
+                replace_file(run / START, start.encode())
+            receivers = _receivers(run, start, group)
+            if group.is_main:
+                (run / START).unlink()
             if group.rank in receivers:
                 if restart and run.exists():
                     with lock_run(run):
@@ -60,7 +67,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
                 stack.enter_context(lock_run(run, provisional=[COPY]))
                 _mark_as_copy(run)
             if receivers:
-                _require_no_lost_run(run, holder, group)
+                _require_no_lost_run(run, group)
                 group.send_copies_to(receivers)
             recipe = _common_recipe(recipe, held_out_crc32, group)
         if group.is_main:
@@ -72,18 +79,24 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
         yield recipe.model_copy(update={"tokenizer": tokenizer})
 
 
-def _receivers(run: Path, holder: str, group: ProcessGroup) -> list[int]:
+def _receivers(run: Path, start: str, group: ProcessGroup) -> list[int]:
     """Return the first rank of each machine that does not see the main rank's run directory.
 
-    holder: contents of the lock file of the main rank.
+    start: text in the file START of that directory.
     Raises:
         UserError: some ranks of a machine see it, and others do not.
     """
+    def sees_start() -> bool:
+        with suppress(OSError):
+            return (run / START).read_text(errors="replace") == start
+        return False
+
+    group.barrier()                                                             # until the file is written
     deadline = time.monotonic() + DIRECTORY_SECONDS
-    while lock_holder(run) != holder and time.monotonic() < deadline:
+    while not sees_start() and time.monotonic() < deadline:
         time.sleep(0.1)
     machine = os.environ.get("GROUP_RANK", "0")                                 # number of the torchrun command
-    ranks = group.gather([(machine, socket.gethostname(), lock_holder(run) == holder)])
+    ranks = group.gather([(machine, socket.gethostname(), sees_start())])
     receivers: dict[str, int] = {}
     for rank, (number, host, sees) in enumerate(ranks):
         if sees:
@@ -112,11 +125,11 @@ def _mark_as_copy(run: Path) -> None:
     replace_file(run / COPY, b"This directory is a copy of the run directory of another machine.\n")
 
 
-def _require_no_lost_run(run: Path, holder: str, group: ProcessGroup) -> None:
+def _require_no_lost_run(run: Path, group: ProcessGroup) -> None:
     """Check, before copies are changed, that no copy is the only directory with the run's checkpoints.
 
     Raises:
-        UserError: it is; or a machine sees the main rank's directory after all.
+        UserError: it is.
     """
     states = group.gather([(socket.gethostname(), len(list_checkpoints(run)))])
     for host, count in states[1:] if not states[0][1] else ():
@@ -124,9 +137,6 @@ def _require_no_lost_run(run: Path, holder: str, group: ProcessGroup) -> None:
             raise UserError(f"{run} on {host} contains {count} checkpoints, and that of process 0 on {states[0][0]} "
                             f"none. To resume, copy the directory to {states[0][0]}; to train from the beginning, use "
                             "--restart.")
-    if group.is_main and lock_holder(run) != holder:
-        raise CheckpointError(f"{run} was locked by another process of this training, so its machine shares the file "
-                              "system but did not see the lock of process 0. Run the same command again.")
 
 
 def _common_recipe(recipe: Recipe, held_out_crc32: int, group: ProcessGroup) -> Recipe:

@@ -117,6 +117,13 @@ class Ranks(ProcessGroup):
         others = self.others.pop(0)
         return [*others[:self.rank], *items, *others[self.rank:]]
 
+    def barrier(self): ...
+
+
+def directory_of_main_rank(folder):
+    (folder / run_start.START).write_text("nonce")
+    return folder
+
 
 def see(*machines_and_sights):
     return [(machine, f"host-{machine}", sees) for machine, sees in machines_and_sights]
@@ -129,14 +136,22 @@ def see(*machines_and_sights):
 ])
 def test_one_rank_of_each_machine_without_the_run_directory_receives_it(tmp_path, monkeypatch, others, receivers):
     monkeypatch.setenv("GROUP_RANK", "0")
-    assert run_start._receivers(tmp_path, "", Ranks(0, others)) == receivers
+    assert run_start._receivers(directory_of_main_rank(tmp_path), "nonce", Ranks(0, others)) == receivers
 
 
 @pytest.mark.parametrize("others", [see(("0", False)), see(("1", True), ("1", False)), see(("1", False), ("1", True))])
 def test_a_machine_that_sees_the_run_directory_in_part_is_refused(tmp_path, monkeypatch, others):
     monkeypatch.setenv("GROUP_RANK", "0")
     with pytest.raises(UserError, match="does not see the run directory .* of the same machine does"):
-        run_start._receivers(tmp_path, "", Ranks(0, others))
+        run_start._receivers(directory_of_main_rank(tmp_path), "nonce", Ranks(0, others))
+
+
+def test_another_directory_is_not_that_of_the_main_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("GROUP_RANK", "1")
+    monkeypatch.setattr(run_start, "DIRECTORY_SECONDS", 0)
+    main = [("0", "first", True)]
+    assert run_start._receivers(directory_of_main_rank(tmp_path), "another nonce", Ranks(1, main)) == [1]
+    assert run_start._receivers(tmp_path / "missing", "nonce", Ranks(1, main)) == [1]
 
 
 def test_a_directory_with_other_files_does_not_become_a_copy(tmp_path):
@@ -152,16 +167,10 @@ def test_a_directory_with_other_files_does_not_become_a_copy(tmp_path):
 
 def test_the_only_directory_with_checkpoints_is_not_overwritten(tmp_path):
     with pytest.raises(UserError, match="on second contains 3 checkpoints, and that of process 0 on .* none"):
-        run_start._require_no_lost_run(tmp_path, "", Ranks(0, [("second", 3)]))
-    run_start._require_no_lost_run(tmp_path, "", Ranks(0, [("second", 0)]))
+        run_start._require_no_lost_run(tmp_path, Ranks(0, [("second", 3)]))
+    run_start._require_no_lost_run(tmp_path, Ranks(0, [("second", 0)]))
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
-    run_start._require_no_lost_run(tmp_path, "", Ranks(0, [("second", 3)]))
-
-
-def test_a_directory_that_another_rank_has_locked_is_not_a_copy(tmp_path):
-    (tmp_path / ".lock").write_text("1 on second\n")
-    with pytest.raises(UserError, match="was locked by another process of this training"):
-        run_start._require_no_lost_run(tmp_path, "1 on first", Ranks(0, [("second", 0)]))
+    run_start._require_no_lost_run(tmp_path, Ranks(0, [("second", 3)]))
 
 
 def test_machines_use_the_same_recipe_and_the_same_held_out_text(tmp_path):
