@@ -134,7 +134,7 @@ def _require_no_lost_run(run: Path, group: ProcessGroup) -> None:
     states = group.gather([(socket.gethostname(), len(list_checkpoints(run)))])
     for host, count in states[1:] if not states[0][1] else ():
         if count:
-            raise UserError(f"{run} on {host} contains {count} checkpoints, and that of process 0 on {states[0][0]} "
+            raise UserError(f"{run} on {host} contains checkpoints, and that of process 0 on {states[0][0]} contains "
                             f"none. To resume, copy the directory to {states[0][0]}; to train from the beginning, use "
                             "--restart.")
 

@@ -166,7 +166,7 @@ def test_a_directory_with_other_files_does_not_become_a_copy(tmp_path):
 
 
 def test_the_only_directory_with_checkpoints_is_not_overwritten(tmp_path):
-    with pytest.raises(UserError, match="on second contains 3 checkpoints, and that of process 0 on .* none"):
+    with pytest.raises(UserError, match="on second contains checkpoints, and that of process 0 on .* contains none"):
         run_start._require_no_lost_run(tmp_path, Ranks(0, [("second", 3)]))
     run_start._require_no_lost_run(tmp_path, Ranks(0, [("second", 0)]))
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
