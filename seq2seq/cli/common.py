@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,8 @@ def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> 
 
     flags = _require_set_once("training", training, settings or ())
     from_flags = [f"training.{key}={json.dumps(value)}" for key, value in flags.items()]
-    return recipe.load_recipe(path, [*(settings or ()), *from_flags])
+    # In a distributed training, only the main rank reads the training text, so it need not exist on other machines.
+    return recipe.load_recipe(path, [*(settings or ()), *from_flags], check_files=os.environ.get("RANK", "0") == "0")
 
 
 def _require_set_once(section: str, flags: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:

@@ -149,24 +149,26 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     return tokenizers
 
 
-def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, verify: bool = True) -> Prepared:
+def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, prepared: str = "") -> Prepared:
     """Return the recipe's training corpora as ids, stored in a subdirectory of `parent`.
 
     The text is prepared again if the files are missing or damaged, or if the text, the cleaning or the tokenizers have
     changed.
 
-    verify: True to verify the checksums of the files in this process; False if another rank verifies them.
+    prepared: name of the subdirectory, if another rank has prepared the text and verifies its checksums.
     Raises:
         CorpusError: the text cannot be read, or no pair is left after cleaning.
     """
-    directory = parent / _content_key(recipe, tokenizers)
+    directory = parent / (prepared or _content_key(recipe, tokenizers))
     check = None
-    if (description := _read_description(directory)) is not None and verify:
+    if (description := _read_description(directory)) is not None and not prepared:
         check = _start_check(directory, description)
         if (damage := check.damage(wait=False)) is not None:
             console.warn(f"{damage} is damaged: its contents have changed since it was written. The text is "
                          "prepared again.")
             description = check = None
+    if description is None and prepared:
+        raise CheckpointError(f"{directory}, which process 0 has written, is missing or damaged.")
     if description is None:
         require_intact_text(_training_files(recipe), parent.parent / SYNTHETIC)
         description = _write(recipe, tokenizers, directory, threads)

@@ -99,14 +99,6 @@ def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Coll
                 directory.rmdir()
 
 
-def lock_holder(run: Path) -> str:
-    """Return the process that locked a run directory last, as "ID on HOST"; empty if there is no lock file."""
-    try:
-        return (run / LOCK).read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def require_lockable(run: Path) -> None:
     """Raise CheckpointError if `lock_run` would raise one, as far as this can be checked without writing anything."""
     import fcntl

@@ -8,8 +8,6 @@ training without `torchrun` uses a process group of one rank.
 from __future__ import annotations
 
 import os
-import socket
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +24,8 @@ from seq2seq import console
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
-from seq2seq.storage.locks import lock_holder
+from seq2seq.storage.directory_copies import DirectoryCopies
+from seq2seq.training.lost_ranks import watch_ranks
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, number_requests
 from seq2seq.translation.translator import Translator
@@ -36,9 +35,6 @@ Result = TypeVar("Result")
 
 WAITING_TIMEOUT = timedelta(hours=12)
 """Maximum time that ranks wait for each other. It is long because the main rank alone may prepare a large corpus."""
-DIRECTORY_SECONDS = 30
-"""Maximum time until a file that the main rank has written is visible on other machines. Network file systems keep old
-lists of files for some seconds."""
 GRADIENT_TIMEOUT = timedelta(minutes=10)
 """Maximum time that the GPUs wait for each other's gradients."""
 
@@ -53,6 +49,8 @@ class ProcessGroup:
 
     def __init__(self, rank: int = 0, world_size: int = 1, gradients: dist.ProcessGroup | None = None) -> None:
         self.rank, self.world_size, self.gradients = rank, world_size, gradients
+        self.copying = False
+        self.copies: DirectoryCopies | None = None
 
     @property
     def is_main(self) -> bool:
@@ -65,17 +63,34 @@ class ProcessGroup:
             with explain_lost_rank():
                 dist.barrier()
 
-    def main_rank_first(self, function: Callable[[], Result]) -> Result:
+    def main_rank_first(self, function: Callable[[], Result], *paths: Path) -> Result:
         """Return the result of a function that is called on the main rank first, then on the other ranks.
 
-        The other ranks thus find the files that the main rank has written.
+        The other ranks thus find the files that the main rank has written. paths: see `share`.
         """
-        if self.is_main:
-            result = function()
-            self.barrier()
-            return result
+        result = function() if self.is_main else None
+        self.share(*paths)
         self.barrier()
-        return function()
+        return cast(Result, result) if self.is_main else function()
+
+    def send_copies_to(self, receivers: Sequence[int]) -> None:
+        """Let `share` send files to these ranks, one for each machine with a run directory of its own."""
+        with explain_lost_rank():
+            members = dist.new_group([0, *receivers], backend="gloo", timeout=WAITING_TIMEOUT)
+        self.copying = True
+        if self.is_main or self.rank in receivers:
+            self.copies = DirectoryCopies(members, self.rank)
+
+    def share(self, *paths: Path) -> None:
+        """Copy files and directories of the main rank to the same paths on the machines that do not see them.
+
+        Without such machines this method does nothing, and does not wait.
+        """
+        if self.copying:
+            with explain_lost_rank():
+                if self.copies is not None:
+                    self.copies.update(paths)
+                dist.barrier()
 
     def shard(self, items: Sequence[Item]) -> Sequence[Item]:
         """Return this rank's shard of the items: every n-th item, where n is the number of ranks."""
@@ -109,24 +124,6 @@ class ProcessGroup:
                              for tensor in tensors]:
                     work.wait()
 
-    def require_same_directory(self, run: Path) -> None:
-        """Check that all ranks see the run directory that the main rank has locked.
-
-        Raises:
-            UserError: they do not.
-        """
-        if self.world_size == 1:
-            return
-        holder, *_ = self.gather([lock_holder(run)])
-        deadline = time.monotonic() + DIRECTORY_SECONDS
-        while lock_holder(run) != holder and time.monotonic() < deadline:
-            time.sleep(0.1)
-        hosts = self.gather([(socket.gethostname(), lock_holder(run) == holder)])
-        for rank, (host, sees) in enumerate(hosts):
-            if not sees:
-                raise UserError(f"process {rank} on {host} does not see the run directory {run} of process 0 on "
-                                f"{hosts[0][0]}. Name a --run-dir on a file system that all machines share.")
-
     def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Check that all ranks start from the same step and the same tensors.
 
@@ -144,8 +141,7 @@ class ProcessGroup:
         for rank, (at, found) in enumerate(starts):
             if (at, found) != starts[0]:
                 raise UserError(f"process {rank} starts from other weights (step {at:,}) than process 0 (step "
-                                f"{starts[0][0]:,}). All machines must see the same run directory, and use the same "
-                                "version of torch.")
+                                f"{starts[0][0]:,}). All machines must use the same version of torch.")
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each number over all ranks."""
@@ -206,7 +202,8 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     try:
         if not group.is_main:
             console.silence()
-        yield group
+        with watch_ranks(group.rank, size):
+            yield group
     except BaseException:
         if gradients is None:                                           # NCCL would wait for ranks that have ended
             dist.destroy_process_group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed
-from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
-from seq2seq.data.preparation import SYNTHETIC, prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import SYNTHETIC, Prepared, prepare, train_or_load_tokenizers
 from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
 from seq2seq.errors import CheckpointError
@@ -30,7 +29,7 @@ from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, validated_weights
 from seq2seq.storage.checkpoints import (
     BEST,
-    RECIPE,
+    CHECKPOINTS,
     clear_leftovers,
     list_checkpoints,
     load_bundle,
@@ -41,21 +40,16 @@ from seq2seq.storage.checkpoints import (
     step_of,
     update_bundle_metadata,
 )
-from seq2seq.storage.locks import lock_run
-from seq2seq.storage.run_directory import Log, NoLog, check_and_store_recipe, recipe_checksum, rename_old_run
+from seq2seq.storage.run_directory import Log, NoLog, recipe_checksum
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
 from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, roll_back
 from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
 from seq2seq.training.learning_curves import draw_curves
 from seq2seq.training.learning_rate import learning_rate
-from seq2seq.training.optimizers import (
-    build_optimizer,
-    mean_gradient_norm,
-    scale_gradient,
-    update_moving_average,
-)
+from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
 from seq2seq.training.reporting import format_number, pop_window_means, print_training_summary, progress_bar_fields
+from seq2seq.training.run_start import open_run
 from seq2seq.training.step_results import StepResult, StepResults
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.train_state import TrainState
@@ -82,17 +76,8 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     run = Path(run)
     configure_process(recipe.training.threads)
-    with join_process_group(recipe.training.device) as group, ExitStack() as stack:
-        require_held_out(recipe)
-        if group.is_main:
-            if restart and run.exists():
-                with lock_run(run):
-                    console.print_message(f"the old run was renamed to {rename_old_run(recipe, run)}")
-            stack.enter_context(lock_run(run, provisional=[RECIPE]))
-            for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
-                console.warn(warning)
-        group.require_same_directory(run)
-        recipe = group.main_rank_first(partial(check_and_store_recipe, recipe, run))
+    with (join_process_group(recipe.training.device) as group,
+          open_run(recipe, run, group, restart, require_held_out(recipe)) as recipe):
         while True:
             training = Training(recipe, run, group)
             if training.state.finished(recipe):
@@ -109,6 +94,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
                     raise
                 if group.is_main:
                     roll_back(run, training.state)
+                group.share(run / CHECKPOINTS)
                 group.barrier()
                 console.warn(f"{divergence.evidence}; rolling back to step {training.state.good_step:,}, with half the "
                              "learning rate")
@@ -121,7 +107,7 @@ class Training:
     def __init__(self, recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS) -> None:
         """Prepare the data, and resume from the newest checkpoint if there is one.
 
-        group: process group; the run directory must be on a file system that all ranks share.
+        group: process group of `open_run`.
         Raises:
             UserError: the data cannot be read, or differ from the data that the checkpoint was trained on.
         """
@@ -130,11 +116,12 @@ class Training:
         self.dtype = choose_dtype(self.section.precision, self.device)
         torch.backends.cuda.matmul.allow_tf32 = self.section.precision == "tf32"
         make_deterministic(self.device)
-        completed = group.main_rank_first(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
-        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(completed, run / "tokenizer"))
+        # Only the main rank reads the training text. The other ranks read what it has prepared.
+        text = with_synthetic_text(recipe, run / SYNTHETIC) if group.is_main else recipe
+        tokenizers = run / "tokenizer"
+        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, tokenizers), tokenizers)
         self.tokenizer_checksums = checksums_of(self.tokenizers)
-        self.prepared = group.main_rank_first(lambda: prepare(
-            completed, self.tokenizers, run / "prepared", torch.get_num_threads(), verify=group.is_main))
+        self.prepared = self._prepare(text)
         self.corpus = self.prepared.corpus
         sampling = recipe.tokenizer.subword_sampling
         self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.is_main) if sampling else None
@@ -172,6 +159,14 @@ class Training:
             shape=shape, max_length=max_length, max_tokens=self.state.most_tokens,
             loss_scale=self.optimizer.loss_scale)
         self.results = StepResults(self.state, self.prepared.corpus, run, self.dtype)
+
+    def _prepare(self, text: Recipe) -> Prepared:
+        """Return the prepared text. text: recipe with the training text; the main rank prepares it."""
+        arguments = text, self.tokenizers, (parent := self.run / "prepared"), torch.get_num_threads()
+        prepared = prepare(*arguments) if self.group.is_main else None
+        name, *_ = self.group.gather([prepared.directory.name if prepared else ""])
+        self.group.share(parent / name)
+        return prepared or prepare(*arguments, name)
 
     # The loop
 
@@ -226,7 +221,8 @@ class Training:
         state = self.state
         while not state.finished(self.recipe):
             if self.sampled:
-                self.corpus = self.group.main_rank_first(partial(self.sampled.corpus, state.epoch))
+                files = [self.prepared.directory / f"epoch-{epoch:05d}" for epoch in (state.epoch - 1, state.epoch)]
+                self.corpus = self.group.main_rank_first(partial(self.sampled.corpus, state.epoch), *files)
             plan = self._plan(state.epoch)
             while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
                 yield plan[state.step_in_epoch]
@@ -377,8 +373,11 @@ class Training:
         """Save a checkpoint, and delete older ones that are no longer needed."""
         self.results.read()
         self.state.update_good_step()                               # on all ranks: all must know where to roll back
-        if not self.group.is_main:
-            return
+        if self.group.is_main:
+            self._write_checkpoint(log)
+        self.group.share(self.run / CHECKPOINTS)
+
+    def _write_checkpoint(self, log: Log) -> None:
         self.prepared.require_intact(wait=True)
         log.flush()                                                             # the checkpoint counts these records
         self.state.logged = log.records
@@ -426,6 +425,8 @@ class Training:
     def test(self) -> dict[str, dict[str, Score]]:
         """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
         self.group.barrier()                                            # until the best model is written
+        # The main rank has deleted the sampled epochs, which copies still contain.
+        self.group.share(self.run / BEST, *([self.prepared.directory] if self.sampled else ()))
         best = load_bundle(self.run / BEST)
         with self._use_weights([best.weights[name].to(self.device) for name in self.names]):
             translator = self._translator()

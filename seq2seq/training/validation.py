@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass
 from functools import partial
 
@@ -102,24 +103,33 @@ class Validation:
                                                     partial(translate_on_all_ranks, translator, group)))
 
 
-def require_held_out(recipe: Recipe) -> None:
+def require_held_out(recipe: Recipe) -> int:
     """Check validation and test sets before the training, so that no evaluation fails after hours of training.
 
+    Returns:
+        zlib.crc32 of their text, to compare it with that of other ranks.
     Raises:
         CorpusError: a validation or test set cannot be read to its end, or has no target text.
         UserError: a package that a metric needs is not installed.
     """
-    require_text(recipe, "valid", recipe.data.valid)
+    crc32 = require_text(recipe, "valid", recipe.data.valid)
     for name, spec in recipe.data.test.items():
-        require_text(recipe, f"test.{name}", spec)
+        crc32 = require_text(recipe, f"test.{name}", spec, crc32)
     require_metrics(recipe.measures, recipe.languages.target)
+    return crc32
 
 
-def require_text(recipe: Recipe, key: str, spec: Corpus) -> None:
-    """Raise CorpusError if a validation or test set cannot be read to its end, or has no target text.
+def require_text(recipe: Recipe, key: str, spec: Corpus, crc32: int = 0) -> int:
+    """Return the zlib.crc32 of a validation or test set. Raise CorpusError if it cannot be read to its end, or has no
+    target text.
 
-    key: recipe key of the set in the section `data`, for the message.
+    key: recipe key of the set in the section `data`, for the message. crc32: checksum of the text before.
     """
-    if not sum(bool(target.strip()) for _, _, target in read_pairs(recipe, spec)):
+    lines = 0
+    for _, source, target in read_pairs(recipe, spec):
+        lines += bool(target.strip())
+        crc32 = zlib.crc32(f"{source}\t{target}\n".encode(), crc32)
+    if not lines:
         raise CorpusError(f"data.{key} ({spec.label}) has no line with text in the target language. Name another "
                           f"corpus{'' if key == 'valid' else ', or remove the key'}.")
+    return crc32

@@ -1,10 +1,13 @@
 """Process groups on GPUs, as far as a single process can test them."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from seq2seq import console
+from seq2seq.training import distributed
 from seq2seq.training.distributed import join_process_group
 
 
@@ -18,6 +21,7 @@ def third_of_four(monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: groups.append((backend, options)))
     monkeypatch.setattr(dist, "new_group", lambda backend, **options: groups.append((backend, options)) or "by NCCL")
     monkeypatch.setattr(dist, "get_rank", lambda: 2)
+    monkeypatch.setattr(distributed, "watch_ranks", lambda rank, size: nullcontext())     # there are no other ranks
     monkeypatch.setattr(dist, "destroy_process_group", lambda: groups.append("destroyed"))
     return groups
 

@@ -1,0 +1,78 @@
+"""Detection of lost ranks: a distributed training ends on all ranks if the process of one rank ends.
+
+A rank that waits for a lost rank gets an error, because the connection is closed. A rank that works alone for hours,
+such as the main rank during the preparation of a large corpus, does not wait for others. So threads watch the
+connections between the main rank and all other ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from seq2seq.signals import Stopped
+
+GRACE_SECONDS = 15
+"""Time in which a process ends by itself after another rank was lost. Then its watching thread ends the process."""
+WATCHING_TIMEOUT = timedelta(days=1000)
+"""Maximum duration of a training."""
+EXIT_CODE = 2
+"""Exit code of a process that its watching thread ends: that of an error with a message."""
+
+
+@contextmanager
+def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
+    """End this process if the process of another rank ends during the block.
+
+    The main rank watches all ranks, and all others watch the main rank. All ranks must enter the block. If all leave it
+    without an error, or because a signal has stopped them all, they wait for each other at its end: the main rank may
+    still be saving.
+    """
+    group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
+    leaving = threading.Event()
+
+    def watch(peer: int) -> None:
+        try:
+            dist.recv(torch.zeros(1), peer, group=group)                        # sent when the peer leaves the block
+        except RuntimeError:
+            if leaving.is_set():
+                return
+            _print(f"process {peer} of this training has ended; process {rank} ends, too")
+            if not leaving.wait(GRACE_SECONDS):
+                _print("Run the same command again; training resumes from the last checkpoint.")
+                os._exit(EXIT_CODE)                                             # all files are replaced atomically
+
+    peers = range(1, world_size) if rank == 0 else [0]
+    threads = [threading.Thread(target=watch, args=(peer,), name=f"watch-{peer}", daemon=True) for peer in peers]
+    for thread in threads:
+        thread.start()
+
+    def leave_together() -> None:
+        leaving.set()
+        with suppress(RuntimeError):                                            # this rank has finished its work
+            for peer in peers:
+                dist.send(torch.zeros(1), peer, group=group)
+        for thread in threads:
+            thread.join()
+
+    try:
+        yield
+    except Stopped:
+        leave_together()
+        raise
+    except BaseException:
+        leaving.set()
+        raise
+    leave_together()
+
+
+def _print(message: str) -> None:
+    """Print a message on every rank; `console` prints those of the main rank only."""
+    os.write(sys.stderr.fileno(), f"{message}\n".encode())
