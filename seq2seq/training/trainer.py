@@ -126,7 +126,7 @@ class Training:
         self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
         make_deterministic(self.device)
-        completed = group.main_rank_first(lambda: with_synthetic_text(recipe, run / SYNTHETIC))
+        completed = with_synthetic_text(recipe, run / SYNTHETIC, group)
         self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(completed, run / "tokenizer"))
         self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = group.main_rank_first(lambda: prepare(
