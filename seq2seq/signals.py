@@ -32,7 +32,7 @@ class StopRequest:
     """Request to stop.
 
     number: number of the signal; None before a signal arrives. message: text of the exception Stopped.
-    waiting: True while `interruptible` waits for the next item.
+    waiting: True while a signal raises Stopped immediately, as during the wait of `interruptible` for the next item.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -62,7 +62,7 @@ class StopRequest:
 
 @contextmanager
 def stopping_by_signal(finishing: str = "this step and saving", message: str = "", exit_on_second: bool = True,
-                       ) -> Iterator[StopRequest]:
+                       max_seconds: float = 0) -> Iterator[StopRequest]:
     """Turn SIGINT and SIGTERM into a stop request, which the `with` block must check.
 
     Args:
@@ -71,12 +71,16 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         exit_on_second: True: a second signal ends the process immediately. False: a second signal does not end the
             process. `torchrun` needs False: after Ctrl-C, every process gets a signal from the terminal and a second
             one from `torchrun`, which later kills slow processes itself.
+        max_seconds: maximum time in seconds between the signal and the end of the work; then Stopped is raised anywhere
+            in the `with` block. 0: no limit. What is saved must be intact at any time.
     """
     request = StopRequest(message)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if request.number is not None and exit_on_second:
             os._exit(128 + number)
+        if request.number is None:
+            signal.setitimer(signal.ITIMER_REAL, max_seconds)
         request.number = number
         if request.waiting:
             request.raise_if_requested()
@@ -85,8 +89,10 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: request.raise_if_requested())
     try:
         yield request
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -14,9 +14,10 @@ the recipe schema) are imported inside the commands that need them.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -80,12 +81,23 @@ for command in COMMANDS:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
+    """Run a command and return its exit code. If several ranks of `torchrun` translate, only the main rank runs it.
 
     arguments: arguments of the command line, without the name of the program; None: those in sys.argv.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["translate"] and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        from seq2seq.translation.torchrun_ranks import run_on_ranks
+
+        return _exit_code(lambda: sys.exit(run_on_ranks(
+            lambda ranks: _exit_code(lambda: app(args=words, prog_name="seq2seq", obj=ranks)))))
+    return _exit_code(lambda: app(args=words, prog_name="seq2seq"))
+
+
+def _exit_code(command: Callable[[], None]) -> int:
+    """Run a command, print its error if there is one, and return its exit code."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="seq2seq")
+        command()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:

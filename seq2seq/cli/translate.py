@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
     from seq2seq.translation.line_translator import LineTranslator, Translation
     from seq2seq.translation.requests import Request
-    from seq2seq.translation.worker_processes import TranslatorPool
+    from seq2seq.translation.worker_processes import Rank, TranslatorPool
 
 
 class Engine(StrEnum):
@@ -62,6 +63,8 @@ class Engine(StrEnum):
     ctranslate2 = "ctranslate2"
 
 
+TORCHRUN_STOP_SECONDS = 15
+"""Maximum time between a stop signal and the end, under `torchrun`, which kills its processes after 30 seconds."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
 
@@ -75,11 +78,13 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
+                    "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
                     "seq2seq translate --engine ctranslate2 exported test.de",
                     "seq2seq translate model    (and type)")
 
 
 def translate(
+    context: typer.Context,
     model: Model,
     input: Annotated[Path | None, typer.Argument(
         metavar="INPUT", help="A text file with one sentence per line (may end in .gz or .zst); - is standard input.",
@@ -155,8 +160,11 @@ def translate(
 
     Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
     parts, which are joined. With --output, the command finishes the present block of lines after SIGINT (Ctrl-C) or
-    SIGTERM and then stops. --resume continues after the last finished block, also after a crash.
+    SIGTERM and then stops. --resume continues after the last finished block, also after a crash. The processes that
+    torchrun starts, on one machine or several, share the lines. Only the first process reads the input and writes the
+    output.
     """
+    ranks = None if context.obj is None else context.obj.members
     overrides = DecodingOverrides.read(
         settings, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty, safety_net=safety_net,
         word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None, sampling=sampling,
@@ -179,8 +187,11 @@ def translate(
                              for path in (prefix, require))
         inputs = [text for text in (lines, prefixes, phrases) if text is not None]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
+        # The workers are ended before the signals have their usual effect again, because torchrun sends a signal when a
+        # rank is lost.
+        stop = stack.enter_context(_stopping(journal, ranks is not None))
         translator = stack.enter_context(
-            _translators(engine, model, device, precision, threads, workers,
+            _translators(engine, model, device, precision, threads, workers, ranks,
                          {"ensemble": ensemble or (), "fusion": fusion}))
         decoding = _checked_decoding(translator, overrides, require is not None)
         journal.begin({
@@ -188,7 +199,6 @@ def translate(
             "format": format.value, "threads": threads, "workers": workers})
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
-        stop = stack.enter_context(_stopping(journal))
         requests = journal.skip_finished(stop.interruptible(_requests(lines, prefixes, phrases)), lines.name)
         stop.message = _how_to_resume(journal)
         warnings = _Warnings(lines.name)
@@ -239,13 +249,16 @@ class _Warnings:
 
 
 @contextmanager
-def _stopping(journal: Journal) -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a stop request, and yield the request. If the output cannot be resumed, the signals
-    end the command at once."""
+def _stopping(journal: Journal, torchrun: bool) -> Iterator[StopRequest]:
+    """Turn SIGINT and SIGTERM into a stop request, and yield the request. If the output cannot be resumed, or the model
+    is still being loaded, the signals end the command at once. torchrun: True if `torchrun` has started this process.
+    """
     if journal.output.part is None:
         yield StopRequest()
         return
-    with stopping_by_signal("this block of lines", _how_to_resume(journal)) as stop:
+    with stopping_by_signal("this block of lines", "stopped while the model was loaded", not torchrun,
+                            TORCHRUN_STOP_SECONDS if torchrun else 0) as stop:
+        stop.waiting = True
         yield stop
 
 
@@ -254,7 +267,8 @@ def _how_to_resume(journal: Journal) -> str:
     command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
     if "--resume" not in command:
         command.append("--resume")
-    return f"{journal.lines:,} lines are finished. To resume:\n  {shlex.join(command)}"
+    torchrun = "torchrun [same options] -m " if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
+    return f"{journal.lines:,} lines are finished. To resume:\n  {torchrun}{shlex.join(command)}"
 
 
 def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
@@ -279,11 +293,18 @@ def _identity(model: Path) -> dict[str, Any]:
 
 @contextmanager
 def _translators(engine: Engine, model: Path, device: str, precision: Precision, threads: int | None, workers: int,
-                 models: dict[str, Any]) -> Iterator[LineTranslator | TranslatorPool]:
+                 ranks: Sequence[Rank] | None, models: dict[str, Any]) -> Iterator[LineTranslator | TranslatorPool]:
     """Yield a translator, or a pool of them, and print its precision.
 
-    models: the arguments `ensemble` and `fusion` of `Translator.load`.
+    ranks: other ranks of `torchrun`; None: without `torchrun`. models: the arguments `ensemble` and `fusion` of
+    `Translator.load`.
     """
+    if ranks is not None and workers > 1:
+        raise UserError("--workers has no effect with torchrun, whose processes are the workers. Remove it; "
+                        "--nproc-per-node of torchrun is the number of processes on a machine.")
+    if ranks is not None and engine is Engine.ctranslate2:
+        raise UserError("--engine ctranslate2 does not work with torchrun. Use --workers without torchrun, or the "
+                        "engine seq2seq.")
     if engine is Engine.ctranslate2:
         from seq2seq.interop.ctranslate2 import CTranslate2Translator
 
@@ -293,7 +314,7 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
         console.print_message(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
         yield exported
         return
-    if workers == 1:
+    if workers == 1 and ranks is None:
         from seq2seq.translation.translator import Translator
 
         translator = Translator.load(model, device, precision.value, threads, **models)
@@ -302,8 +323,9 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
         return
     from seq2seq.translation.worker_processes import TranslatorPool
 
-    with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
-        console.print_message(f"translating in {pool.precision}, {workers} workers")
+    with TranslatorPool(model, workers, device, precision.value, threads if ranks else threads or 1,
+                        ranks=ranks or (), **models) as pool:
+        console.print_message(f"translating in {pool.precision}, {pool.workers} workers")
         yield pool
 
 

@@ -224,7 +224,7 @@ def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[...,
             targets = torch.full((2, 1), loss_kernel.BLOCK, device=device)
             function(logits, targets, targets[:, 0] > 0, 0.1, True, *outputs)
             results.append(torch.cat([logits.float().flatten(), outputs.flatten()]))
-        if not torch.allclose(*results, rtol=0.02, atol=1e-6):
+        if not torch.allclose(results[0], results[1], rtol=0.02, atol=1e-6):
             raise ArithmeticError("its results are wrong")
     except Exception as error:                                                  # of Triton, the compiler or the driver
         if is_out_of_memory(error):

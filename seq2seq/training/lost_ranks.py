@@ -23,8 +23,6 @@ GRACE_SECONDS = 15
 """Time in which a process ends by itself after another rank was lost. Then its watching thread ends the process."""
 WATCHING_TIMEOUT = timedelta(days=1000)
 """Maximum duration of a training."""
-EXIT_CODE = 2
-"""Exit code of a process that its watching thread ends: that of an error with a message."""
 
 
 @contextmanager
@@ -47,7 +45,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
             _print(f"process {peer} of this training has ended; process {rank} ends, too")
             if not leaving.wait(GRACE_SECONDS):
                 _print("Run the same command again; training resumes from the last checkpoint.")
-                os._exit(EXIT_CODE)                                             # all files are replaced atomically
+                os._exit(2)                         # as after an error with a message; all files are replaced atomically
 
     peers = range(1, world_size) if rank == 0 else [0]
     threads = [threading.Thread(target=watch, args=(peer,), name=f"watch-{peer}", daemon=True) for peer in peers]

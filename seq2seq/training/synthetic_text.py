@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,20 +27,25 @@ from seq2seq.storage.atomic import sync
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.checksums import journal_path, read_journal, write_journal
 from seq2seq.storage.directories import read_metadata
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.translation.requests import Request
+from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.worker_processes import Rank, TranslatorPool
 
 BLOCK_LINES = 8192
 """Maximum number of lines translated between updates of the journal, from which an interrupted translation resumes."""
 
 
-def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
+def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = SINGLE_PROCESS) -> Recipe:
     """Translate the monolingual corpora, and return the recipe with each translation as the missing side of its corpus.
+    Other ranks than the main rank, which do not read the training text, return the recipe as it is.
 
-    An interrupted translation resumes with the same result, because the sample of a line does not depend on others.
+    An interrupted translation resumes with the same result, because the sample of a line does not depend on others. The
+    result does not depend on the number of ranks, either, because each rank translates whole blocks of lines.
 
     Args:
-        directory: directory of the translations.
+        directory: directory of the translations. group: the ranks that share the lines; the main rank writes the files.
     Raises:
         CheckpointError: a model that the recipe names does not exist.
         RecipeError: a model does not translate between the languages of the recipe, in the direction that is needed.
@@ -48,7 +53,28 @@ def with_synthetic_text(recipe: Recipe, directory: Path) -> Recipe:
     """
     if not any(spec.translated_by for spec in recipe.data.train):
         return recipe
-    train = tuple(_complete(spec, recipe, directory) if spec.translated_by else spec for spec in recipe.data.train)
+
+    def broadcast(value: Any) -> Any:
+        return group.gather([value])[0]
+
+    if not group.is_main:
+        serve_main_rank(group.rank, broadcast)
+        group.barrier()                                                         # fails if the main rank has failed
+        return recipe
+    if group.world_size == 1:
+        return _completed(recipe, directory, ())
+    ranks = Ranks(group.world_size, broadcast)
+    try:
+        completed = _completed(recipe, directory, ranks.members)
+    finally:
+        ranks.end(0)
+    group.barrier()
+    return completed
+
+
+def _completed(recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Recipe:
+    train = tuple(_complete(spec, recipe, directory, ranks) if spec.translated_by else spec
+                  for spec in recipe.data.train)
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
 
 
@@ -74,11 +100,17 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": tuple(kept)})}), missing
 
 
-def _complete(spec: Corpus, recipe: Recipe, directory: Path) -> Corpus:
+def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Corpus:
     """Translate a monolingual corpus if this was not done before; return it with the translation as a file."""
     model, text, translation = _paths(spec, recipe, directory)
     if not translation.exists():
-        _translate(spec, recipe, model, text, translation)
+        _require_direction(spec, recipe, model, parse_recipe(
+            load_bundle(model).recipe_text, model / RECIPE, alone=True).languages)
+        if ranks:
+            with TranslatorPool(model, 1, threads=None, ranks=ranks) as pool:
+                _translate(spec, model, text, translation, pool)
+        else:
+            _translate(spec, model, text, translation, Translator.load(model))
     return _with_translation(spec, translation)
 
 
@@ -106,10 +138,9 @@ def _key(spec: Corpus, model: Path, text: Path) -> str:
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
-def _translate(spec: Corpus, recipe: Recipe, model: Path, text: Path, translation: Path) -> None:
+def _translate(spec: Corpus, model: Path, text: Path, translation: Path, translator: Translator | TranslatorPool,
+               ) -> None:
     """Write the translation of a monolingual text; resume if a part of it was written before."""
-    translator = Translator.load(model)
-    _require_direction(spec, recipe, model, translator.languages)
     options = _options(translator.decoding, spec.samples)
     translation.parent.mkdir(parents=True, exist_ok=True)
     part = translation.with_suffix(".part")

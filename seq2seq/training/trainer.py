@@ -117,7 +117,7 @@ class Training:
         torch.backends.cuda.matmul.allow_tf32 = self.section.precision == "tf32"
         make_deterministic(self.device)
         # Only the main rank reads the training text. The other ranks read what it has prepared.
-        text = with_synthetic_text(recipe, run / SYNTHETIC) if group.is_main else recipe
+        text = with_synthetic_text(recipe, run / SYNTHETIC, group)
         tokenizers = run / "tokenizer"
         self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, tokenizers), tokenizers)
         self.tokenizer_checksums = checksums_of(self.tokenizers)
@@ -132,9 +132,8 @@ class Training:
         if self.section.start_from is not None and not list_checkpoints(run):
             initial_weights = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
-        # Mixed precision: weights and accumulated gradients are fp32, because rounding loses small updates of bf16
-        # weights. Forward and backward pass may use a copy in bf16 or fp16, whose matrix products are several times
-        # faster.
+        # Mixed precision: weights and accumulated gradients are fp32, because rounding in 16 bits loses small updates.
+        # Forward and backward pass may use a copy in bf16 or fp16, whose matrix products are several times faster.
         self.model = build_model(recipe.model, *sizes)
         if initial_weights is not None:
             self.model.load_state_dict(initial_weights, strict=False)
@@ -329,8 +328,8 @@ class Training:
 
     def _translator(self) -> Translator:
         """Return a translator with the weights in the model, in the precision of the training."""
-        precision = "fp32" if self.section.precision == "tf32" else self.section.precision
-        return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device, precision)
+        return Translator.from_recipe(self.model, self.tokenizers, self.recipe, self.device,
+                                      self.section.precision.replace("tf32", "fp32"))
 
     @contextmanager
     def _use_weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
@@ -381,13 +380,12 @@ class Training:
         self.prepared.require_intact(wait=True)
         log.flush()                                                             # the checkpoint counts these records
         self.state.logged = log.records
-        tensors = {f"{OPTIMIZER}{key}": value.cpu() for key, value in self.optimizer.state().items()}
-        tensors |= {f"{MOVING_AVERAGE}{name}": value.cpu()
-                    for name, value in zip(self.names, self.ema_weights, strict=False)}
+        state = {f"{OPTIMIZER}{key}": value for key, value in self.optimizer.state().items()} | {
+            f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.dtype),
                 "tokenizer": self.tokenizer_checksums, "recipe": recipe_checksum(self.recipe), "log": log.crc32}
-        save_checkpoint(self.run, self.state.step, weights, tensors, info)
+        save_checkpoint(self.run, self.state.step, weights, {key: value.cpu() for key, value in state.items()}, info)
         # Checkpoints of later steps are deleted: they are damaged, otherwise this run would have resumed from them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
         newest = steps[-self.section.keep_checkpoints:]

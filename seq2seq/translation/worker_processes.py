@@ -1,18 +1,23 @@
-"""Translation by several workers with one thread each, which on many cores is faster than many threads for one batch.
+"""Translation by several workers: threads or processes of this machine, or the processes (ranks) of `torchrun`.
+
+Several workers with one thread each are on many cores faster than many threads for one batch.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain, islice, pairwise
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -21,9 +26,26 @@ import torch
 from seq2seq.errors import OptionError, UserError, require_iterable
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import signal_name
+from seq2seq.storage.checkpoints import resolve_model_path
+from seq2seq.storage.directories import read_metadata
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, growing_blocks, number_requests
 from seq2seq.translation.translator import Translator, refuse_compile
+
+LOST = (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError)
+"""Errors of a connection whose other process has ended, or whose machine is lost."""
+
+
+THREAD_ENDING_SECONDS = 10
+"""Maximum time that `TranslatorPool.close` waits for a thread."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Another process of `torchrun` that translates (see `torchrun_ranks`). name: its number and machine."""
+
+    connection: Connection
+    name: str
 
 
 class TranslatorPool:
@@ -43,50 +65,81 @@ class TranslatorPool:
     device: str
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
-                 threads: int = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
-                 compile: bool = False) -> None:
+                 threads: int | None = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
+                 compile: bool = False, ranks: Sequence[Rank] = ()) -> None:
         """Start the workers and wait until the model is loaded.
 
         Args:
             workers: number of workers. threads: number of CPU threads of each worker. Other arguments: as in
                 `Translator.load`.
+            ranks: other ranks of `torchrun`. Each of them is a worker, and a thread of this process is another one;
+                `workers` must be 1. Each rank uses the GPU of its local rank, if there are GPUs.
         Raises:
-            UserError: as `Translator.load`, or a worker process ended, or `workers` is below 1.
+            UserError: as `Translator.load`, or a worker process ended, or `workers` is below 1, or the models or the
+                precisions of the ranks differ.
         """
         require_iterable(ensemble, "ensemble")
         refuse_compile(compile)
         if workers < 1:
             raise OptionError(f"workers is {workers}; set it to 1 or more")
         models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion}
-        self.workers = workers
+        self.workers = workers + len(ranks)
+        self.ranks = {rank.connection: rank.name for rank in ranks}
         self.shared: Translator | None = None
-        if precision == "int8":
+        if ranks and workers > 1:
+            raise OptionError("each process of torchrun is one worker. Remove workers, or start more processes.")
+        if ranks and ":" in device:
+            raise UserError(f"device {device} is one device, and {self.workers} processes translate together. Use cuda "
+                            "(each process then uses its own GPU), cpu or auto.")
+        if precision == "int8" and not ranks:
             loaded = Translator.load(path, device, precision, threads, **models)
             if loaded.precision == "int8":
                 self.shared = loaded
-                self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads))
+                self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads or 1))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
                 return
             precision = loaded.precision                                        # without int8; `load` has said why
-        context = multiprocessing.get_context("spawn")
         self.pipes: list[Connection] = []
-        self.processes = []
-        # First and last number, from 1, of the lines that each process is translating.
+        self.processes: list[SpawnProcess] = []
+        self.threads: list[Thread] = []
+        # First and last number, from 1, of the lines that each worker is translating.
         self.lines: dict[Connection, tuple[int, int]] = {}
+        if ranks:
+            pipe, child_pipe = multiprocessing.Pipe()
+            thread = Thread(target=serve, args=(child_pipe, int(os.environ.get("LOCAL_RANK", 0))), daemon=True)
+            thread.start()
+            self.pipes.append(pipe)
+            self.threads.append(thread)
+        else:
+            self._start_processes(workers)
+        self.pipes += self.ranks
+        try:
+            for pipe in self.pipes:
+                self._send(pipe, "load", {"path": path, "device": device, "precision": precision, "threads": threads,
+                                          **models})
+            ready = [self._receive(pipe)[1] for pipe in self.pipes]
+            self.decoding, self.precision, checksums, self.device = ready[0]
+            for name, (decoding, chosen, sha256, _) in zip(self.ranks.values(), ready[1:] if ranks else (),
+                                                           strict=True):
+                if (decoding, sha256) != (self.decoding, checksums):
+                    raise UserError(f"{name} has other models than process 0, in the same place. Copy the "
+                                    "models of process 0 to all machines.")
+                if chosen != self.precision:
+                    raise UserError(f"{name} would translate in {chosen}, and process 0 in {self.precision}. Choose a "
+                                    "precision that all machines have, such as fp32.")
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_processes(self, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
         for worker in range(workers):
             pipe, child_pipe = context.Pipe()
-            process = context.Process(target=_serve, daemon=True, args=(
-                child_pipe, str(path), _device_of_worker(worker, device), precision, threads, models))
+            process = context.Process(target=_serve_in_process, daemon=True, args=(child_pipe, worker))
             process.start()
             child_pipe.close()
             self.pipes.append(pipe)
             self.processes.append(process)
-        try:
-            ready = [self._receive(pipe)[1] for pipe in self.pipes]
-        except BaseException:
-            self.close()
-            raise
-        self.decoding, self.precision, self.device = ready[0]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
@@ -97,24 +150,30 @@ class TranslatorPool:
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
-        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block, shared by all workers."""
+        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block, shared by all workers.
+
+        Ranks do not share a block: each of them translates a whole block, and the blocks of all ranks are yielded as
+        one. The results are then those of a `Translator` to the bit, because rounding depends on the lines of a block.
+        """
         decoding_with(self.decoding, decoding)
         blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
-        return (self._translate(block, progress, decoding) for block in blocks)
+        if self.ranks:
+            count = self.workers if block_lines > 1 else 1                  # typed lines are not delayed
+            return (self._translate(list(chain.from_iterable(group)), _contiguous_shares(group, self.workers), progress,
+                                    decoding) for group in iter(lambda: list(islice(blocks, count)), []))
+        return (self._translate(block, equal_shares(block, self.workers), progress, decoding) for block in blocks)
 
-    def _translate(self, lines: Sequence[Request], progress: ReportProgress | None,
+    def _translate(self, lines: Sequence[Request], indices: Sequence[Sequence[int]], progress: ReportProgress | None,
                    decoding: DecodingOptions) -> list[list[Translation]]:
+        """Translate a block. indices: for each worker, indices of the lines that it translates."""
         if self.shared is not None:
-            return self._translate_in_threads(lines, progress, decoding)
-        shares = dict(zip(self.pipes, equal_shares(lines, len(self.pipes)), strict=True))
+            return self._translate_in_threads(lines, indices, progress, decoding)
+        shares = dict(zip(self.pipes, indices, strict=True))
         waiting = [pipe for pipe, share in shares.items() if share]
         for pipe in waiting:
             numbers = [number + 1 for index in shares[pipe] if (number := lines[index].number) is not None]
             self.lines[pipe] = min(numbers), max(numbers)
-            try:
-                pipe.send(([lines[index] for index in shares[pipe]], decoding))
-            except BrokenPipeError:
-                raise self._process_ended(pipe) from None
+            self._send(pipe, "translate", ([lines[index] for index in shares[pipe]], decoding))
         translations: list[list[Translation]] = [[] for _ in lines]
         refused: Exception | None = None
         while waiting:
@@ -134,8 +193,8 @@ class TranslatorPool:
             raise refused
         return translations
 
-    def _translate_in_threads(self, lines: Sequence[Request], progress: ReportProgress | None,
-                              decoding: DecodingOptions) -> list[list[Translation]]:
+    def _translate_in_threads(self, lines: Sequence[Request], shares: Sequence[Sequence[int]],
+                              progress: ReportProgress | None, decoding: DecodingOptions) -> list[list[Translation]]:
         assert self.shared is not None
         lock = Lock()
 
@@ -144,7 +203,6 @@ class TranslatorPool:
                 if progress:
                     progress(amount)
 
-        shares = equal_shares(lines, self.workers)
         futures = [self.executor.submit(self.shared.translate, [lines[index] for index in share], progress=advance,
                                         **decoding) for share in shares]
         wait_for(futures)
@@ -154,22 +212,34 @@ class TranslatorPool:
                 translations[index] = n_best
         return translations
 
+    def _send(self, pipe: Connection, kind: str, content: Any) -> None:
+        try:
+            pipe.send((kind, content))
+        except LOST:
+            raise self._process_ended(pipe) from None
+
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
         try:
             kind, content = pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except LOST:
             raise self._process_ended(pipe) from None
         if kind == "error":
+            if pipe in self.ranks and isinstance(content, UserError):
+                raise UserError(f"{self.ranks[pipe]}: {content}")
             raise content
         return kind, content
 
     def _process_ended(self, pipe: Connection) -> UserError:
         """Return the error for a process that has ended. The message says why, at which lines, and what to do."""
+        at = "while it loaded the model" if pipe not in self.lines else \
+            "at lines {:,} to {:,}".format(*self.lines[pipe])
+        if pipe in self.ranks:
+            return UserError(f"{self.ranks[pipe]} was lost {at}. The report of torchrun has its exit code; -9 usually "
+                             "means that memory ran out. Run the same command again; seq2seq translate needs --resume "
+                             "to keep the finished lines.")
         process = self.processes[self.pipes.index(pipe)]
         process.join()
         code = process.exitcode or 0
-        at = "while it loaded the model" if pipe not in self.lines else \
-            "at lines {:,} to {:,}".format(*self.lines[pipe])
         if code == -signal.SIGKILL:
             cause, remedy = "was killed (SIGKILL)", (
                 "This usually means that memory ran out: use fewer --workers, or smaller batches "
@@ -184,15 +254,18 @@ class TranslatorPool:
         return UserError(f"a worker {cause} {at}. {remedy}{resume}")
 
     def close(self) -> None:
-        """End the workers; processes are terminated at once."""
+        """End the workers; processes are killed at once, and other ranks remain connected."""
         if self.shared is not None:
             self.executor.shutdown(cancel_futures=True)
             return
         for pipe in self.pipes:
-            pipe.close()
+            if pipe not in self.ranks:
+                pipe.close()
         for process in self.processes:
-            process.terminate()
+            process.kill()
             process.join()
+        for thread in self.threads:                                             # it ends after its present batch
+            thread.join(THREAD_ENDING_SECONDS)
 
     def __enter__(self) -> TranslatorPool:
         return self
@@ -209,22 +282,70 @@ def _device_of_worker(worker: int, device: str) -> str:
     return device
 
 
-def _serve(pipe: Connection, path: str, device: str, precision: str, threads: int, models: dict[str, Any]) -> None:
+def _contiguous_shares(blocks: Sequence[Sequence[Request]], workers: int) -> list[Sequence[int]]:
+    """Return, for each worker, the indices of its block in the concatenated blocks; no indices if it has none."""
+    ends = accumulate(map(len, blocks), initial=0)
+    return [*(range(first, end) for first, end in pairwise(ends)), *([()] * (workers - len(blocks)))]
+
+
+class _Interrupted(Exception):
+    """A message has arrived before the translation of a block was finished, or the other process has ended."""
+
+
+def serve(pipe: Connection, worker: int) -> int | None:
+    """Load models and translate lines, as the messages of another process say.
+
+    Messages are ("load", arguments of `Translator.load`), ("translate", (lines, decoding options)) and ("end", exit
+    code). The answer to one of the first two is ("ready", (decoding options, precision, checksums of the models,
+    device)), ("done", translations), ("refused", error) if only these lines fail, or ("error", error). Before an answer
+    there may be several ("progress", number of lines). A message before the answer interrupts the translation.
+
+    worker: number of the worker on this machine, which determines its GPU.
+    Returns:
+        The exit code; None if the other process has ended without sending one.
+    """
+    translator: Translator | None = None
+
+    def progress(amount: int) -> None:
+        try:
+            pipe.send(("progress", amount))
+            interrupted = pipe.poll()
+        except LOST:
+            interrupted = True
+        if interrupted:
+            raise _Interrupted
+
+    try:
+        while True:
+            kind, content = pipe.recv()
+            if kind == "end":
+                return int(content)
+            try:
+                if kind == "load":
+                    translator = None                                           # frees the memory of the one before
+                    device = _device_of_worker(worker, content["device"])
+                    translator = Translator.load(**{**content, "device": device})
+                    models = [content["path"], *content["ensemble"], *filter(None, [content["fusion"]])]
+                    checksums = [read_metadata(resolve_model_path(Path(path)), "bundle", ())["sha256"]
+                                 for path in models]
+                    answer: tuple[str, Any] = "ready", (translator.decoding, translator.precision, checksums,
+                                                        str(translator.device))
+                else:
+                    lines, decoding = content
+                    assert translator is not None
+                    answer = "done", translator.translate(lines, progress=progress, **decoding)
+            except _Interrupted:
+                continue
+            except Exception as error:
+                # If lines are refused, others may not be.
+                refused = kind == "translate" and isinstance(error, (UserError, ValueError))
+                answer = "refused" if refused else "error", error
+            pipe.send(answer)
+    except LOST:
+        return None
+
+
+def _serve_in_process(pipe: Connection, worker: int) -> None:
     # Ctrl-C sends SIGINT to every process of the terminal. The parent process handles it and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        translator = Translator.load(path, device, precision, threads, **models)
-        pipe.send(("ready", (translator.decoding, translator.precision, str(translator.device))))
-        while True:
-            lines, decoding = pipe.recv()
-            try:
-                translations = translator.translate(
-                    lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)
-            except (UserError, ValueError) as error:                            # these lines fail; others may not
-                pipe.send(("refused", error))
-                continue
-            pipe.send(("done", translations))
-    except (EOFError, BrokenPipeError):
-        return                                                                  # the parent process has closed the pipe
-    except Exception as error:
-        pipe.send(("error", error))
+    serve(pipe, worker)

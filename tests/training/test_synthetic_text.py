@@ -1,5 +1,8 @@
 """Back-translation and distillation: a model generates the missing side of a corpus once, reproducibly line by line."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,3 +183,36 @@ def test_check_reports_synthetic_text_that_does_not_exist_yet(folder, tmp_path):
     only = load_recipe(folder / "reverse.yaml", [
         f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
     assert not check_recipe(only, tmp_path).errors
+
+
+# `torchrun` starts this; blocks are small, so that both ranks translate.
+RANK = """
+import sys
+from pathlib import Path
+from seq2seq.recipe import load_recipe
+from seq2seq.training import synthetic_text
+from seq2seq.training.distributed import join_process_group
+from seq2seq.translation.translator import Translator
+synthetic_text.BLOCK_LINES = 2
+original, blocks = Translator.translate, []
+Translator.translate = lambda self, *arguments, **options: blocks.append(1) or original(self, *arguments, **options)
+with join_process_group("cpu") as group:
+    recipe = synthetic_text.with_synthetic_text(load_recipe(Path("recipe.yaml")), Path(sys.argv[1]), group)
+    shares = group.gather([(len(blocks), recipe.data.train[1].source)])
+    if group.is_main:
+        print(*(count for count, _ in shares), len({source for _, source in shares}))
+"""
+
+
+@pytest.mark.slow
+def test_any_number_of_ranks_generates_the_same_text(folder, tmp_path):
+    (tmp_path / "rank.py").write_text(RANK)
+    texts = []
+    for ranks, expected in ((1, "3 1"), (2, "2 1 1"), (3, "1 1 1 1")):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        done = subprocess.run([*command, tmp_path / "rank.py", tmp_path / f"by{ranks}"], cwd=folder, timeout=120,
+                              capture_output=True, text=True, check=False,
+                              env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])})
+        assert done.stdout.strip() == expected, done.stderr
+        texts += [path.read_bytes() for path in (tmp_path / f"by{ranks}").glob("*.txt")]
+    assert len(texts) == 3 and len(set(texts)) == 1 and texts[0].count(b"\n") == len(LINES)
