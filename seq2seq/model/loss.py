@@ -204,10 +204,9 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
 
 @functools.cache
 def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
-    """Return the implementation of `overwrite_with_gradient` for this device: on GPUs the Triton kernel, if it runs.
+    """Return the implementation of `overwrite_with_gradient` for this device: on GPUs the Triton kernel.
 
-    Triton needs a C compiler and Python's headers, which some machines do not have. So the kernel is first run once; if
-    it fails, or its results are not those of PyTorch's operators, a warning says so.
+    The kernel is first run once. If it fails, or if its results are wrong, PyTorch's operators are used, with a warning.
     """
     # GPUs of other makers say cuda, too, and so does the simulated GPU of the tests: their PyTorch has no CUDA.
     if device.type != "cuda" or torch.version.cuda is None or dtype == torch.float64:
@@ -220,8 +219,7 @@ def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[...,
         results = []
         for function in (overwrite_with_gradient, loss_kernel.overwrite_with_gradient):
             logits = torch.linspace(-9, 9, 2 * loss_kernel.BLOCK + 2, device=device).to(dtype).view(2, -1)
-            outputs = torch.zeros(2, 2, 1, device=device)
-            targets = torch.full((2, 1), loss_kernel.BLOCK, device=device)
+            outputs, targets = torch.zeros(2, 2, 1, device=device), torch.full((2, 1), loss_kernel.BLOCK, device=device)
             function(logits, targets, targets[:, 0] > 0, 0.1, True, *outputs)
             results.append(torch.cat([logits.float().flatten(), outputs.flatten()]))
         if not torch.allclose(results[0], results[1], rtol=0.02, atol=1e-6):

@@ -45,7 +45,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
             _print(f"process {peer} of this training has ended; process {rank} ends, too")
             if not leaving.wait(GRACE_SECONDS):
                 _print("Run the same command again; training resumes from the last checkpoint.")
-                os._exit(2)                         # as after an error with a message; all files are replaced atomically
+                os._exit(2)                                 # as after a UserError; files are replaced atomically
 
     peers = range(1, world_size) if rank == 0 else [0]
     threads = [threading.Thread(target=watch, args=(peer,), name=f"watch-{peer}", daemon=True) for peer in peers]

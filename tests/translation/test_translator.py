@@ -298,7 +298,7 @@ def test_a_block_size_of_zero_is_refused(translator):
 
 @pytest.mark.parametrize("options, error, message", [
     ({"device": "gpu"}, UserError, "there is no device 'gpu'"),
-    ({"precision": "fp64"}, UserError, "there is no precision 'fp64'. Use one of auto, fp32, bf16, int8."),
+    ({"precision": "fp64"}, UserError, "there is no precision 'fp64'. Use one of auto, fp32, bf16, fp16, int8."),
     ({"threads": 0}, UserError, "threads: expected a number of at least 1; found 0"),
     ({"threads": 10**30}, UserError, "threads: expected a number of at most 1,024; found 1,000,000,000"),
     ({"ensemble": "model"}, TypeError, "ensemble is of type str; expected a sequence"),
