@@ -206,7 +206,7 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
 def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
     """Return the implementation of `overwrite_with_gradient` for this device: on GPUs the Triton kernel.
 
-    The kernel is first run once. If it fails, or if its results are wrong, PyTorch's operators are used, with a warning.
+    The kernel is first run once. If it fails or its results are wrong, PyTorch's operators are used, with a warning.
     """
     # GPUs of other makers say cuda, too, and so does the simulated GPU of the tests: their PyTorch has no CUDA.
     if device.type != "cuda" or torch.version.cuda is None or dtype == torch.float64:
