@@ -129,7 +129,7 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
     if measured := report.measured:
         yield "time", (f"{_duration(measured['hours'])} without validation: {measured['seconds_a_step']:.3g} s per "
                        f"step (median of {measured['steps']}), {measured['tokens_a_second']:,.0f} tokens per second "
-                       f"(source and target together); peak memory {_size(measured['peak_bytes'])}")
+                       f"(all sides together); peak memory {_size(measured['peak_bytes'])}")
     elif training:
         yield "time", "not measured"
     if report.disk:

@@ -19,6 +19,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.errors import UserError
+from seq2seq.json_reader import parse_json
 from seq2seq.translation.worker_processes import Rank, serve
 
 Broadcast = Callable[[Any], Any]
@@ -125,7 +126,7 @@ def run_on_ranks(command: Callable[[Ranks], int]) -> int:
     size = int(os.environ["WORLD_SIZE"])
     try:
         store, rank, _ = next(rendezvous("env://", timeout=timedelta(seconds=CONNECTING_SECONDS)))
-        address = json.loads(store.get("seq2seq")) if rank else None
+        address = parse_json(store.get("seq2seq")) if rank else None
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes cannot connect to each other: {error}. Start them with one torchrun "
                         "command on each machine.") from error

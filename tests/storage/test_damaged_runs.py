@@ -87,7 +87,7 @@ def flips(run, draw, count):
 
 
 @pytest.mark.parametrize("name, finished, count", [
-    ("plain", False, 12),
+    ("plain", False, 20),
     *(pytest.param(*each, marks=pytest.mark.slow) for each in (
         ("plain", False, 120), ("sampled", False, 60), ("plain", True, 40)))])
 def test_a_flipped_bit_is_noticed_or_changes_nothing(made, interrupted, capfd, name, finished, count):
