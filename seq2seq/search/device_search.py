@@ -133,7 +133,7 @@ class Beams:
         A hypothesis is a pair: token ids without `</s>`, and log p. steps: number of steps so far.
         """
         size, room = self.finished_ends.shape
-        bits = self.finished_totals.double().view(torch.int64)                  # as integers, to copy everything at once
+        bits = self.finished_totals.double().view(torch.int64)                  # fp64 bits as integers
         columns = torch.cat([self.sentences[:, None], self.count[:, None], bits, self.finished_ends,
                              self.history[:, :steps].flatten(1)], 1).cpu().numpy()
         totals = columns[:, 2 : 2 + room].view(np.float64).tolist()

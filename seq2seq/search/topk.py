@@ -51,8 +51,8 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     """Return log sum exp of each row of logits, (rows,)."""
     if logits.is_cuda:
         return logits.logsumexp(1)
-    # This is faster than `logsumexp`, because it does not compute the maximum first, and because each chunk of rows fits
-    # into the cache.
+    # This is faster than `logsumexp`: it does not compute the maximum first, and each chunk of rows fits into a core's
+    # cache.
     size = max(1, CACHED_ELEMENTS // logits.shape[1])
     sums = logits.exp().sum(1) if len(logits) <= size else torch.cat([rows.exp().sum(1) for rows in logits.split(size)])
     # In fp32, exp overflows if a logit is above 88, and the sum is 0 if all logits are far below 0. In both cases, the
