@@ -36,7 +36,7 @@ class CudaGraphs:
         """
         if (graph := graphs.get(key)) is None and self.enabled:
             if key not in graphs:
-                # During a capture, libraries cannot allocate their workspaces. The first call is therefore direct.
+                # The first call runs the function directly: libraries allocate their workspaces before a capture.
                 graphs[key] = None
                 return self._run_on_side_stream(function)
             graph = graphs[key] = self._capture(function)

@@ -62,8 +62,8 @@ class StaticCaches:
     """KV caches of a bucket of sentences. As in `TransformerState`, reordering hypotheses moves only `visible`.
 
     There is a row for each hypothesis: sentences * beam rows. Position p of hypothesis b has slot p * beam + b. Fillers
-    complete the number of sentences to that of the bucket. The source of a filler is one key of zeros, because NaN
-    would result if it had no key.
+    complete the number of sentences to that of the bucket. The source of a filler is one key of zeros. Without a key,
+    the attention of a filler would be NaN.
 
     keys_values: (layers, 2, sentences, heads, slots, head_size), of self-attention.
     memory: (layers, 2, sentences, heads, source, head_size), keys and values of cross-attention.
