@@ -1,4 +1,4 @@
-"""CUDA graphs: a sequence of kernels with fixed shapes and addresses, which the host launches in a single call."""
+"""CUDA graphs. A CUDA graph is a sequence of kernels with fixed shapes and addresses that one call launches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class CudaGraphs:
-    """Runs functions as CUDA graphs; on a CPU, and after a failed capture, as they are.
+    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, it calls the functions instead.
 
-    Such a function reads and writes tensors that outlive its graphs. It must not wait for the GPU, and must not change
-    anything else. All graphs use the same memory for their other tensors, so only one may run at a time.
+    The inputs and outputs of a function must be tensors that exist longer than its graph. The function must not wait
+    for the GPU, and must change nothing except its outputs. All graphs share the memory of their other tensors, so only
+    one graph may run at a time.
     """
 
     capturing = Lock()                                                          # one capture at a time in a process
@@ -28,11 +29,14 @@ class CudaGraphs:
             self.stream, self.memory = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def run(self, function: Callable[[], None], key: Key, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
-        """Run a function. graphs: graphs of functions, which this method adds; the caller deletes them. key: key of
-        this function in `graphs`."""
+        """Run a function: on the first call directly, on the second with capture, on later calls as a CUDA graph.
+
+        graphs: the captured graphs by key. This method adds graphs; only the caller deletes them. key: key of this
+        function.
+        """
         if (graph := graphs.get(key)) is None and self.enabled:
             if key not in graphs:
-                # The first call runs the function itself, in which libraries allocate their workspaces.
+                # The first call runs the function directly: libraries allocate their workspaces before a capture.
                 graphs[key] = None
                 return self._run_on_side_stream(function)
             graph = graphs[key] = self._capture(function)
@@ -46,7 +50,7 @@ class CudaGraphs:
         current.wait_stream(self.stream)
 
     def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """Return the graph of a function, which is not run; None, with a message, on failure."""
+        """Return the graph of a function, without running it. If the capture fails, print a message and return None."""
         graph = torch.cuda.CUDAGraph()
         try:
             # The outer context restores the current stream if ending the capture fails.

@@ -1,8 +1,8 @@
 """Engine of PyTorch operators for every model on every device. Other engines are tested against it.
 
-On a CPU in bf16, weights are packed once into the layout of oneDNN. `nn.Linear` would repack them for each matrix
-product; for the few rows of a decoding step, this takes as long as the product itself. Packing needs undocumented
-operators of PyTorch. If one of them is missing or returns wrong results, `nn.Linear` is used.
+In bf16 on a CPU, weights are packed once into oneDNN's layout. `nn.Linear` would pack them for each matrix product. For
+the few rows of a decoding step, packing takes as long as the product. It needs undocumented operators of PyTorch. If
+one of these operators is missing or returns wrong results, `nn.Linear` is used.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, T
 from seq2seq.search.interface import WholeSearch
 from seq2seq.search.topk import topk
 
-# Maximum number of rows for which a matrix product takes as long as reading its weights from memory. Such a product is
-# faster if the weights have fewer bytes.
+# Maximum number of rows of a matrix product that takes only as long as reading its weights from memory. Such a product
+# is faster if the weights have fewer bytes.
 FEW_ROWS = 6
 
 
@@ -66,7 +66,7 @@ Network = TypeVar("Network", bound=nn.Module)
 def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
     """Return a frozen copy of the model for decoding in `precision`, "fp32", "bf16" or "fp16".
 
-    device: None: as `model`.
+    device: device of the copy; None: the model's device.
     """
     frozen_copy = copy.deepcopy(model).to(device)
     frozen_copy.eval().requires_grad_(False)
@@ -82,7 +82,10 @@ def for_inference(model: Network, precision: str, device: torch.device | None = 
 
 @torch.no_grad()
 def fold_query_preparation(attention: SelfAttention | CrossAttention) -> None:
-    """Fold `Weighing.prepare` into the query projection: a dot or bilinear score becomes a scaled dot product."""
+    """Replace dot and bilinear attention scores by scaled dot products, with the same results.
+
+    `Weighing.prepare` becomes part of the query projection.
+    """
     weighing = attention.weighing
     if weighing.score in ("dot", "bilinear"):
         layer = attention.query if isinstance(attention, CrossAttention) else attention.query_key_value
@@ -96,7 +99,7 @@ def _replace_linear_layers(model: nn.Module) -> None:
     """Replace the linear layers of a bf16 model on a CPU by layers with packed weights."""
     packed = packed_operators_work()
     if isinstance(model, Transformer | RecurrentModel | LanguageModel):
-        # The output layer returns logits in fp32, because bf16 has only three significant digits.
+        # The output layer returns logits in fp32, because bf16 has only two to three significant digits.
         model.output_projection = (Int8Linear if packed else Fp32Linear)(model.output_weight, model.output_bias)
     if not packed:
         return
@@ -111,7 +114,7 @@ def _replace_linear_layers(model: nn.Module) -> None:
 
 @cache
 def packed_operators_work() -> bool:
-    """Return True if the undocumented operators used below exist and return the results of `nn.Linear`."""
+    """Return True if the undocumented operators exist and their results are those of `nn.Linear` within 5 %."""
     if not torch.backends.mkldnn.is_available():
         return False
     with torch.no_grad():
@@ -122,7 +125,7 @@ def packed_operators_work() -> bool:
             packed = PackedLinear(weight, bias)
             outputs = [packed(rows.bfloat16()), packed(rows[:1].bfloat16()), Int8Linear(weight, bias)(rows),
                        PackedLinear(weight, bias, "relu")(rows.bfloat16())]
-        except (AttributeError, RuntimeError, TypeError):                       # missing, failing, or other arguments
+        except (AttributeError, RuntimeError, TypeError):                       # missing or changed
             return False
         references = (expected, expected[:1], expected, expected.relu())
         return all(((output.float() - reference).norm() < 0.05 * reference.norm()).item()
@@ -132,8 +135,8 @@ def packed_operators_work() -> bool:
 class PackedLinear(nn.Module):
     """`nn.Linear` in bf16 on a CPU, with weights in oneDNN's layout.
 
-    For up to `FEW_ROWS` rows it uses int8 weights with a scale for each output. This halves the bytes to read compared
-    with bf16, and oneDNN need not look up a kernel: one row takes a third of the time (PyTorch 2.13, AMX).
+    For up to `FEW_ROWS` rows, it uses int8 weights with a scale for each output. They have half the bytes of bf16
+    weights, and oneDNN need not look up a kernel. One row then takes a third of the time (PyTorch 2.13, AMX).
 
     activation: activation function of the output, "relu" or "none".
     """
@@ -146,8 +149,8 @@ class PackedLinear(nn.Module):
         self.activation = activation
         self.levels, scale = quantised(weight)
         self.scale = scale.bfloat16()
-        # The int8 kernel reads whole vectors. If a size is not a multiple of 64, it would read beyond the end of the
-        # weights.
+        # The int8 kernel reads whole vectors. If the number of inputs or outputs is not a multiple of 64, it would read
+        # beyond the end of the weights.
         self.few_rows = FEW_ROWS if all(size % 64 == 0 for size in weight.shape) else 0
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -162,7 +165,7 @@ class PackedLinear(nn.Module):
 
 
 def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise weights, (outputs, inputs), to int8 levels from -127 to 127 with a scale for each output, (outputs,)."""
+    """Quantise weights, (outputs, inputs), to int8: return levels from -127 to 127, and scales, (outputs,)."""
     scale = weight.abs().amax(1).clamp_(min=1e-12) / 127
     return (weight / scale[:, None]).round_().to(torch.int8), scale
 
@@ -170,9 +173,9 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(nn.Module):
     """`nn.Linear` with weights and inputs in int8, sums in int32 and outputs in fp32, on a CPU.
 
-    It is the output layer of bf16 models. With an output layer in fp32 instead, a decoding step with a beam of 5 took
-    1.5 times as long (PyTorch 2.13, AVX-512 with bf16). Weights have a scale per output and inputs a scale per row, so
-    that a row's result does not depend on the rest of the batch.
+    It is the output layer of bf16 models. An output layer in fp32 made a decoding step with a beam of 5 take 1.5 times
+    as long (PyTorch 2.13, AVX-512 with bf16). There is a scale for the weights of each output, and a scale for each row
+    of inputs. The result of a row therefore does not depend on the other rows of the batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -184,10 +187,9 @@ class Int8Linear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
-        # `vector_norm` is not used for the maximum: PyTorch does not vectorise it, and it took half as long as the
-        # product.
+        # `vector_norm` could also compute this maximum, but it is not vectorised: it took half as long as the product.
         scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
-        # Adding 0.5 rounds to the nearest integer, because the conversion to uint8 truncates.
+        # The conversion to uint8 truncates. Because 0.5 is added, it rounds to the nearest integer.
         levels = (rows / scale).add_(INPUT_ZERO_POINT + 0.5).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, INPUT_ZERO_POINT, self.packed, self.scale, self.zero_points, None, 1.0, 0, torch.float32,

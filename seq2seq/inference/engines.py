@@ -1,4 +1,4 @@
-"""Interface of engines, and the selection of the engine for a model by precision and hardware."""
+"""Interface of engines, and `load_engine`, which selects an engine by model, precision and hardware."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from seq2seq.search.interface import TopK, WholeSearch
 
 
 class Engine(Stepwise, Protocol):
-    """Trained model that is implemented for fast inference.
+    """Fast implementation of the step interface for a trained model.
 
-    precision: number format of its computations, "fp32", "bf16", "fp16" or "int8".
+    precision: number format of the computations, "fp32", "bf16", "fp16" or "int8".
     """
 
     precision: str
@@ -34,11 +34,11 @@ class Engine(Stepwise, Protocol):
 
     @property
     def whole_search(self) -> WholeSearch | None:
-        """The engine's own beam search, which has no hooks; None if the engine only computes single steps."""
+        """The engine's own beam search, which supports no hooks; None if the engine has only `start` and `step`."""
 
     @property
     def model(self) -> Seq2Seq:
-        """Model in PyTorch, which scores all positions of a given target in one call."""
+        """The same model in PyTorch. It can score all positions of a given target in one call."""
 
 
 def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
@@ -46,8 +46,8 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
 
     Args:
         precision: "fp32", "bf16", "fp16" (on a GPU only), "int8" (on a CPU only), or "auto": see `choose_precision`. If
-            the int8 kernels do not support the model or cannot be compiled, a message says so, and "auto" is used
-            instead. `Engine.precision` tells which precision was chosen.
+            the int8 kernels do not support the model or cannot be compiled, "int8" is replaced by "auto", and a message
+            says so. `Engine.precision` is the precision that was chosen.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
@@ -67,7 +67,7 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
 
 @cache
 def _kernels() -> Path | None:
-    """Return the path of the compiled kernels, which are compiled on first use; None, with a message, on failure."""
+    """Return the path of the compiled kernels; compile them on first use. On failure, print a message; return None."""
     try:
         return library()
     except CompilationError as error:

@@ -1,9 +1,9 @@
 """Engine for Transformers in int8 on a CPU.
 
-The encoder, a decoder step and a whole beam search are one call each of kernels.cpp. Weights have a scale per output,
-inputs a scale per row, and integer sums are exact, so that a row's result does not depend on the rest of the batch.
-Each row reads only the keys that it attends to: there are no masks and no padding, and reordering the beam does not
-copy the KV cache.
+kernels.cpp has one function each for the encoder, a decoder step and a whole beam search. The result of a row does not
+depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact. Attention
+reads only the keys to which a row may attend, so there are no masks and no padding. Reordering the beam does not copy
+the KV cache.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Tran
 from seq2seq.search.interface import Continuations
 from seq2seq.search.topk import topk as reference_topk
 
-# Number of decoding steps for which a new KV cache has free rows. After these, the cache is copied to a larger one.
+# Number of decoding steps for which a new KV cache has free rows. When no row is free, the cache is copied to a larger
+# one.
 GROWTH_STEPS = 16
-# Approximate number of tokens in a block of sentences that the encoder computes together. The activations of a block
-# fit into a core's cache.
+# Approximate number of tokens in a block of sentences. The encoder computes the sentences of a block together. The
+# activations of a block fit into a core's cache.
 ENCODER_BLOCK_TOKENS = 96
 
 
@@ -52,7 +53,8 @@ ENCODER_BLOCK_TOKENS = 96
 class _Cache:
     """KV cache of all layers.
 
-    keys_values: (layers, capacity, 2 * d_model), bf16. used: number of rows that states have reserved so far.
+    keys_values: (layers, capacity, 2 * d_model), bf16; `capacity` is the number of cache rows. used: number of cache
+    rows that states have reserved so far.
     """
 
     keys_values: Tensor
@@ -61,14 +63,15 @@ class _Cache:
 
 @dataclass(frozen=True)
 class Int8State:
-    """Decoding state. Reordering hypotheses does not move rows of the KV cache: `past` maps hypotheses to cache rows.
+    """Decoding state. `past` maps hypotheses to cache rows, so reordering hypotheses moves no rows of the KV cache.
 
-    position: position of the next token. used: number of reserved cache rows when this state was created; later rows
-        belong to other states.
+    position: position of the next token. used: number of cache rows that were reserved when this state was created. The
+        rows after them belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
-    memory: bf16, keys and values of cross-attention, memory_stride elements for each decoder layer, then padding. A
-        layer contains, for each sentence, the keys, (d_model, tokens), and the values, (tokens, d_model).
-    first, count: (rows,) int32, index of the first source token and number of source tokens of each row's sentence.
+    memory: bf16, keys and values of cross-attention: memory_stride elements for each decoder layer, then padding. The
+        part of a layer contains the keys of a sentence, (d_model, tokens), then its values, (tokens, d_model), then
+        the keys of the next sentence, and so on.
+    first, count: (rows,) int32, index of the first source token of each row's sentence, and its number of tokens.
     """
 
     position: int
@@ -87,11 +90,11 @@ class Int8State:
         return replace(self, past=self.past[flat], first=self.first[flat], count=self.count[flat])
 
     def with_next_position(self, rows: int) -> Int8State:
-        """Return the state with one more position. Each hypothesis gets a new cache row, which no other state uses."""
+        """Return the state with one more position. Each hypothesis gets a new cache row that no other state uses."""
         cache, past, used = self.cache, self.past, self.used
         layers, capacity, features = cache.keys_values.shape
         if used + rows > capacity or cache.used != used:
-            # Only rows to which a hypothesis of this state refers are copied to the new cache.
+            # Only cache rows that a hypothesis of this state uses are copied to the new cache.
             live_rows, new_rows = np.unique(past, return_inverse=True)
             past, used = new_rows.reshape(past.shape), len(live_rows)
             keys_values = cache.keys_values.new_empty(layers, used + GROWTH_STEPS * rows, features)
@@ -107,8 +110,8 @@ class Int8State:
 class Int8Engine:
     """Engine that decodes with a `Transformer` whose weights are quantised to int8.
 
-    It uses the eager engine, in precision "auto", if attention weights are requested (`keep_attention`), and to score
-    given targets (`model`).
+    It uses an eager engine in precision "auto" for searches that need attention weights (`keep_attention`), and to
+    score given targets (`model`).
     """
 
     precision = "int8"
@@ -116,7 +119,7 @@ class Int8Engine:
     def __init__(self, model: Transformer, library: Path) -> None:
         """library: path of the compiled kernels."""
         self.source_model, self.functions, self.max_positions = model, Functions(library), model.max_positions
-        self.kept: list[Tensor] = []                                            # tensors that kernels access by address
+        self.kept: list[Tensor] = []                                            # tensors whose addresses kernels use
         self.d_model, self.scale = model.d_model, model.scale
         self.source_embedding, self.source_positions = (
             part.detach().float() for part in (model.source_embedding, model.source_positions))
@@ -133,7 +136,10 @@ class Int8Engine:
 
     @staticmethod
     def obstacle(model: nn.Module) -> str | None:
-        """Return the reason why the kernels do not support this model ("is …", "has …"); None if they do."""
+        """Return the reason why the kernels do not support this model; None if they support it.
+
+        The reason is a predicate: the caller writes "it" before it.
+        """
         if not isinstance(model, Transformer):
             return "is not an encoder-decoder Transformer"
         if model.copying is not None:
@@ -169,8 +175,8 @@ class Int8Engine:
         first_of_token, count_of_token = first.repeat(count), count.repeat(count)
         embedded = self.source_embedding[source].mul_(self.scale)
         embedded.add_(self.source_positions[torch.from_numpy(np.arange(tokens) - first_of_token)])
-        # A block of sentences passes through all layers before the next block does. A sentence belongs to block number
-        # (offset of its end) // ENCODER_BLOCK_TOKENS.
+        # A block of sentences passes through all layers before the next block does. The number of a sentence's block is
+        # (offset of the sentence's end) // ENCODER_BLOCK_TOKENS.
         blocks = offsets[1:] // ENCODER_BLOCK_TOKENS
         ends = offsets[1:][np.append(blocks[1:] != blocks[:-1], True)].astype(np.int64)
         memory_stride = tokens * 2 * self.d_model
@@ -201,9 +207,9 @@ class Int8Engine:
     def whole_search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
                      max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
                      ) -> list[list[tuple[list[int], float]]]:
-        """See `search.interface.WholeSearch`. Releases Python's global interpreter lock."""
+        """See `search.interface.WholeSearch`. The search releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
-        # Up to beam_size hypotheses may end in one step, so that a sentence may have more than `enough`.
+        # A sentence with enough - 1 finished hypotheses may get beam_size more in one step.
         sentences, max_finished, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
         limits, banned = np.array(max_lengths, np.int64), np.array(forbidden, np.int64)
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
@@ -232,15 +238,15 @@ class Int8Engine:
         best_totals[best_totals <= np.float32(LOG_ZERO)] = -np.inf
         return best_totals, beams, ids
 
-    # Conversion of the model to the structures of the kernels
+    # The methods below convert the model to the structures of the kernels.
 
     def _stack(self, layers: Sequence[EncoderLayer | DecoderLayer], residuals: Sequence[tuple[Residual, ...]],
                last_norm: nn.Module, last: Sequence[Linear]) -> Stack:
         norms = [residual.norm for layer_residuals in residuals for residual in layer_residuals]
         pre_norm, feed_forward = residuals[0][0].pre_norm, layers[0].feed_forward
         if pre_norm:
-            # The kernels apply a norm after each residual sum. In a pre-norm model, this is the norm before the next
-            # sublayer.
+            # The kernels apply a norm after each residual sum. In a pre-norm model, it is the norm that belongs to the
+            # next sublayer.
             norms = [*norms[1:], cast(nn.LayerNorm, last_norm)]
         first = self._norm(residuals[0][0].norm) if pre_norm else Norm()
         sublayers = len(residuals[0])
@@ -280,13 +286,13 @@ class Int8Engine:
                       outputs=outputs)
 
     def _keep_copy(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
-        """Return the address of a copy of `tensor` in `dtype` that exists as long as the engine."""
+        """Copy a tensor to `dtype` and return the copy's address. The copy exists as long as the engine."""
         self.kept.append(tensor.detach().to(dtype, copy=True).contiguous())
         return self.kept[-1].data_ptr()
 
 
 def _address(array: np.ndarray | None) -> int | None:
-    """Return the address of an array, to which the caller must keep a reference; None for None."""
+    """Return the address of an array; None for None. The caller must keep a reference to the array."""
     if array is None:
         return None
     assert array.flags.c_contiguous

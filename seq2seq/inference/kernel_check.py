@@ -1,11 +1,11 @@
-"""Self-check of a compiled `kernels.cpp`: compare every function with NumPy, with guard bytes around output buffers.
+"""Self-check of compiled kernels: compare every function of `kernels.cpp` with NumPy, and check guard bytes.
 
     python -m seq2seq.inference.kernel_check LIBRARY [--shapes N] [--seed S] [--exact-buffers]
 
-Compilers have bugs: g++ 12.2 once compiled a loop to code that wrote one row beyond the end of its result. A new
-library is therefore checked in a separate process before it is used (kernel_library.py). The process prints a line for
-each checked shape. If the check fails, the last line is the fault, and the exit code is 1. With --exact-buffers, output
-buffers have no guard bytes, so that AddressSanitizer detects every write outside them.
+Compilers have bugs: code that g++ 12.2 generated for a loop wrote one row beyond the end of the result. Before a new
+library is used, kernel_library.py therefore checks it in a separate process. The process prints a line for each checked
+shape. If the check fails, the last line is the fault, and the exit code is 1. With --exact-buffers, output buffers have
+no guard bytes. AddressSanitizer then detects every write outside the buffers.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from seq2seq.inference.kernel_reference import Array
 END, START = 2, 1
 """Ids of `</s>` and of the start symbol, as in kernels.cpp."""
 GUARD = 256
-"""Number of guard bytes before and after each output buffer, which functions must not change."""
+"""Number of guard bytes before and after each output buffer. Functions must not change guard bytes."""
 SHAPES = 100
-"""Default number of random shapes for each function; checking them takes a few seconds."""
+"""Default number of random shapes for each function. The whole check then takes a few seconds."""
 
 
 class Fault(Exception):
@@ -48,7 +48,7 @@ class Fault(Exception):
 
 
 class Checker:
-    """Random inputs, output buffers with guard bytes, and comparisons with NumPy."""
+    """Provides random inputs and output buffers with guard bytes, and compares results with NumPy."""
 
     def __init__(self, library: Path, seed: int, exact: bool) -> None:
         self.functions, self.exact = Functions(library), exact
@@ -61,18 +61,18 @@ class Checker:
         self.guarded: list[tuple[str, Array, int]] = []                         # function, buffer with guards, size
 
     def input(self, values: Any, dtype: Any = np.float32) -> Array:
-        """Return a contiguous copy, allocated separately, that exists until the next `begin`."""
+        """Return a contiguous copy in an allocation of its own. It exists until the next `begin`."""
         array = np.array(values, dtype, order="C")
         self.kept.append(array)
         return array
 
     def bf16_input(self, values: Array, padding: int = 0) -> Array:
-        """Return `input` in bf16, followed by `padding` elements of NaN, which kernels may read but must not use."""
+        """Return `input` in bf16. `padding` elements of NaN follow, which kernels may read but must not use."""
         return self.input(np.concatenate([reference.to_bf16(values).ravel(), np.full(padding, 0x7FC0, np.uint16)]),
                           np.uint16)[: values.size].reshape(values.shape)
 
     def output(self, function: str, shape: Sequence[int], dtype: Any = np.float32) -> Array:
-        """Return an output buffer filled with a pattern, between guard bytes that `check_guards` checks."""
+        """Return an output buffer of `function`, filled with a pattern. `check_guards` checks its guard bytes."""
         dtype = np.dtype(dtype)
         size = int(np.prod(shape)) * dtype.itemsize
         guard = 0 if self.exact else GUARD
@@ -90,16 +90,16 @@ class Checker:
                 raise Fault(f"{function} writes outside its result ({shape})")
 
     def compare(self, function: str, result: Array, expected: Array, tolerance: float, shape: str) -> None:
-        """Raise Fault if results differ by more than `tolerance` times the largest expected value."""
+        """Raise Fault if a result differs by more than `tolerance` times the largest expected magnitude."""
         largest = max(float(np.abs(expected).max(initial=0)), 1e-6)
         difference = float(np.abs(result.astype(np.float64) - expected).max(initial=0))
         if not difference <= tolerance * largest:
             raise Fault(f"{function} is off by {difference:.3g}; the largest value is {largest:.3g} ({shape})")
 
-    # Random inputs and their reference functions
+    # Random inputs, and the reference functions that belong to them
 
     def random_size(self, largest: int) -> int:
-        """Return a random size from 1 to `largest`; with probability 0.4 at most 24."""
+        """Return a random size from 1 to `largest`. 40 % of the sizes are from 1 to min(largest, 24)."""
         if self.random.random() < 0.4:
             return int(self.random.integers(1, min(largest, 24) + 1))
         return int(self.random.integers(1, largest + 1))
@@ -136,7 +136,7 @@ class Checker:
     def random_queries(self) -> tuple[int, int, int, int, Array, str]:
         """Return random sizes of attention (rows, maximum number of keys, heads, head size), queries and a description.
 
-        The queries are (rows, features), or (rows, 3 * features) with keys and values, as in a fused projection.
+        Queries are (rows, features), or (rows, 3 * features) if keys and values follow them, as in a fused projection.
         """
         heads, head_size = int(self.random.integers(1, 5)), int(self.random.choice([32, 64, *range(1, 81), 96, 128]))
         rows, longest, features = self.random_size(97), self.random_size(200), heads * head_size
@@ -148,8 +148,8 @@ class Checker:
                      is_decoder: bool, last_outputs: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
         """Return a random encoder or decoder and its reference function.
 
-        The reference function's second argument computes attention from the query, the index of the layer, and keys and
-        values (None for cross-attention).
+        The second argument of the reference function is a function that computes attention. Its arguments are queries,
+        the index of the layer, and keys and values (None for cross-attention).
         """
         d_model = heads * head_size
         structures, references = [], []
@@ -189,7 +189,7 @@ class Checker:
 
         return stack, run
 
-    # Checks of one function each, on one random shape
+    # Each of the methods below checks functions on one random shape.
 
     def check_add_and_norm(self) -> None:
         rows, size = self.random_size(97), self.random_size(130)
@@ -207,14 +207,14 @@ class Checker:
         rows, inputs, outputs = self.random_size(97), self.random_size(300), self.random_size(200)
         shape = f"{rows} rows, {inputs} inputs, {outputs} outputs"
         linear, product = self.random_linear(inputs, outputs)
-        # Integers times powers of two are quantised exactly, so that any wrong sum is detected.
+        # Integers times powers of two are quantised exactly, so every wrong sum is detected.
         values = self.random.integers(-127, 128, (rows, inputs)).astype(np.float64)
         values[:, self.random.integers(inputs)] = 127
         values = self.input(values * 2.0 ** self.random.integers(-9, 9, (rows, 1)))
         result = self.output("product", (rows, outputs))
         self.functions.product(linear, address(values), address(result), rows)
         self.check_guards(shape)
-        for row in range(rows):                                                 # the scales of rows differ
+        for row in range(rows):                                                 # row by row: magnitudes differ
             self.compare("product", result[row], product(values[row : row + 1])[0], 2e-5, f"{shape}, row {row}")
 
     def check_attend_past(self) -> None:
@@ -236,7 +236,7 @@ class Checker:
         lengths = self.random.integers(1, longest + 1, self.random_size(8))
         sentences = [self.random.normal(size=(tokens, 2 * features)) for tokens in lengths]
         memory = self.bf16_input(np.concatenate(list(map(reference.transpose_keys, sentences))), KEY_PADDING)
-        # In some cases, successive rows attend to the same sentence.
+        # If the sentences are sorted, successive rows often attend to the same sentence.
         selected = np.sort(self.random.integers(0, len(lengths), rows)) if self.random.random() < 0.8 else \
             self.random.integers(0, len(lengths), rows)
         first = self.input((lengths.cumsum() - lengths)[selected], np.int32)
@@ -249,7 +249,7 @@ class Checker:
         self.compare("attend_source", result, reference.attention(query[:, :features], keys_values, heads), 1e-4, shape)
 
     def check_stack(self) -> None:
-        """Check `encode`, then `step` for a few positions, then `search`."""
+        """Check `encode`, then `step` at a few positions, then `search`."""
         heads, head_size = int(self.random.integers(1, 4)), int(self.random.choice([4, 7, 16, 32]))
         d_model, feed_forward, vocab_size = heads * head_size, self.random_size(100), self.random_size(150) + 4
         pre_norm, activation = bool(self.random.integers(2)), str(self.random.choice(ACTIVATIONS))
@@ -273,7 +273,7 @@ class Checker:
         spans = [slice(begin, begin + length) for begin, length in zip(first, count, strict=True)]
         expected = encode(embedded.astype(np.float64), lambda query, layer, keys_values: reference.attention(
             query, [reference.round_to_bf16(keys_values[span]) for span in spans], heads))
-        # The tolerance is wide, because a value halfway between two int8 levels may be rounded to either of them.
+        # The tolerance is wide, because a value about halfway between two int8 levels may be rounded up or down.
         tolerance = 0.1
         sources = [[reference.undo_transpose_keys(block, d_model)
                     for block in np.split(reference.from_bf16(memory[layer]), 2 * d_model * offsets[1:-1])]
@@ -314,7 +314,7 @@ class Checker:
 
     def check_search(self, decoder: Stack, embedding: Array, positions: Array, memory: Array,
                      spans: tuple[Array, Array], shape: str) -> None:
-        """Check `search` against a simple beam search that calls `step` and `topk`."""
+        """Compare `search` with a simple beam search that calls `step` and `topk`."""
         (first, count), vocab_size, layers = spans, len(embedding), len(memory)
         sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
         enough = beam + int(self.random.integers(0, 3))
@@ -414,7 +414,7 @@ def check(library: Path, shapes: int, seed: int, exact: bool, advance: Callable[
     """Check every function of a library on random shapes.
 
     Args:
-        shapes: number of shapes. exact: allocate output buffers without guard bytes. advance: called after each shape.
+        shapes: number of random shapes. exact: output buffers have no guard bytes. advance: called after each shape.
     Raises:
         Fault: a result is wrong, or a guard byte was overwritten; the message names the function and the shape.
     """
@@ -433,7 +433,7 @@ def main() -> int:
     parser.add_argument("library", type=Path)
     parser.add_argument("--shapes", type=int, default=SHAPES, metavar="N", help=f"number of shapes (default: {SHAPES})")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random shapes and values (default: 1)")
-    parser.add_argument("--exact-buffers", action="store_true", help="no guard bytes, as AddressSanitizer needs it")
+    parser.add_argument("--exact-buffers", action="store_true", help="no guard bytes; use it with AddressSanitizer")
     arguments = parser.parse_args()
     try:
         ctypes.CDLL(str(arguments.library))

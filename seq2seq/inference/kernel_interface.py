@@ -1,4 +1,5 @@
-"""Signatures of the functions in `kernels.cpp`, for ctypes. Imports no torch, so that the self-check starts quickly."""
+"""Signatures of the functions in `kernels.cpp`, for ctypes. To start the self-check quickly, it does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +10,16 @@ from typing import Any
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 # Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs whose products with their weights one
-# instruction computes and adds up. Both as in kernels.cpp.
+# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs that one instruction multiplies by their
+# weights and adds up. Both as in kernels.cpp.
 PANEL, GROUP = 64, 4
 # Log-probability of an impossible continuation. As in kernels.cpp.
 LOG_ZERO = -1e38
-# Zero point of quantised inputs. Inputs are unsigned because VNNI instructions multiply unsigned by signed bytes: on a
+# Zero point of quantised inputs. Inputs are unsigned, because VNNI instructions multiply unsigned by signed bytes. On a
 # processor with VNNI but without AMX, signed inputs took 400 times as long in PyTorch 2.13.
 INPUT_ZERO_POINT = 128
 # Number of padding elements after the keys and values of cross-attention. Kernels load whole vectors, so they may read
-# the padding, but they do not use it. The longest vector of a processor has 16 fp32 elements.
+# the padding, but they do not use it. The longest vectors of processors have 16 fp32 elements.
 KEY_PADDING = 16
 
 
@@ -36,7 +37,10 @@ class Linear(ctypes.Structure):
 
 
 class Layer(ctypes.Structure):
-    """Layer of the encoder or decoder: its linear layers, and the norms that follow its residual sums."""
+    """Layer of the encoder or decoder.
+
+    norms: the norm after each residual sum. The other fields are linear layers.
+    """
 
     _fields_ = (("query_key_value", Linear), ("output", Linear), ("query", Linear), ("source_output", Linear),
                 ("inner", Linear), ("outer", Linear), ("norms", Norm * 3))
@@ -45,9 +49,9 @@ class Layer(ctypes.Structure):
 class Stack(ctypes.Structure):
     """Encoder or decoder.
 
-    first: norm before the first sublayer of a pre-norm model. last: linear layers that follow the last layer: in an
-    encoder, the projections to keys and values of cross-attention in each decoder layer; in a decoder, the output
-    layer.
+    first: norm before the first sublayer of a pre-norm model. last: linear layers after the last layer. In an encoder,
+    they are the projections to keys and values of cross-attention, one for each decoder layer. In a decoder, it is the
+    output layer.
     """
 
     _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),
@@ -56,7 +60,7 @@ class Stack(ctypes.Structure):
 
 
 class Functions:
-    """Functions of a compiled library. They release Python's global interpreter lock."""
+    """Functions of a compiled library. While they run, Python's global interpreter lock is released."""
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))

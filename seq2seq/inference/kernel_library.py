@@ -23,30 +23,31 @@ from seq2seq.inference import kernel_check, kernel_reference
 from seq2seq.signals import signal_name
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-# Without -ffast-math, so that NaN and infinity keep their meaning. With -fno-math-errno, `sqrt` is one instruction.
+# -ffast-math is not used, because NaN and infinity must keep their meaning. With -fno-math-errno, `sqrt` is a single
+# instruction.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-fPIC")
-# Use 512-bit vectors if the processor has them; the compiler's default is 256 bits.
+# Use 512-bit vectors if the processor has them. Without this flag, compilers use 256-bit vectors.
 WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
-# Time limit of the self-check in seconds; it takes two seconds on an idle core.
+# Time limit of the self-check in seconds. On an idle core, the self-check takes two seconds.
 CHECK_SECONDS = 120
 
 
 class CompilationError(Exception):
-    """The kernels cannot be compiled or used, for the reason in the message."""
+    """The kernels cannot be compiled or used. The message contains the reason."""
 
 
 def library(directory: Path | None = None) -> Path:
     """Return the path of the compiled and checked kernels; compile them if they are not in the cache.
 
-    A library that fails its check is deleted; the reason is saved in a file with the suffix `.refused`, so that later
-    processes do not compile the kernels again. If several processes start at the same time, one compiles and the others
-    wait.
+    A library that fails its self-check is deleted. The reason is saved in a file with the suffix `.refused`. If this
+    file exists, later processes do not compile the kernels again. If the failure may be due to a busy machine, no such
+    file is saved. If several processes start at the same time, one compiles the kernels, and the other processes wait.
 
     Args:
         directory: directory of the cache; None: the user's cache directory.
     Raises:
         CompilationError: there is no compiler, the compiler fails, or the library fails the self-check or cannot be
-            saved.
+            saved or loaded.
     """
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
@@ -89,22 +90,25 @@ def library(directory: Path | None = None) -> Path:
     return compiled
 
 
-# Number of steps of the progress bar for the compilation. The check of each shape is one more step.
+# Number of steps of the progress bar that the compilation counts as. The check of each shape counts as one step.
 COMPILATION_STEPS = 120
 
 
 class CheckFault(NamedTuple):
-    """Result of a failed self-check. reproducible: False if perhaps the library is right and the machine was busy."""
+    """Result of a failed self-check.
+
+    text: the fault. reproducible: False = the library may be right, because a busy machine can cause this fault, too.
+    """
 
     text: str
     reproducible: bool = True
 
 
 def self_check(library: Path, advance: console.Advance = lambda amount, news="": None) -> CheckFault | None:
-    """Check a library in a child process, which may crash or hang; return None if the library passes."""
+    """Check a library in a child process, because the check may crash or hang. Return None if the library passes."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    # Two threads, so that the functions' parallel loops are checked, too.
+    # With two threads, the parallel loops are checked, too.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen([sys.executable, "-m", "seq2seq.inference.kernel_check", str(library)], stdout=output,
@@ -144,8 +148,10 @@ def _loads(library: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file that other processes wait for. On a file system without locks, no process waits, and the last
-    library replaces the others."""
+    """Lock a file; if another process holds the lock, wait for it.
+
+    On a file system without locks, no process waits. Each process then compiles a library, and the last one is kept.
+    """
     import fcntl
 
     with path.open("w") as file:
@@ -155,7 +161,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _run(compiler: str, *arguments: str, directory: str | None = None) -> str:
-    """Run the compiler with English messages and return its standard output."""
+    """Run the compiler and return its standard output. Its messages are in English."""
     try:
         return subprocess.run([compiler, *arguments], cwd=directory, capture_output=True, text=True, errors="replace",
                               env={**os.environ, "LC_ALL": "C"}, check=True).stdout

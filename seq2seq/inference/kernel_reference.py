@@ -1,4 +1,4 @@
-"""Reference implementations in NumPy, with which the self-check compares the functions of `kernels.cpp`."""
+"""Reference implementations in NumPy. The self-check compares the functions of `kernels.cpp` with them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Array = np.ndarray
 
 
 def attention(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> Array:
-    """Return softmax(Q K^T / sqrt(D)) V of each head, whose size is D, in float64, (rows, features).
+    """Return softmax(Q K^T / sqrt(D)) V of each head in float64, (rows, features). D is the head size.
 
-    query: (rows, features). keys_values_of_rows: for each row the keys and values, (keys, 2 * features).
+    query: (rows, features). keys_values_of_rows: keys and values of each row, (keys, 2 * features).
     """
     features = query.shape[1]
     size = features // heads
@@ -32,18 +32,20 @@ def to_bf16(values: Array) -> Array:
 
 
 def from_bf16(bits: Array) -> Array:
-    """Return the fp32 numbers that the bits of bf16 numbers encode."""
+    """Return bf16 numbers as fp32. bits: the bits of the bf16 numbers as uint16."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def round_to_bf16(values: Array) -> Array:
-    """Round numbers to the nearest bf16, in fp32."""
+    """Round numbers to the nearest bf16, and return the results as fp32."""
     return from_bf16(to_bf16(values))
 
 
 def transpose_keys(keys_values: Array) -> Array:
-    """Convert keys and values of a sentence, (tokens, 2 * features), to the layout of `transpose_keys` in kernels.cpp:
-    flat, the keys as (features, tokens), then the values as (tokens, features)."""
+    """Convert keys and values of a sentence, (tokens, 2 * features), to the layout of `transpose_keys` in kernels.cpp.
+
+    The result has one dimension: the keys as (features, tokens), then the values as (tokens, features).
+    """
     keys, values = np.split(keys_values, 2, 1)
     return np.concatenate([keys.T.ravel(), values.ravel()])
 

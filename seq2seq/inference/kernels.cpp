@@ -1,8 +1,8 @@
 // Transformer inference in int8: the encoder, a decoder step, beam search and top-k, each in one call.
 //
-// Most loops are plain, and the compiler vectorises them for the processor. The others use explicit vectors.
-// kernel_library.py compiles this file; kernel_interface.py contains the signatures. Weights and inputs of matrix
-// products are int8, keys and values of attention are bf16, all other numbers are fp32.
+// The compiler vectorises most loops for the processor. The other loops use explicit vectors. kernel_library.py
+// compiles this file. kernel_interface.py contains the signatures. Weights and inputs of matrix products are int8. Keys
+// and values of attention are bf16. All other numbers are fp32.
 
 #include <algorithm>
 #include <atomic>
@@ -19,8 +19,8 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-// TILES is defined if AMX is used, whose tile registers contain rows of bytes. Tests emulate AMX. In clang++ 14, the
-// macro for AMX is __AMXINT8__.
+// TILES is defined if AMX is used. AMX has tile registers, which contain rows of bytes. Tests emulate AMX. In clang++
+// 14, the macro for AMX is __AMXINT8__.
 #if defined(EMULATE_TILES)
 #include "tiles_emulated.h"
 #define TILES
@@ -49,16 +49,16 @@ struct Linear {
     long inputs, outputs;
 };
 
-// Layer of the encoder or the decoder. norms: the norms that follow the residual sums. Encoder layers do not use
-// `query`, `source_output` and the second norm.
+// Layer of the encoder or the decoder. norms: the norm after each residual sum. Encoder layers do not use `query`,
+// `source_output` and the second norm.
 struct Layer {
     Linear query_key_value, output, query, source_output, inner, outer;
     Norm norms[3];
 };
 
-// Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers that follow the
-// last layer: in an encoder, the projections to keys and values of cross-attention in each decoder layer; in a decoder,
-// the output layer.
+// Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers after the last
+// layer. In an encoder, they are the projections to keys and values of cross-attention, one for each decoder layer. In
+// a decoder, it is the output layer.
 struct Stack {
     const Layer* layers;
     long number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
@@ -69,15 +69,15 @@ struct Stack {
 
 enum Activation { RELU, GELU, SILU };
 
-// Maximum number of rows for which one thread is faster than several, because waking threads takes time.
+// Maximum number of rows for one thread. For more rows, several threads are faster, although waking them takes time.
 constexpr long MAX_SERIAL_ROWS = 32;
-// Maximum number of rows that a thread computes together in all layers: their activations fit into a core's cache.
+// Maximum number of rows that a thread computes together in all layers. Their activations fit into a core's cache.
 constexpr long MAX_BLOCK_ROWS = 96;
 
-// Log-probability of impossible tokens; finite, so that sums with it are finite.
+// Log-probability of impossible tokens. It is finite, so sums with it are finite, too.
 constexpr float LOG_ZERO = -1e38f;
-// Adding and subtracting this number rounds a number of magnitude below 2^22 to the nearest integer, ties to even. The
-// two operations are vector instructions on every processor.
+// If this number is added to a number below 2^22 in magnitude and then subtracted, the result is the nearest integer,
+// ties to even. Every processor has vector instructions for addition and subtraction.
 constexpr float ROUNDER = 12582912.0f;
 // Ids of `</s>` and of the start symbol, as in tokenizer.py.
 constexpr int64_t END = 2, START = 1;
@@ -88,8 +88,8 @@ std::unique_ptr<T[]> allocate(long count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-// Number of floats in a vector of the processor. For some operations, the compiler would split vectors longer than that
-// into single elements.
+// Number of floats in a vector of the processor. For some operations on longer vectors, the compiler would generate one
+// instruction per element.
 #if defined(__AVX512F__)
 constexpr long WIDTH = 16;
 #elif defined(__AVX__)
@@ -121,7 +121,7 @@ inline float sum_of(Wide numbers) {
 
 inline Wide broadcast(float number) { return Wide{} + number; }
 
-// Loads `count` numbers, at most WIDTH, and fills the rest of the vector with `rest`.
+// Loads `count` numbers, at most WIDTH. Sets the other elements of the vector to `rest`.
 inline Wide load_some(const float* from, long count, float rest) {
     float numbers[WIDTH];
     std::fill_n(numbers, WIDTH, rest);
@@ -129,8 +129,8 @@ inline Wide load_some(const float* from, long count, float rest) {
     return load(numbers);
 }
 
-// Maximum and minimum of two vectors in each lane; the number in `one` if either number is NaN. Compilers do not
-// generate these instructions themselves.
+// Maximum and minimum of two vectors in each lane. If either number is NaN, the result is the number in `one`.
+// Compilers do not generate these instructions themselves.
 #if defined(__AVX512F__)
 inline Wide maximum(Wide one, Wide other) { return (Wide)_mm512_max_ps((__m512)other, (__m512)one); }
 inline Wide minimum(Wide one, Wide other) { return (Wide)_mm512_min_ps((__m512)other, (__m512)one); }
@@ -142,8 +142,8 @@ inline Wide maximum(Wide one, Wide other) { return other > one ? other : one; }
 inline Wide minimum(Wide one, Wide other) { return other < one ? other : one; }
 #endif
 
-// exp(x) as 2^whole * exp(rest), the second factor by its Taylor series; the relative error is at most 5e-7. The
-// argument is clamped to +-87; the result of NaN is NaN.
+// exp(x), computed as 2^whole * exp(rest). exp(rest) is computed by its Taylor series. The relative error is at most
+// 5e-7. x is clamped to the range from -87 to 87. exp(NaN) is NaN.
 inline Wide exponential(Wide number) {
     [[maybe_unused]] typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
     const float LOG2_E = 1.44269504f, LN_2_HIGH = 0.693359375f, LN_2_LOW = -2.12194440e-4f;
@@ -166,8 +166,8 @@ inline Wide exponential(Wide number) {
 #endif
 }
 
-// Sum of term(x) over the numbers x. There are two partial sums, so that an addition need not wait for the one before;
-// the compiler may not reorder additions. `nothing` is a number whose term is 0.
+// Sum of term(x) over the numbers x. `nothing` is a number whose term is 0. There are two partial sums, because an
+// addition to a sum must wait for the addition before. The compiler may not reorder additions.
 template <class Term>
 inline float sum_of_terms(const float* numbers, long count, float nothing, Term term) {
     Wide sums = {}, others = {};
@@ -191,9 +191,9 @@ inline float max_of(Wide numbers) {
 #endif
 }
 
-// Maximum of the numbers in each lane, at least LOG_ZERO; NaN is ignored.
+// Maximum of LOG_ZERO and the numbers in each lane. NaN is ignored.
 inline Wide max_by_lane(const float* numbers, long count) {
-    // Four parts, so that a maximum need not wait for the one before.
+    // There are four partial maxima, because each operation on a maximum must wait for the operation before.
     Wide parts[4] = {broadcast(LOG_ZERO), broadcast(LOG_ZERO), broadcast(LOG_ZERO), broadcast(LOG_ZERO)};
     long i = 0;
     for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
@@ -204,7 +204,7 @@ inline Wide max_by_lane(const float* numbers, long count) {
     return maximum(maximum(parts[0], parts[1]), maximum(parts[2], parts[3]));
 }
 
-// Bit mask of the numbers above a limit; the lowest bit is that of the first number.
+// Bit mask of the numbers above a limit. The lowest bit belongs to the first number.
 inline uint32_t above(Wide numbers, float limit) {
 #if defined(__AVX512F__)
     return _mm512_cmp_ps_mask((__m512)numbers, _mm512_set1_ps(limit), _CMP_GT_OQ);
@@ -232,7 +232,7 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
     }
 }
 
-// Keys and values are stored in bf16, which has half the bytes of fp32.
+// Keys and values are stored in bf16, to halve their bytes compared with fp32.
 typedef uint16_t BFloat16;
 
 inline Wide load(const BFloat16* from) {
@@ -261,7 +261,7 @@ inline uint32_t bits_of(float number) {
 
 constexpr uint32_t INFINITY_BITS = 0x7f800000, NAN_BITS = 0x7fc00000;
 
-// Rounds to the nearest bf16, ties to even; the result of NaN is NaN.
+// Rounds to the nearest bf16, ties to even. NaN stays NaN.
 inline BFloat16 to_bf16(float number) {
     const uint32_t bits = bits_of(number), rounded = bits + 0x7fff + (bits >> 16 & 1);
     return BFloat16(((bits & 0x7fffffff) > INFINITY_BITS ? bits | NAN_BITS : rounded) >> 16);
@@ -272,9 +272,9 @@ void convert_to_bf16(const float* numbers, BFloat16* bf16, long count) {
 }
 
 // Writes keys and values of a source sentence in the layout that attention reads: first the keys, (features, count),
-// then the values, (count, features). With transposed keys, one vector contains the scores of WIDTH keys. Attention
-// reads up to WIDTH elements beyond the keys. A row of `keys_values` contains the keys of a token for all heads, then
-// its values. Rows are `stride` elements apart.
+// then the values, (count, features). Because the keys are transposed, attention computes the scores of WIDTH keys as
+// one vector. Attention reads up to WIDTH elements beyond the keys. A row of `keys_values` contains the keys of a token
+// for all heads, then the values of the token. Rows are `stride` elements apart.
 void transpose_keys(const float* keys_values, long stride, BFloat16* block, long count, long features) {
     BFloat16* values = block + count * features;
     for (long token = 0; token < count; ++token, keys_values += stride) {
@@ -298,7 +298,7 @@ float softmax_terms(float* scores, long count) {
     return 1 / sum_of(totals);
 }
 
-// Block sizes of attention, chosen so that the sums stay in registers. QUERY_BLOCK: number of rows that are computed
+// Block sizes of attention. With these sizes, the sums stay in registers. QUERY_BLOCK: number of rows that are computed
 // together from the same keys. COLUMN_BLOCK: number of vectors of a head's values that are summed together for each
 // row. PARTIAL_SUMS: number of partial sums of a score.
 #if defined(__AVX512F__)
@@ -354,8 +354,8 @@ inline void weigh(const float* terms, long filled, const float* scale, long keys
         }
 }
 
-// Computes attention of ROWS rows over the same source sentence. block: see `transpose_keys`. terms: buffer for ROWS
-// rows of scores, each padded to whole vectors.
+// Computes attention of ROWS rows over the same source sentence. block: keys and values in the layout of
+// `transpose_keys`. terms: buffer for ROWS rows of scores. Each row of scores is padded to whole vectors.
 template <long ROWS>
 void attend_together(const float* query, long query_stride, const BFloat16* block, long count, float* result,
                      long heads, long size, float* terms) {
@@ -365,7 +365,7 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
         const float* own = query + head * size;
         for (long begin = 0; begin < count; begin += WIDTH) {
             const BFloat16* keys = block + head * size * count + begin;
-            // Several partial sums, because each addition to a sum waits for the one before.
+            // There are several partial sums, because an addition to a sum must wait for the addition before.
             Wide sums[ROWS][PARTIAL_SUMS];
 #pragma GCC unroll 6
             for (long row = 0; row < ROWS; ++row)
@@ -401,8 +401,8 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
     }
 }
 
-// Computes attention of each row over its source sentence, the count[row] tokens of `memory` that begin at token
-// first[row]. Successive rows of the same sentence are computed together, which does not change their results.
+// Computes attention of each row over its source sentence. The sentence has count[row] tokens of `memory`, from token
+// first[row]. Successive rows of the same sentence are computed together. This does not change their results.
 void attend_sources(const float* query, long query_stride, const BFloat16* memory, const int32_t* first,
                     const int32_t* count, float* result, long rows, long heads, long size) {
     static constexpr decltype(&attend_together<1>) of_rows[] = {
@@ -424,8 +424,8 @@ void attend_sources(const float* query, long query_stride, const BFloat16* memor
     }
 }
 
-// Computes attention of each row over its own past, the length[row] cache rows whose indices begin at past + row *
-// past_stride. A cache row contains the keys of all heads, then the values.
+// Computes attention of each row over its own past: length[row] cache rows. The indices of these cache rows begin at
+// past + row * past_stride. A cache row contains the keys of all heads, then the values.
 void attend_own(const float* query, long query_stride, const BFloat16* cache, const int32_t* past, long past_stride,
                 const int32_t* length, float* result, long rows, long heads, long size) {
     const long features = heads * size, whole = size / WIDTH * WIDTH;
@@ -458,15 +458,15 @@ void attend_own(const float* query, long query_stride, const BFloat16* cache, co
     }
 }
 
-// Layout of int8 weights: the outputs are divided into panels of PANEL outputs. For each GROUP of inputs, a panel
-// contains the weights of the panel's first output, then of its second output, and so on. The numbers of inputs and
-// outputs are padded with zeros.
+// Layout of int8 weights: the outputs are divided into panels of PANEL outputs, and the inputs into groups of GROUP
+// inputs. For each group of inputs, a panel contains the weights of the panel's first output, then the weights of its
+// second output, and so on. Incomplete panels and groups are padded with zeros.
 constexpr long PANEL = 64, GROUP = 4;
 
-// Quantised inputs are -127 to 127. If the instruction needs unsigned bytes, INPUT_ZERO_POINT is added to them;
-// otherwise it is 0. `Linear::offset` is the contribution of the zero point to each output's sum. add_products adds to
-// each int32 of `sums` the products of a group of inputs with their weights. TILE rows are multiplied with VECTORS
-// vectors of weights together, so that the sums fill the processor's registers.
+// Quantised inputs are from -127 to 127. INPUT_ZERO_POINT is added to them: 128 if the inputs are unsigned bytes, else
+// 0. `Linear::offset` is the contribution of the zero point to each output's sum. add_products adds the products of a
+// group of inputs and their weights to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights
+// together. With these sizes, the sums fill the processor's registers.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -485,7 +485,7 @@ typedef __m256i Sums;
 constexpr long TILE = 4, VECTORS = 2, INPUT_ZERO_POINT = 0;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
-    // |input| times a weight with the input's sign, so that the sum of two products fits into an int16.
+    // Multiplies |input| by the weight with the input's sign. The sum of two such products fits into an int16.
     const Sums pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(levels), _mm256_sign_epi8(weights, levels));
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
@@ -493,14 +493,14 @@ inline Sums add_products(Sums sums, Sums levels, Sums weights) {
 constexpr long TILE = 6, INPUT_ZERO_POINT = 128;
 #endif
 
-// Quantises rows to int8 with a scale of max |x| / 127 for each row. stride: number of bytes of a quantised row. A row
-// with NaN or infinity gets a scale of NaN.
+// Quantises rows to int8. The scale of a row is max |x| / 127. If the row contains NaN or infinity, its scale is NaN.
+// stride: number of bytes of a quantised row.
 void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
     for (long row = 0; row < rows; ++row) {
         const float* own = numbers + row * size;
         uint8_t* levels_of_row = levels + row * stride;
-        // The bits of non-negative floats, compared as integers, have the order of the numbers, and NaN is the largest;
-        // a maximum of floats would lose NaN. The compiler vectorises the maximum of integers.
+        // This compares the bits of |x| as integers. They have the same order as the numbers, and NaN is the largest. A
+        // maximum of floats would lose NaN. The compiler vectorises the maximum of integers.
         uint32_t largest_bits = bits_of(1e-12f);
         for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
         if (largest_bits >= INFINITY_BITS) {
@@ -525,7 +525,7 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
 #if defined(VECTOR_PRODUCTS)
     constexpr long SIZE = sizeof(Sums), OUTPUTS = VECTORS * SIZE / GROUP;
     for (long first = 0; first < PANEL; first += OUTPUTS) {
-        // The loops are unrolled so that the sums stay in registers; otherwise the compiler stores them in each
+        // The loops are unrolled to keep the sums in registers. Otherwise the compiler stores the sums in each
         // iteration.
         Sums totals[ROWS][VECTORS], own[VECTORS];
 #pragma GCC unroll 6
@@ -563,8 +563,8 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
 #endif
 }
 
-// Computes the fp32 results of `rows` rows from their integer products with the panel whose first output is `begin`.
-// Rows of the result are `result_stride` elements apart.
+// Computes fp32 results of `rows` rows from their integer products with a panel. The first output of the panel is
+// `begin`. Rows of the result are `result_stride` elements apart.
 void scale_sums(const Linear& linear, long begin, const int32_t* sums, const float* input_scale, float* result,
                 long result_stride, long rows) {
     typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
@@ -589,14 +589,14 @@ void scale_sums(const Linear& linear, long begin, const int32_t* sums, const flo
 }
 
 #if defined(TILES)
-// Maximum number of rows of a tile, and of bytes of a row.
+// Maximum number of rows of a tile, and maximum number of bytes of a row.
 constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
-// Minimum number of rows for which tiles are used. Fewer rows use vector instructions, which also read the weights only
-// once and need no configuration. The value 4 was chosen without measurements.
+// Minimum number of rows for which tiles are used. Fewer rows use vector instructions: these also read the weights only
+// once, and they need no configuration. The value 4 was chosen without measurements.
 constexpr long MIN_TILE_ROWS = 4;
 
-// Returns true if this process may use tiles. A process must ask Linux for permission, because Linux must then save
-// larger registers.
+// Asks Linux for the permission to use tiles, and returns true if this process has it. The permission is necessary
+// because Linux must save larger registers for processes that use tiles.
 bool tiles_granted() {
 #if defined(EMULATE_TILES)
     return true;
@@ -608,8 +608,9 @@ bool tiles_granted() {
 }
 
 // Tile configuration of this thread, in the processor's format. It is active during the lifetime of the object. Tiles 0
-// to 3 contain sums, tile 4 inputs and tile 5 weights. Tiles 6 and 7 contain the last inputs and their weights, which
-// may be fewer than TILE_BYTES. They need tiles of their own, because a new configuration would clear all tiles.
+// to 3 contain sums, tile 4 inputs and tile 5 weights. Tiles 6 and 7 contain the last inputs and their weights. Their
+// rows may be shorter than TILE_BYTES. Their size is configured in advance, because a new configuration clears all
+// tiles.
 struct TileSizes {
     uint8_t palette = 1, first_row = 0, nothing[14] = {};
     uint16_t bytes[16] = {};
@@ -620,7 +621,7 @@ struct TileSizes {
             bytes[tile] = uint16_t(tile == 6 ? last : TILE_BYTES);
             rows[tile] = uint8_t(tile == 5 ? TILE_ROWS : tile == 7 ? last / GROUP : rows_of_levels);
         }
-        // Barrier: g++ 12 assumes that the instruction reads eight bytes only.
+        // Barrier: g++ 12 assumes that the instruction reads only eight bytes.
         __asm__ volatile("" : : "r"(this) : "memory");
         _tile_loadconfig(this);
     }
@@ -628,8 +629,9 @@ struct TileSizes {
     ~TileSizes() { _tile_release(); }
 };
 
-// Computes the integer products of the configured number of quantised rows with a panel, (rows, PANEL). A tile of
-// inputs is multiplied with the four tiles of a panel's outputs, so that a panel is read once for 16 rows.
+// Computes the integer products of quantised rows with a panel, (rows, PANEL). The tile configuration determines the
+// number of rows. A panel has four tiles of outputs. Each tile of inputs is multiplied by all four, so a panel is read
+// only once for up to 16 rows.
 void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
     constexpr long BETWEEN_GROUPS = GROUP * PANEL, BETWEEN_SUMS = PANEL * sizeof *sums;
     // Barrier: g++ 12 does not know that loading a tile reads memory.
@@ -665,13 +667,13 @@ void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t*
 // `product_of_levels` with AMX tiles.
 void product_in_tiles(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
                       const float* input_scale, float* result, long result_stride, long rows) {
-    // All input tiles have the same number of rows, so that one configuration suffices.
+    // All input tiles have the same number of rows. One configuration is therefore enough.
     const long tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, size = (rows + tiles - 1) / tiles;
     const TileSizes sizes(size, (stride - 1) % TILE_BYTES + 1);
     alignas(64) int32_t sums[TILE_ROWS * PANEL];
     for (long begin = first; begin < last; begin += PANEL)
         for (long tile = 0; tile < tiles; ++tile) {
-            const long row = std::min(tile * size, rows - size);                // the last tile recomputes some rows
+            const long row = std::min(tile * size, rows - size);                // the last tile may recompute rows
             tile_sums(levels + row * stride, stride, linear.panels + begin * stride, sums);
             scale_sums(linear, begin, sums, input_scale + row, result + row * result_stride + begin - first,
                        result_stride, size);
@@ -701,7 +703,7 @@ void product_of_levels(const Linear& linear, long first, long last, const uint8_
         }
 }
 
-// Buffer for quantised inputs of products: at most `rows` rows of at most `inputs` elements.
+// Buffer for quantised inputs of matrix products: at most `rows` rows of at most `inputs` elements.
 struct Levels {
     const std::unique_ptr<uint8_t[]> levels;
     const std::unique_ptr<float[]> scale;
@@ -716,7 +718,7 @@ struct Levels {
         quantise_rows(input, levels.get(), scale.get(), rows, inputs, stride);
     }
 
-    // Computes outputs `first` (included) to `last` (excluded) for the rows that were quantised.
+    // Computes outputs `first` (included) to `last` (excluded) for the rows in the buffer.
     void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
         product_of_levels(linear, first, last, levels.get(), stride, scale.get(), result, result_stride, rows);
     }
@@ -785,9 +787,9 @@ struct Activations {
     }
 };
 
-// Encodes a block of whole sentences, the `tokens` embedded tokens that begin at token `begin`. Writes the keys and
-// values of cross-attention for each decoder layer, (layers, all_tokens, 2 * d_model), in the layout of
-// `transpose_keys`. Token t belongs to the sentence of count[t] tokens that begins at token first[t].
+// Encodes a block of whole sentences: `tokens` embedded tokens, from token `begin`. Writes the keys and values of
+// cross-attention for each decoder layer, (layers, all_tokens, 2 * d_model), in the layout of `transpose_keys`.
+// first[t]: first token of the sentence of token t. count[t]: number of tokens of this sentence.
 void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, BFloat16* memory,
             long begin, long tokens, long all_tokens) {
     Activations rows(encoder, tokens);
@@ -817,10 +819,12 @@ void encode(const Stack& encoder, const float* embedded, const int32_t* first, c
     }
 }
 
-// Input of a decoder step. The embedding of row r's token, times embedding_scale, is added to the encoding of position
-// length[r] - 1. In layer l, the row's keys and values are written to row past[r * past_stride + length[r] - 1] of the
-// cache that begins at cache + l * layer_stride. The row attends to the length[r] rows past[r * past_stride], … of that
-// cache, and to the count[r] tokens of its source sentence that begin at token first[r] of memory + l * memory_stride.
+// Input of a decoder step.
+//
+// The input of row r is embedding_scale * embedding of its token + encoding of position length[r] - 1. The cache of
+// layer l begins at cache + l * layer_stride. past[r * past_stride], … are the length[r] cache rows to which row r
+// attends. The last of them is written in this step: keys and values of row r. The memory of layer l begins at memory +
+// l * memory_stride. Row r attends to count[r] source tokens in it, from token first[r].
 struct StepInput {
     const float *embedding, *positions;
     float embedding_scale;
@@ -835,8 +839,8 @@ struct StepInput {
     const int32_t *first, *count;
 };
 
-// Computes a decoder step of rows.rows rows, from row `begin` of the input. The result, the input of the output layer,
-// is in `rows.sublayer_input`.
+// Computes a decoder step of rows.rows rows, from row `begin` of the input. The result is in `rows.sublayer_input`. It
+// is the input of the output layer.
 void step(Activations& rows, const StepInput& input, long begin) {
     const Stack& decoder = rows.stack;
     const long d_model = rows.d_model;
@@ -880,7 +884,7 @@ void in_parallel_blocks(long rows, Work work) {
     for (long begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
 }
 
-// Continuation of hypothesis number `beam` of a group by `word`. total: log p of the hypothesis and the continuation.
+// Continuation of hypothesis number `beam` of a group by the token `word`. total: log p of the continued hypothesis.
 struct Continuation {
     float total;
     int32_t beam, word;
@@ -888,7 +892,8 @@ struct Continuation {
 
 constexpr Continuation NONE = {LOG_ZERO, 0, 0};
 
-// Inserts a continuation into `best`, the sorted list of the `count` best continuations so far. At first, all are NONE.
+// Inserts a continuation into `best`, the sorted list of the `count` best continuations so far. Initially, all elements
+// of the list are NONE.
 inline void insert(Continuation* best, long count, Continuation one) {
     long rank = count - 1;
     if (!(one.total > best[rank].total)) return;
@@ -896,12 +901,13 @@ inline void insert(Continuation* best, long count, Continuation one) {
     best[rank] = one;
 }
 
-// Number of words in a block of the vocabulary. The logits of a block fit into a core's cache.
+// Number of words in a block of the vocabulary; here, "word" means a target token. The logits of a block fit into a
+// core's cache.
 constexpr long VOCABULARY_BLOCK = 16 * PANEL;
 
-// Top-k with log-softmax in one pass over the logits. `add_logits` receives the logits of one block of the vocabulary
-// after the other. Fields of each row, over the words so far: `largest`, the maximum logit; `sum`, the sum of exp(logit
-// - largest); `end`, the logit of `</s>`; `best`, the best words, with their logits as totals.
+// Top-k with log-softmax in one pass over the logits. `add_logits` is called for one block of the vocabulary after the
+// other. The fields describe the words so far of each row. largest: the maximum logit. sum: the sum of exp(logit -
+// largest). end: the logit of `</s>`. best: the best words, with their logits as totals.
 struct BestWords {
     const long count;                                                           // number of best words for each row
     std::vector<float> largest, sum, end;
@@ -947,8 +953,8 @@ struct BestWords {
         }
     }
 
-    // Computes the best `count` continuations of a group of `beam` hypotheses, which begins at row `first`. before: log
-    // p of the hypotheses. must_end: only `</s>` may follow. normalised: skip the log-softmax.
+    // Computes the best `count` continuations of a group of `beam` hypotheses. The group begins at row `first`. before:
+    // log p of the hypotheses. must_end: only `</s>` may follow. normalised: skip the log-softmax.
     void topk(long first, long beam, const float* before, bool must_end, bool normalised, Continuation* result) const {
         std::fill_n(result, count, NONE);
         for (long hypothesis = 0; hypothesis < beam; ++hypothesis) {
@@ -966,7 +972,7 @@ struct BestWords {
     }
 };
 
-// Arguments of `search`; see there.
+// Arguments of `search`, which describes them.
 struct Search {
     const Stack& decoder;
     const float *embedding, *positions;
@@ -983,12 +989,13 @@ struct Search {
     int32_t *lengths, *tokens;
 };
 
-// Sentence that is being searched, with `width` hypotheses of `length` words. slot: index of its block of cache rows.
+// Sentence whose search has begun, with `width` hypotheses of `length` words. slot: index of its block of cache rows.
 struct Sentence {
     long number, slot, length, width;
 };
 
-// Hypotheses by row. words: their words. past: cache row of each position. last: last word. totals: log p.
+// Hypotheses by row. words: all words of each hypothesis. past: cache row of each position. last: last word. totals:
+// log p.
 struct Hypotheses {
     long longest, rows = 0;
     std::vector<int32_t> words, past;
@@ -1003,7 +1010,7 @@ struct Hypotheses {
         totals[rows++] = total;
     }
 
-    // Adds the hypothesis in row `parent` of `others`, continued by a word.
+    // Adds a hypothesis: the one in row `parent` of `others`, followed by a word.
     void add_longer(const Hypotheses& others, long parent, long length, int32_t word, float total) {
         std::copy_n(&others.words[parent * longest], length, &words[rows * longest]);
         std::copy_n(&others.past[parent * longest], length + 1, &past[rows * longest]);
@@ -1012,12 +1019,12 @@ struct Hypotheses {
     }
 };
 
-// Maximum size of a thread's KV cache in bytes; the cache of a single sentence may be larger.
+// Maximum size of a thread's KV cache in bytes. If the cache of a single sentence is larger, it is allocated anyway.
 constexpr long MAX_CACHE_BYTES = 256 << 20;
 
-// Searches at most `max_sentences` sentences together, until no sentence is left. next_sentence() returns the index of
-// the next sentence, or -1 if there is none. A finished sentence is immediately replaced by the next one, so that steps
-// have many rows.
+// Searches sentences until next_sentence() returns -1; other values are indices of sentences. At most `max_sentences`
+// sentences are searched together. To keep the number of rows large, the next sentence immediately replaces a finished
+// one.
 template <class NextSentence>
 void search_batch(const Search& search, long max_sentences, NextSentence next_sentence) {
     const long d_model = search.decoder.d_model, words = search.decoder.last->outputs, candidates = 2 * search.beam;
@@ -1086,7 +1093,7 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
             } else {
                 remaining.push_back({one.number, one.slot, one.length + 1, search.beam});
                 for (long hypothesis = 0; hypothesis < search.beam; ++hypothesis) {
-                    // If too few hypotheses remain, the beam is filled with copies of the first one with log p = -inf.
+                    // If too few hypotheses remain, copies of the first one with log p = -inf fill the beam.
                     const bool exists = hypothesis < long(unfinished.size());
                     const Continuation& next = best[unfinished[exists ? hypothesis : 0]];
                     after.add_longer(now, row + next.beam, one.length, next.word, exists ? next.total : -INFINITY);
@@ -1124,7 +1131,7 @@ void topk(float* logits, const float* totals, long groups, long beam, long words
     }
 }
 
-// The following four functions are called by the self-check only.
+// Only the self-check calls the following four functions.
 
 void add_and_norm(const float* hidden, const float* output, const Norm* norm, float* sum, float* normed, long rows,
                   long size) {
@@ -1172,10 +1179,15 @@ void step(const Stack* decoder, const float* embedding, const float* positions, 
 }
 
 // The same beam search as `search` in search/beam.py without hooks. Writes the finished hypotheses of each sentence in
-// the order in which they ended. finished: (sentences,), their number. totals: (sentences, max_finished), log p.
-// lengths: (sentences, max_finished), number of words. tokens: (sentences, max_finished, longest), words. The search of
-// a sentence ends when `enough` hypotheses have ended. limits: maximum length of each target, `</s>` included. memory:
-// as in `StepInput`. first, count: (sentences,), first source token and number of source tokens of each sentence.
+// the order in which they ended.
+//
+// Outputs: finished: (sentences,), number of finished hypotheses of each sentence. totals: (sentences, max_finished),
+// log p. lengths: (sentences, max_finished), number of words without `</s>`. tokens: (sentences, max_finished,
+// longest), words.
+//
+// Inputs: enough: number of finished hypotheses with which a sentence is finished. limits: maximum length of each
+// target, `</s>` included. memory: as in `StepInput`. first, count: (sentences,), first source token and number of
+// source tokens of each sentence.
 void search(const Stack* decoder, const float* embedding, const float* positions, float scale, const BFloat16* memory,
             long memory_stride, const int32_t* first, const int32_t* count, const int64_t* limits, long sentences,
             long beam, long enough, const int64_t* forbidden, long number_forbidden, long max_finished, long longest,

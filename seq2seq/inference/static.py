@@ -1,9 +1,9 @@
-"""Engine for Transformers on a GPU: a beam search in which the shapes and addresses of all tensors are fixed.
+"""Engine for Transformers on a GPU, with static KV caches and CUDA graphs.
 
-The search stays on the GPU (`search.device_search`), and its KV caches are static: allocated once, then overwritten by
-every search. The numbers of sentences, source tokens and target positions are rounded up to buckets, and everything
-that changes from step to step is in tensors. Within a bucket, each step is therefore the same sequence of kernels,
-which the host launches as one CUDA graph.
+The whole search runs on the GPU (`search.device_search`). The KV caches are static: they are allocated once, and every
+search overwrites them. The numbers of sentences, source tokens and target positions are rounded up; the rounded numbers
+are a bucket. Within a bucket, the shapes and addresses of all tensors are fixed, and each step is the same sequence of
+kernels. The host launches this sequence as one CUDA graph.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
 from seq2seq.search.device_search import Beams, search_on_device
 from seq2seq.search.interface import WholeSearch
 
-# Numbers of target positions are this number or it times a power of 2, numbers of source tokens are multiples of
-# SOURCE_MULTIPLE, and numbers of sentences are powers of 2 or multiples of MAX_POWER_OF_SENTENCES.
+# Minimum number of target positions in a bucket. Larger numbers are powers of 2.
 MIN_POSITIONS = 32
+# The longest source of a bucket has a multiple of this number of tokens.
 SOURCE_MULTIPLE = 16
+# Up to this number, the number of sentences in a bucket is a power of 2. Larger numbers are multiples of this number.
 MAX_POWER_OF_SENTENCES = 256
 
 
 class Bucket(NamedTuple):
-    """Numbers of sentences, source tokens and target positions, rounded up."""
+    """Number of sentences, maximum number of source tokens per sentence, and number of target positions, rounded up."""
 
     sentences: int
     source: int
@@ -42,13 +43,13 @@ class Bucket(NamedTuple):
 
     @staticmethod
     def of(sentences: int, source: int, positions: int) -> Bucket:
-        """Return the smallest bucket for these numbers, which are at least 1."""
+        """Return the smallest bucket that contains these numbers. They must be at least 1."""
         return Bucket(_power_of_two(sentences) if sentences <= MAX_POWER_OF_SENTENCES
                       else -(-sentences // MAX_POWER_OF_SENTENCES) * MAX_POWER_OF_SENTENCES,
                       -(-source // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, max(MIN_POSITIONS, _power_of_two(positions)))
 
     def contains(self, other: Bucket) -> bool:
-        """Return True if none of the numbers of `other` is larger."""
+        """Return True if every number of `other` is at most the number of this bucket."""
         return all(number <= size for number, size in zip(other, self, strict=True))
 
 
@@ -60,17 +61,18 @@ def _power_of_two(number: int) -> int:
 class StaticCaches:
     """KV caches of a bucket of sentences. As in `TransformerState`, reordering hypotheses moves only `visible`.
 
-    Rows are (sentences * beam). Position p of hypothesis b has slot p * beam + b. Fillers, the sentences between the
-    real number of sentences and the bucket's, have a source of one key of zeros, so that none of their numbers is NaN.
+    There is a row for each hypothesis: sentences * beam rows. Position p of hypothesis b has slot p * beam + b. Fillers
+    complete the number of sentences to that of the bucket. The source of a filler is one key of zeros. Without a key,
+    the attention of a filler would be NaN.
 
     keys_values: (layers, 2, sentences, heads, slots, head_size), of self-attention.
     memory: (layers, 2, sentences, heads, source, head_size), keys and values of cross-attention.
-    visible: (sentences, beam, slots), added to the attention scores: 0 for slots that a row may attend to, else -inf.
+    visible: (sentences, beam, slots), added to the attention scores: 0 for slots to which a row may attend, else -inf.
     source_bias: (sentences, source), 0 for source tokens, -inf for padding.
     """
 
     def __init__(self, model: Transformer, steps: Sequence[StepFunction], beam_size: int, capacity: Bucket) -> None:
-        """steps: step function of each decoder layer. capacity: largest bucket that fits."""
+        """steps: step function of each decoder layer. capacity: bucket that determines the sizes of the caches."""
         self.model, self.steps, self.beam_size = model, steps, beam_size
         weight, slots = model.target_embedding, capacity.positions * beam_size
         sides = len(steps), 2, capacity.sentences, model.num_heads
@@ -81,14 +83,14 @@ class StaticCaches:
         self.source_bias = weight.new_full((capacity.sentences, capacity.source), -math.inf)
         self.hypotheses = torch.arange(beam_size, device=weight.device)
         self.slot_positions = torch.arange(slots, device=weight.device) // beam_size
-        # Visibility of the slots of a new position: a hypothesis sees its own slot.
+        # Values of `visible` for the slots of a new position: a hypothesis may attend only to its own slot.
         self.own_slot = weight.new_full((beam_size, beam_size), -math.inf).fill_diagonal_(0).expand(
             capacity.sentences, -1, -1)
 
     def fill(self, state: TransformerState) -> None:
-        """Begin a search. state: state of the model before the first step, with at most `sentences` sentences."""
+        """Begin a search. state: state of the model before the first step."""
         sentences, _, _, source = state.source_bias.shape
-        # A masked NaN of an earlier search would be multiplied by weight 0, which is NaN.
+        # An earlier search may have left NaN. Masking gives such a slot the weight 0, but 0 * NaN is NaN.
         self.keys_values.zero_()
         self.memory.zero_()
         self.visible.fill_(-math.inf)
@@ -100,7 +102,10 @@ class StaticCaches:
         self.source_bias[sentences:, 0] = 0
 
     def copy_from(self, other: StaticCaches, sentences: Tensor) -> None:
-        """Continue the search of other caches with some of their sentences; sentences: indices, as many as here."""
+        """Copy some of the sentences of other caches, to continue their search here. Other sentences are dropped.
+
+        sentences: indices in the other caches, one for each sentence of these caches.
+        """
         slots, source = (min(self.visible.shape[2], other.visible.shape[2]),
                          min(self.source_bias.shape[1], other.source_bias.shape[1]))
         self.keys_values.zero_()
@@ -115,8 +120,8 @@ class StaticCaches:
     def step(self, last_tokens: Tensor, position: Tensor, bucket: Bucket) -> Tensor:
         """Return the logits of the next token of each row, (rows, vocab_size).
 
-        last_tokens: (rows,). position: (1,), number of earlier positions. bucket: has the capacity's sentences, and
-            numbers of source tokens and positions that include all of the search so far.
+        last_tokens: (rows,). position: (1,), number of earlier positions. bucket: sizes of the search. Its number of
+            sentences must be that of the capacity. It must contain all source tokens and target positions so far.
         """
         model, heads, slots = self.model, self.model.num_heads, bucket.positions * self.beam_size
         new_slots = self.hypotheses + position * self.beam_size
@@ -135,13 +140,13 @@ class StaticCaches:
         return logits.dense(model.output_projection)
 
     def select(self, rows: Tensor, bucket: Bucket) -> None:
-        """Reorder the hypotheses of each sentence. rows: (rows,), row that each row continues, of the same sentence."""
+        """Reorder the hypotheses of each sentence. rows: (rows,), for each row, the row that it continues."""
         visible = self.visible[:, :, : bucket.positions * self.beam_size]
         visible.copy_(visible.flatten(0, 1).index_select(0, rows).view(visible.shape))
 
 
 class _Buffers:
-    """All tensors of the searches of a bucket of sentences: KV caches and beams; and the CUDA graphs that use them."""
+    """Tensors for searches with a fixed number of sentences: KV caches and beams. And the CUDA graphs that use them."""
 
     def __init__(self, engine: StaticEngine, capacity: Bucket, beam_size: int, enough: int, forbidden: Tensor) -> None:
         self.capacity, self.enough, self.forbidden = capacity, enough, forbidden
@@ -159,7 +164,8 @@ class _Buffers:
                                     beams.totals.device, self.capacity.sentences - len(max_lengths)))
 
     def copy_from(self, other: _Buffers, sentences: Tensor) -> None:
-        """Continue the search of other buffers with some of their sentences; sentences: indices, as many as here."""
+        """Continue the search of other buffers with some of their sentences. sentences: as in `StaticCaches.copy_from`.
+        """
         self.caches.copy_from(other.caches, sentences)
         self.beams.copy_from(other.beams.select(sentences))
 
@@ -168,7 +174,7 @@ class _Buffers:
         self.cuda_graphs.run(partial(self._step, bucket), bucket, self.graphs)
 
     def _step(self, bucket: Bucket) -> None:
-        """Do a step. No shape, no address and no number on the host depends on the step, or changes in it."""
+        """Do a step without CUDA graphs. In a bucket, all shapes, addresses and numbers on the host are the same."""
         logits = self.caches.step(self.beams.tokens.flatten(), self.beams.length, bucket)
         rows = self.beams.advance(logits, self.forbidden, self.enough, must_end=True)
         self.caches.select(rows.flatten(), bucket)
@@ -178,19 +184,18 @@ class StaticEngine(EagerEngine):
     """Eager engine with a beam search on static KV caches."""
 
     def __init__(self, model: Transformer, precision: str, device: torch.device) -> None:
-        """model: model without `obstacle`."""
+        """model: a model for which `obstacle` returns None."""
         super().__init__(model, precision, device)
         self.transformer = cast(Transformer, self.model)
         self.steps = [cast(DecoderLayer, layer).make_step_function() for layer in self.transformer.decoder]
-        # Buffers by number of sentences, for searches with the same settings: beam size, number of finished hypotheses
-        # that is enough, forbidden ids.
+        # Buffers by number of sentences. All have the same settings: beam size, `enough` and `forbidden` of the search.
         self.settings: tuple[int, int, tuple[int, ...]] | None = None
         self.buffers: dict[int, _Buffers] = {}
         self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
 
     @staticmethod
     def obstacle(model: nn.Module) -> str | None:
-        """Return the reason why this engine does not support the model ("is …", "copies …"); None if it does."""
+        """Return the reason why this engine does not support the model; None if it supports the model."""
         if not isinstance(model, Transformer):
             return "is not an encoder-decoder Transformer"
         return None if model.copying is None else "copies from the source"
@@ -204,7 +209,7 @@ class StaticEngine(EagerEngine):
     def _search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
                 max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
                 ) -> list[list[tuple[list[int], float]]]:
-        """See `search.interface.WholeSearch`. Threads search one after another, because they share the buffers."""
+        """See `search.interface.WholeSearch`. Only one thread searches at a time, because threads share the buffers."""
         if not max_lengths:
             return []
         with self.in_use:
@@ -231,7 +236,7 @@ class StaticEngine(EagerEngine):
 
 
 class _StaticDecoder:
-    """Decoder of a search, which moves from one bucket to another."""
+    """Decoder of a search with static KV caches. When the sizes of the search change, it changes the bucket."""
 
     def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket) -> None:
         self.engine, self.buffers, self.bucket = engine, buffers, bucket
@@ -249,13 +254,13 @@ class _StaticDecoder:
 
     def keep(self, unfinished: Sequence[int]) -> None:
         """See `Decoder.keep`."""
-        # Finished sentences fill the smaller bucket.
+        # Finished sentences fill the remaining places of the smaller bucket.
         others = sorted(set(range(self.bucket.sentences)) - set(unfinished))
         sentences = Bucket.of(len(unfinished), 1, 1).sentences
         self._move([*unfinished, *others][:sentences], self.bucket.positions)
 
     def _move(self, sentences: Sequence[int], positions: int) -> None:
-        """Continue with these sentences, as many as a bucket has, and with this number of positions."""
+        """Change to the bucket of these sentences and this number of positions. Other sentences are dropped."""
         before, self.bucket = self.buffers, Bucket.of(len(sentences), self.bucket.source, positions)
         self.buffers = self.engine.buffers_for(self.bucket)
         if self.buffers is not before:

@@ -1,9 +1,10 @@
 """Beam search with any model that has the step interface (`model.interface.Stepwise`).
 
-The score of a hypothesis is log p(target) / length penalty, with `</s>` counted in both. Each step computes the 2 *
-beam_size best continuations of a sentence. If `</s>` is among the first beam_size of these, it finishes a hypothesis;
-the best beam_size continuations by other tokens form the next beam. A sentence is finished when it has beam_size
-finished hypotheses. A beam of 1 is greedy search; a beam as wide as the search space is exhaustive search.
+The score of a hypothesis is log p(target) / length penalty. Both count `</s>` as a token of the target. Each step
+computes the 2 * beam_size best continuations of a sentence. Each `</s>` among the first beam_size continuations
+finishes a hypothesis. The best beam_size continuations by other tokens form the next beam. A sentence is finished when
+it has beam_size finished hypotheses. A beam of 1 is greedy search; a beam as wide as the search space is exhaustive
+search.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Hypothesis:
     """Finished hypothesis.
 
     tokens: target ids without `</s>`. log_probability: log p(tokens, `</s>` | source). score: number by which the
-    hypotheses of a sentence are ranked. bonus: term of the score that does not come from the log-probability, such as
-    the coverage penalty.
+    hypotheses of a sentence are ranked. bonus: part of the score that is added to the log-probability divided by the
+    length penalty, for example the coverage penalty.
     """
 
     tokens: list[int]
@@ -44,25 +45,27 @@ class Hypothesis:
 
 
 class NoHypothesis(Exception):
-    """A sentence has no hypothesis that satisfies the constraints. lines: indices of all such sentences."""
+    """At least one sentence has no hypothesis that satisfies the constraints. lines: indices of these sentences."""
 
     def __init__(self, lines: list[int]) -> None:
         super().__init__(f"no hypothesis of sentences {lines} satisfies all constraints")
         self.lines = lines
 
 
-# The bookkeeping of a search handles a few hundred numbers per step. It uses NumPy on the host, because NumPy's
-# operations have several times less overhead than PyTorch's.
+# The bookkeeping of a search handles a few hundred numbers per step. It uses NumPy on the CPU, because an operation in
+# NumPy has a fraction of the overhead of an operation in PyTorch.
 
 
 @dataclass(frozen=True)
 class _Frontier:
-    """Unfinished hypotheses of the sentences that are still searched, in groups. The groups of a sentence are adjacent.
+    """Unfinished hypotheses of the sentences whose search is not finished, in groups of `beam` hypotheses.
+
+    The groups of a sentence are adjacent.
 
     group_ids: (groups,), index of each group among the groups of all sentences of the input. tokens: (groups, beam,
-    length), with `beam` hypotheses per group. totals: (groups, beam), log p of each hypothesis so far. max_lengths:
-    (groups,), maximum number of target tokens, `</s>` included. done: (groups,) bool, True = the group is finished and
-    waits for the other groups of its sentence.
+    length), target ids so far. totals: (groups, beam), log p of each hypothesis so far. max_lengths: (groups,), maximum
+    number of target tokens, `</s>` included. done: (groups,) bool, True = the group is finished, but another group of
+    its sentence is not.
     """
 
     group_ids: np.ndarray
@@ -94,10 +97,10 @@ class _Frontier:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Candidate continuations of each group, in order of preference; totals, beams and ids as in `Continuations`.
+    """Candidate continuations of each group, in order of preference.
 
-    ends: (groups, candidates) bool, True = the candidate is `</s>`. continues: (groups, candidates) bool, True = the
-    candidate is another token, with a total above -inf.
+    totals, beams, ids: as in `Continuations`. ends: (groups, candidates) bool, True = the candidate is `</s>`.
+    continues: (groups, candidates) bool, True = the candidate is another token, and its total is above -inf.
     """
 
     totals: np.ndarray
@@ -121,16 +124,16 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
 
     Args:
         source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as in `Stepwise.start`.
-        max_lengths: maximum number of target tokens of each sentence, `</s>` included; a hypothesis of this length
-            must end.
+        max_lengths: maximum number of target tokens of each sentence, `</s>` included. If a hypothesis reaches
+            this length, its last token must be `</s>`.
         topk: the engine's implementation of `search.topk.topk`.
-        whole_search: the engine's own beam search, which replaces this one if `options` has no hooks and the model has
-            a position for every target token. None: on a GPU, `device_search`.
+        whole_search: the engine's own beam search; None: on a GPU, `device_search`. It is used only if `options` has no
+            hooks and no maximum length exceeds the model's maximum number of positions.
     Returns:
         The hypotheses of each sentence, best first.
     Raises:
         NoHypothesis: no hypothesis of a sentence satisfies the constraints.
-        FloatingPointError: the logits are NaN.
+        FloatingPointError: a sentence has no hypothesis, because the logits are NaN.
     """
     device, groups = source.device, options.groups
     banned_ids = [index for index in options.banned_ids if index != END_ID]
@@ -156,8 +159,8 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         must_end = frontier.max_lengths <= length if length >= shortest_limit else None
         totals, normalised = frontier.totals, options.skip_log_softmax
         if (options.logits_processors or options.candidate_selection) and not normalised:
-            # Log sum exp is computed before processors set logits to -inf, so that the other tokens keep their
-            # probability.
+            # The log sum exp is subtracted before logits processors set logits to -inf. The tokens that they do not
+            # forbid therefore keep their probability.
             totals, normalised = totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape), True
         for processor in options.logits_processors:
             logits = processor(frontier.hypotheses(device), logits)
@@ -182,7 +185,7 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
 def _n_best(finished: Sequence[list[Hypothesis]], options: SearchOptions, constrained: bool) -> list[list[Hypothesis]]:
     """Return the n best finished hypotheses of each sentence, best first. Raises: as `search`.
 
-    constrained: True if constraints are the only reason for which a sentence may have no hypothesis.
+    constrained: True = a sentence without hypotheses is due to constraints; False = it is due to NaN.
     """
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
         if constrained:
@@ -195,7 +198,7 @@ def _add_finished(frontier: _Frontier, candidates: _Candidates, options: SearchO
                   finished: list[list[Hypothesis]]) -> None:
     """Add to `finished` the hypotheses whose `</s>` is among the first `group_size` candidates of their group.
 
-    bonuses: (groups, beam), bonus of each hypothesis if it ends in this step; None: no bonus. finished: finished
+    bonuses: (groups, beam), bonus that each hypothesis gets if it ends in this step; None: no bonus. finished: finished
     hypotheses of each group, by group id.
     """
     size = options.group_size
@@ -214,11 +217,11 @@ def _add_finished(frontier: _Frontier, candidates: _Candidates, options: SearchO
 
 def _advance(frontier: _Frontier, candidates: _Candidates, options: SearchOptions,
              finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
-    """Continue each group with its first candidates that do not end, and drop sentences whose groups are all finished.
+    """Continue each group with its first candidates other than `</s>`; drop sentences whose groups are all finished.
 
     Returns:
-        The next frontier; and the row of the current step that each hypothesis of the next frontier continues,
-        (sentences, beam), for `State.select`.
+        The next frontier, and the argument of `State.select` that belongs to it: for each hypothesis of the next
+        frontier, the row that it continues, (sentences, beam).
     """
     size = options.group_size
     beam, groups = frontier.tokens.shape[1], np.arange(len(frontier.group_ids))[:, None]

@@ -22,10 +22,11 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 @dataclass(frozen=True)
 class Sampling:
-    """Candidate selection that samples each hypothesis token by token. The search must have one group per hypothesis.
+    """Candidate selection that samples each hypothesis token by token. Each group must consist of one hypothesis.
 
     For given logits, a sample depends only on the seed, the key of its sentence and its index among the samples of the
-    sentence. Its log-probability is the model's, before temperature and truncation (see `sampling.truncate`).
+    sentence. The log-probability of a sample is that of the model before temperature and truncation are applied (see
+    `sampling.truncate`).
 
     keys: (sentences, numbers), key of each sentence in the input of the search: one or more non-negative integers.
     temperature, top_k, top_p, min_p: see the functions in `sampling`.
@@ -40,7 +41,7 @@ class Sampling:
 
     def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
-        assert past.shape[2] == 1, "each group must have one hypothesis, the sample"
+        assert past.shape[2] == 1, "each group must consist of one hypothesis"
         keys = self.keys[hypotheses.lines].T[:, :, None]                        # (numbers, sentences, 1)
         numbers = uniform_numbers(self.seed, *keys, np.arange(past.shape[1]), hypotheses.tokens.shape[2])
         truncated = truncate(logits, temperature=self.temperature, k=self.top_k, p=self.top_p, min_share=self.min_p)
@@ -53,8 +54,8 @@ class Sampling:
 class DiverseBeams:
     """Diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424, equation 7, with Hamming diversity).
 
-    The groups of the beam select their candidates one after another. The score of a token is reduced by `strength` for
-    each hypothesis of an earlier group that selected the token in this step. The penalty affects the selection only,
+    In each step, the groups of the beam select their candidates one after another. For each time that an earlier group
+    selected a token in this step, the token's score is reduced by `strength`. The penalty affects only the selection,
     not the log-probability of the hypothesis.
     """
 
@@ -73,7 +74,7 @@ class DiverseBeams:
             flat = (beams * group_logits.shape[2] + ids).flatten(1)
             totals = group_past.gather(2, beams) + group_logits.flatten(1).gather(1, flat)[:, None]
             selected.append((totals, beams, ids))
-            # `count` is twice the group size. One candidate for each hypothesis, the first half, counts as selected.
+            # `count` is twice the group size. Only the first half of the candidates counts as selected.
             possible = totals[:, 0, : count // 2] > -math.inf
             times_selected.scatter_add_(1, ids[:, 0, : count // 2], possible.to(times_selected.dtype))
         totals, beams, ids = (torch.cat(parts, 1) for parts in zip(*selected, strict=True))
@@ -84,8 +85,7 @@ class DiverseBeams:
 class RequiredPhrase:
     """Phrase that the text of a finished target must contain, in any segmentation.
 
-    spellings: token sequences that spell the phrase, from which search proposes tokens. There is at least one, and none
-    is empty.
+    spellings: token sequences that spell the phrase, at least one; none is empty. Search proposes tokens from them.
     """
 
     phrase: Phrase
@@ -100,13 +100,13 @@ class RequiredPhrase:
 class RequiredPhrases:
     """Lexically constrained beam search: the text of every target contains all required phrases of its sentence.
 
-    A phrase of whole words is satisfied as soon as the text ends with it, because `</s>` may follow. If the next token
-    continues the last word of the phrase ("kick", "ing"), the phrase is missing again.
+    A phrase of whole words is satisfied if the text ends with it, because `</s>` may be the next token. If the next
+    token continues the last word of the phrase (for example "ing" after "kick"), the phrase is missing again.
 
     The beam is divided among banks (Post and Vilar 2018, arXiv:1804.06609, "dynamic beam allocation"). A bank contains
-    the candidates that lack the same number of tokens of required phrases. Slots of the beam are assigned round-robin:
-    to the best candidate of each bank, starting with the bank that lacks the fewest tokens, then to the second best of
-    each bank, and so on. If there are more banks than slots, only the banks that lack the fewest tokens get a slot.
+    the candidates that lack the same number of tokens of required phrases. The beam takes the best candidate of each
+    bank, then the second best of each bank, and so on, until it is full. In each round, banks that lack fewer tokens
+    come first.
     """
 
     def __init__(self, phrases: Sequence[Sequence[RequiredPhrase]], pieces: Sequence[bytes]) -> None:
@@ -119,7 +119,7 @@ class RequiredPhrases:
     def ban_end_if_missing(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         """Set the logit of `</s>` to -inf for hypotheses that lack a required phrase.
 
-        The search must use this method as a logits processor, in addition to this object as candidate selection.
+        The search options must contain both: this object as candidate selection, and this method as a logits processor.
         """
         for row, (target, phrases) in enumerate(self._rows(hypotheses)):
             text = decode_pieces(target, self.pieces) if phrases else ""
@@ -130,8 +130,8 @@ class RequiredPhrases:
     def missing_tokens(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
         """Return the number of tokens of required phrases that a target still lacks.
 
-        This is the total length of the shortest spellings of the missing phrases. It is smaller if the target ends with
-        the beginning of a spelling of one of them, because that phrase then needs fewer tokens.
+        This is the sum of the lengths of the missing phrases, each in its shortest spelling. If the target ends with
+        the beginning of a spelling of a missing phrase, fewer tokens are lacking.
         """
         text = decode_pieces(target, self.pieces) if phrases else ""
         missing = [required for required in phrases if not required.phrase.is_in(text)]
@@ -142,11 +142,11 @@ class RequiredPhrases:
     def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
         sentences, groups, beam = past.shape
-        assert groups == 1, "the whole beam is divided among the banks"
+        assert groups == 1, "required phrases need a beam of one group"
         _, beams, ids = topk_by_sentence(logits, past, count)
         first_rows = beam * torch.arange(sentences, device=past.device)[:, None]
-        # The candidates, (row, id), are the keys of a dict, so that none is repeated: the best ones of each sentence,
-        # the best one of each hypothesis, and the next tokens of missing phrases.
+        # The candidates are pairs (row, id): the best ones of each sentence, the best one of each hypothesis, and the
+        # next tokens of missing phrases. They are the keys of a dict, because the keys of a dict are unique.
         considered = dict.fromkeys(zip((beams[:, 0] + first_rows).flatten().tolist(), ids.flatten().tolist(),
                                        strict=True))
         considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
@@ -159,8 +159,8 @@ class RequiredPhrases:
             if any(required.phrase.is_in(text) and not required.phrase.is_in(f"{text}x") for required in phrases):
                 completed.append(row)
         if completed:
-            # Also the best token that does not continue the last word of the phrase. The most probable tokens may all
-            # continue this word, and the phrase would be missing again.
+            # The most probable tokens may all continue the last word of the phrase. The phrase would then be missing
+            # again. The best token that does not continue the word is therefore a candidate, too.
             ending = logits[completed].masked_fill(self.continues_word.to(logits.device), -math.inf).argmax(1)
             considered |= dict.fromkeys(zip(completed, ending.tolist(), strict=True))
         rows, next_ids = torch.tensor(list(considered), device=logits.device).T
@@ -179,8 +179,11 @@ class RequiredPhrases:
                 ids.new_tensor([[[candidate.next_id for candidate in each]] for each in selected]))
 
     def _spelled_tokens(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
-        """Return the length in tokens of the longest proper prefix of a spelling with which the target ends and
-        where the phrase may begin; 0 if there is none."""
+        """Return the number of tokens at the end of the target that are the beginning of a spelling.
+
+        The phrase must be allowed to begin there. The whole spelling does not count as its beginning. If several
+        numbers are possible, the largest is returned; if none is possible, 0.
+        """
         spaced = self.pieces[spelling[0]].startswith(b" ")
         for size in range(min(len(spelling) - 1, len(target)), 0, -1):
             before = len(target) - size
@@ -198,14 +201,19 @@ class RequiredPhrases:
 
 @lru_cache(maxsize=4)
 def _continues_word(pieces: tuple[bytes, ...]) -> Tensor:
-    """Return a mask of the vocabulary, (vocab_size,) bool. True = the piece may continue the word before it, because it
-    begins with a letter, a digit, a combining mark or a single byte of a character."""
+    """Return a mask of the vocabulary, (vocab_size,) bool. True = the piece may continue the word before it.
+
+    Such a piece begins with a letter, a digit, a combining mark or an incomplete UTF-8 character.
+    """
     texts = (piece.decode(errors="surrogateescape") for piece in pieces)
     return torch.tensor([begins_in_word(text) or "\udc80" <= text[:1] <= "\udcff" for text in texts])
 
 
 class _Candidate(NamedTuple):
-    """Continuation of a hypothesis. missing: number of tokens of required phrases that it lacks, which is its bank."""
+    """Continuation of a hypothesis.
+
+    missing: number of tokens of required phrases that the continuation lacks. It determines the bank.
+    """
 
     total: float
     beam: int
@@ -215,7 +223,7 @@ class _Candidate(NamedTuple):
 
 def _round_robin(candidates: list[_Candidate]) -> list[_Candidate]:
     """Order candidates round-robin over banks; see `RequiredPhrases`."""
-    ranks: Counter[int] = Counter()                                             # number of candidates so far, by bank
+    ranks: Counter[int] = Counter()                                             # candidates so far in each bank
     ranked = []
     for candidate in sorted(candidates, key=lambda candidate: -candidate.total):
         ranked.append((ranks[candidate.missing], candidate.missing, candidate))

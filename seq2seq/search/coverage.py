@@ -1,4 +1,4 @@
-"""Coverage penalty: lowers the score of translations that attended to only a part of their source."""
+"""Coverage penalty: lowers the score of a translation if the model attended to only a part of the source."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from seq2seq.model.interface import Stepwise
 
 MIN_COVERAGE = 1e-6
-"""Lower limit of the coverage of a source position. With ReLU attention, a coverage can be 0, whose logarithm would be
-an infinite penalty."""
+"""Lower limit of the coverage of a source position. With ReLU attention, the coverage can be 0. Without the limit, the
+penalty would then be infinite."""
 
 
 def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
@@ -31,16 +31,16 @@ def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
 
 
 def coverage_bonus(strength: float) -> Callable[[CoverageState], Tensor]:
-    """Return the coverage penalty as a function of the state of `WithCoverage`, for `SearchOptions.bonus`."""
+    """Return a function for `SearchOptions.bonus`: it computes the coverage penalty from a `CoverageState`."""
     return lambda state: coverage_penalty(state.coverage, strength)
 
 
 @dataclass(frozen=True)
 class CoverageState:
-    """State of a model, and the coverage of the source so far.
+    """State of `WithCoverage`: the state of the model inside, and the coverage of the source so far.
 
-    inner: state of the model. coverage: (rows, longest_source), sum of the attention weights of each source position
-    over the steps so far; 1 in padding.
+    inner: state of the model inside. coverage: (rows, longest_source), sum of the attention weights of each source
+    position over the steps so far; 1 in padding.
     """
 
     inner: Any
@@ -57,7 +57,7 @@ class CoverageState:
 
 
 class WithCoverage:
-    """Model with the step interface whose states also contain the coverage of the source."""
+    """Wraps a model. Each state of the wrapper contains the model's state and the coverage of the source."""
 
     def __init__(self, model: Stepwise) -> None:
         self.model, self.max_positions = model, model.max_positions

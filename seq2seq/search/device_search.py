@@ -1,7 +1,8 @@
 """Beam search whose bookkeeping stays on the GPU.
 
-`search.beam.search` keeps its bookkeeping in NumPy, so that on a GPU the host waits several times per step. Here it
-waits once every CHECK_STEPS steps, for the sentences that are finished. The results are the same.
+`search.beam.search` does its bookkeeping in NumPy. With a model on a GPU, the host therefore waits for the GPU several
+times per step. Here the host waits only once in CHECK_STEPS steps, to ask which sentences are finished. The results are
+the same.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from seq2seq.search.topk import log_sum_exp, topk_torch
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 CHECK_STEPS = 8
-"""Number of steps between two checks for finished sentences, which make the host wait for the GPU."""
+"""Number of steps between two checks for finished sentences. At each check, the host waits for the GPU."""
 
 
 @dataclass
 class Beams:
-    """Hypotheses of the sentences in search. `advance` writes to these tensors; it replaces none of them.
+    """Hypotheses of the sentences in search. `advance` writes its results into these tensors.
 
-    length: (1,), number of tokens of the unfinished hypotheses, which is the number of steps so far.
-    sentences: (sentences,), index of each sentence in the input; -1 for a filler, which is not in the input.
+    length: (1,), number of tokens of the unfinished hypotheses; equal to the number of steps so far.
+    sentences: (sentences,), index of each sentence in the input. A filler is a row without a sentence; its index is -1.
     limits: (sentences,), maximum number of tokens without `</s>`.
-    tokens: (sentences, beam), last token of each unfinished hypothesis. totals: (sentences, beam), its log p; -inf if
-        the sentence has fewer hypotheses.
+    tokens: (sentences, beam), last token of each unfinished hypothesis.
+    totals: (sentences, beam), log p of each unfinished hypothesis; -inf for a place in the beam without a hypothesis.
     history: (sentences, steps, beam), token * beam + parent of each unfinished hypothesis after each step. The parent
-        is the index of the hypothesis that it continues.
+        is the index, in the beam of the step before, of the hypothesis that this one continues.
     done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
     finished_totals: (sentences, room + 1), log p of the finished hypotheses. finished_ends: (sentences, room + 1),
-        length * beam + index of the hypothesis that ended. The last column receives what is not kept.
+        length * beam + index of each finished hypothesis before `</s>`. The last column of both is a dummy, to which
+        `advance` writes the values of candidates that do not finish a hypothesis.
     """
 
     length: Tensor
@@ -56,28 +58,30 @@ class Beams:
               device: torch.device, fillers: int = 0) -> Beams:
         """Return the beams before the first step: one empty hypothesis for each sentence.
 
-        steps: number of steps that fit into the history. dtype: of log p. fillers: number of fillers after the
-        sentences. Other arguments: as in `device_search`.
+        steps: number of steps that fit into the history. dtype: precision of log p. fillers: number of fillers after
+        the sentences. Other arguments: as in `device_search`.
         """
         size = len(max_lengths) + fillers
         numbers = torch.tensor([[*range(len(max_lengths)), *[-1] * fillers], [*max_lengths, *[1] * fillers]])
         sentences, limits = copy_to_device(numbers, device)
         totals = torch.full((size, beam_size), -math.inf, dtype=dtype, device=device)
         totals[:, 0] = 0
-        # Up to beam_size hypotheses may end in the step in which a sentence gets enough of them.
+        # A sentence with enough - 1 finished hypotheses may get beam_size more in one step.
         room = enough + beam_size
         return Beams(limits.new_zeros(1), sentences, limits - 1, limits.new_full((size, beam_size), START_ID), totals,
                      limits.new_zeros(size, steps, beam_size), sentences < 0, limits.new_zeros(size),
                      totals.new_full((size, room + 1), -math.inf), limits.new_zeros(size, room + 1))
 
     def select(self, rows: Tensor) -> Beams:
-        """Return a copy with some of the sentences; rows: their indices."""
+        """Return a copy with some of the sentences. rows: indices of these sentences in the tensors."""
         return Beams(self.length.clone(), *(getattr(self, field.name).index_select(0, rows)
                                             for field in fields(self)[1:]))
 
     def copy_from(self, other: Beams) -> None:
-        """Copy the numbers of other beams to the tensors of these. The histories may differ in steps; those that both
-        have are copied."""
+        """Overwrite the tensors of this object with the values of another.
+
+        If the histories differ in their number of steps, the smaller number of steps is copied.
+        """
         for field in fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
             if field.name == "history":
@@ -86,14 +90,14 @@ class Beams:
             mine.copy_(theirs)
 
     def advance(self, logits: Tensor, forbidden: Tensor, enough: int, must_end: bool) -> Tensor:
-        """Do a step: move hypotheses that end to the finished ones, and continue each beam.
+        """Do a step: record the hypotheses that `</s>` finishes, and continue each beam with other tokens.
 
         Args:
             logits: (sentences * beam, vocab_size); they are overwritten. forbidden: banned token ids, without `</s>`.
-            enough: number of finished hypotheses that ends the search of a sentence.
-            must_end: True if a sentence may have reached its maximum length.
+            enough: number of finished hypotheses with which a sentence is finished.
+            must_end: False = no sentence has reached its maximum length; this saves the check.
         Returns:
-            The row that each hypothesis continues, (sentences, beam).
+            For each hypothesis after the step, the row of the logits that it continues, (sentences, beam).
         """
         sentences, beam = self.totals.shape
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -107,13 +111,13 @@ class Beams:
         ends, possible = ids == END_ID, totals > -math.inf                      # False for NaN, too
         stops = ends | ~possible
         first = torch.arange(sentences, device=logits.device)[:, None]
-        # Hypotheses that end among the first candidates are finished. The others are written to the last column.
+        # Each `</s>` among the first `beam` candidates finishes a hypothesis. Other candidates go to the last column.
         new = (ends & possible)[:, :beam] & ~self.done[:, None]
         places = torch.where(new, self.count[:, None] + new.cumsum(1) - 1, self.finished_ends.shape[1] - 1)
         self.finished_totals[first, places] = totals[:, :beam]
         self.finished_ends[first, places] = parents[:, :beam] + self.length * beam
         self.count += new.sum(1)
-        # The first candidates that do not end continue their hypotheses.
+        # The first `beam` candidates other than `</s>` form the next beam.
         order = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beam]
         parents = parents.gather(1, order)
         torch.gather(ids, 1, order, out=self.tokens)
@@ -124,10 +128,12 @@ class Beams:
         return first * beam + parents
 
     def finished(self, steps: int) -> dict[int, list[tuple[list[int], float]]]:
-        """Copy the finished hypotheses to the host, by index of the sentence in the input. steps: `length` as a number.
+        """Return the finished hypotheses of each sentence, by index of the sentence in the input.
+
+        A hypothesis is a pair: token ids without `</s>`, and log p. steps: number of steps so far.
         """
         size, room = self.finished_ends.shape
-        bits = self.finished_totals.double().view(torch.int64)                  # the same bits, for a single copy
+        bits = self.finished_totals.double().view(torch.int64)                  # fp64 bits as integers
         columns = torch.cat([self.sentences[:, None], self.count[:, None], bits, self.finished_ends,
                              self.history[:, :steps].flatten(1)], 1).cpu().numpy()
         totals = columns[:, 2 : 2 + room].view(np.float64).tolist()
@@ -145,21 +151,21 @@ class Beams:
 
 
 class Decoder(Protocol):
-    """Model and beams of a search."""
+    """Model together with the beams of a search."""
 
     @property
     def beams(self) -> Beams:
-        """Hypotheses after the last step."""
+        """Hypotheses after the latest step."""
 
     def advance(self, length: int) -> None:
-        """Do the step after which unfinished hypotheses have `length` tokens. The host must not wait for the GPU."""
+        """Do a step. After it, unfinished hypotheses have `length` tokens. The host must not wait for the GPU."""
 
     def keep(self, unfinished: Sequence[int]) -> None:
-        """Continue with these rows of `beams.sentences`. Others may stay if they are done."""
+        """Continue with these rows of `beams.sentences`. Finished sentences may be kept, too."""
 
 
 def search_on_device(decoder: Decoder, max_lengths: Sequence[int]) -> list[list[tuple[list[int], float]]]:
-    """Search with a decoder before its first step. max_lengths, result: as in `search.interface.WholeSearch`."""
+    """Do a whole search with a decoder that has done no step. max_lengths, result: as in `interface.WholeSearch`."""
     results: dict[int, list[tuple[list[int], float]]] = {}
     length = 0
     for length in range(1, max(max_lengths, default=0) + 1):
@@ -169,7 +175,8 @@ def search_on_device(decoder: Decoder, max_lengths: Sequence[int]) -> list[list[
             unfinished = [row for row, is_done in enumerate(done) if not is_done]
             if not unfinished:
                 break
-            # The decoder is made smaller only when that saves half of the work, because it copies the caches.
+            # Finished sentences are removed only if at least half of the sentences are finished, because removal copies
+            # the KV caches.
             if 2 * len(unfinished) <= len(done):
                 results |= decoder.beams.finished(length)
                 decoder.keep(unfinished)
@@ -202,7 +209,7 @@ class _StepwiseDecoder:
     def advance(self, length: int) -> None:
         """See `Decoder.advance`."""
         if length == 1:
-            # Only in the first step, the model has one row per sentence.
+            # In the first step, the model has one row per sentence; in later steps, one row per hypothesis.
             tokens = torch.full((len(self.max_lengths),), START_ID, dtype=torch.int64, device=self.device)
         else:
             tokens, self.state = self.beams.tokens.flatten(), self.state.select(self.rows)

@@ -16,7 +16,10 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """States of all models. attention: (rows, longest_source), mean over the models; None if a model has none."""
+    """States of all models.
+
+    attention: (rows, longest_source), mean of the models' attention weights; None if a state has no attention weights.
+    """
 
     states: tuple[Any, ...]
 
@@ -33,8 +36,8 @@ class EnsembleState:
 class Ensemble:
     """Ensemble of models with the same vocabulary.
 
-    mean: kind of mean of the models' distributions p_m. "probability": p = mean of p_m. "log_probability": p is
-    proportional to exp(mean of log p_m), so that a single model with p_m = 0 rules a token out.
+    mean: kind of mean of the distributions p_m of the models m. "probability": p = mean of p_m. "log_probability": p is
+    proportional to exp(mean of log p_m). If a single model gives a token p_m = 0, p of the token is then 0.
     """
 
     def __init__(self, models: Sequence[Stepwise], mean: str = "probability") -> None:
@@ -63,9 +66,9 @@ class Fusion:
     """Shallow fusion (Gulcehre et al. 2015, arXiv:1503.03535, section 4.1) of a translation and a language model:
     log p(y|x) + weight * log p_lm(y).
 
-    The sum is not normalised, and search must not normalise it either (see `SearchOptions.skip_log_softmax`).
+    The sum is not a normalised distribution, and search must not normalise it (see `SearchOptions.skip_log_softmax`).
 
-    language_model: model that gets an empty source, `</s>` alone, for each sentence.
+    language_model: model with the step interface. Each source that it gets is empty: only `</s>`.
     """
 
     def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:
@@ -106,5 +109,5 @@ class FusionState:
 
 
 def _log_probabilities(logits: Tensor) -> Tensor:
-    """Return the log-softmax of logits, at least in fp32, because bf16 and fp16 have only three significant digits."""
+    """Return the log-softmax of logits in fp32, or in fp64 for fp64 logits. bf16 and fp16 would be too inexact."""
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)

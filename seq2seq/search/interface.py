@@ -1,4 +1,4 @@
-"""Types of the functions of search that engines can replace by faster ones."""
+"""Types of the search functions that an engine can implement itself."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from torch import Tensor
 
 
 class WholeSearch(Protocol):
-    """Beam search implemented by an engine, with the same results as `search.beam.search` without hooks."""
+    """Beam search of an engine. It has the same results as `search.beam.search` with options without hooks."""
 
     def __call__(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
                  max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
                  ) -> list[list[tuple[list[int], float]]]:
-        """Return the finished hypotheses of each sentence, in the order in which they ended, as pairs of token ids
-        without `</s>` and log p.
+        """Return the finished hypotheses of each sentence, in the order in which they ended.
+
+        Each hypothesis is a pair: token ids without `</s>`, and log p of the tokens and `</s>`.
 
         Args: as in `search.beam.search`, and
-            enough: number of finished hypotheses that ends the search of a sentence.
+            enough: number of finished hypotheses with which a sentence is finished.
             forbidden: banned token ids; never includes `</s>`.
         """
 
 
 Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Arrays (totals, beams, ids), each (groups, candidates), best candidate first. totals: log p of the hypothesis with
-its continuation; -inf if there are too few continuations. beams: index of the hypothesis in its group. ids: next
-token."""
+"""Arrays (totals, beams, ids), each (groups, candidates), best candidate first.
+
+totals: log p of the hypothesis with its continuation. If a group has fewer continuations than candidates, the remaining
+totals are -inf. beams: index of the continued hypothesis in its group. ids: next token.
+"""
 
 TopK = Callable[[Tensor, np.ndarray, Tensor, np.ndarray | None, int, bool], Continuations]
-"""Type of `search.topk.topk`, and of faster functions with the same results."""
+"""Type of `search.topk.topk`, and of functions of engines with the same results."""

@@ -1,15 +1,18 @@
-"""Length penalties: divisors of a hypothesis' log-probability, so that hypotheses of different length compete."""
+"""Length penalties: numbers by which search divides log-probabilities, to compare hypotheses of different length."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 LengthPenalty = Callable[[int], float]
-"""Function from the length of a target in tokens, `</s>` included, to the divisor of its log-probability."""
+"""Function that maps the length of a target in tokens, `</s>` included, to the divisor of its log-probability."""
 
 
 def power_length_penalty(alpha: float) -> LengthPenalty:
-    """Return the penalty length ** alpha. With 0, hypotheses are ranked by log p; with 1, by mean log p per token."""
+    """Return the penalty length ** alpha.
+
+    If alpha is 0, hypotheses are ranked by log p. If alpha is 1, they are ranked by their mean log p per token.
+    """
     return lambda length: float(length**alpha)
 
 
@@ -19,4 +22,4 @@ def wu_length_penalty(alpha: float) -> LengthPenalty:
 
 
 LENGTH_PENALTIES = {"power": power_length_penalty, "wu": wu_length_penalty}
-"""Functions from the exponent to the length penalty, by value of `decoding.length_penalty_form`."""
+"""For each value of `decoding.length_penalty_form`, the function that makes the length penalty from alpha."""

@@ -1,7 +1,7 @@
 """Logits processors of search: minimum length, target prefixes, forbidden phrases and n-gram blocking.
 
-Each function returns an `options.LogitsProcessor`, which sets the logits of impossible tokens to -inf in place. The
-other tokens keep their probability.
+Each function returns an `options.LogitsProcessor`. It sets the logits of forbidden tokens to -inf in place. The other
+logits stay the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def min_length(length: int) -> LogitsProcessor:
 
 
 def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
-    """Force each target to begin with its line's prefix, a sequence of ids that may be empty."""
+    """Force each target to begin with the prefix of its sentence. prefixes: ids of each prefix; may be empty."""
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         _, beam, length = hypotheses.tokens.shape
@@ -47,7 +47,8 @@ def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
 
 
 def no_repeat_ngram(size: int) -> LogitsProcessor:
-    """Forbid repeated n-grams of `size` tokens (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
+    """Forbid targets that contain an n-gram of `size` tokens twice (Paulus et al. 2017, arXiv:1705.04304, section 2.5).
+    """
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         tokens = hypotheses.tokens.flatten(0, 1)                                # (rows, length)
@@ -66,10 +67,10 @@ class Phrase:
     """Phrase of `decoding.forbid` or `decoding.require`, with the rules that decide if a text contains it.
 
     text: the phrase, without white space around it.
-    whole_words: True: where the phrase begins or ends with a letter or digit, it matches only at a word boundary. "art"
-        matches in "art-house", but not in "party" or "arts". Combining marks belong to the word of the letter before
-        them. An end of the phrase that is another character, such as "." or "%", matches anywhere. False: any substring
-        matches, as in languages written without spaces.
+    whole_words: True: the phrase matches only whole words. "art" matches in "art-house", but not in "party" or "arts".
+        Combining marks belong to the word of the letter before them. If the first or last character of the phrase is
+        neither a letter nor a digit, such as "." or "%", any character may stand next to it. False: any substring
+        matches. Languages written without spaces need False.
     ignore_case: compare characters one by one without their case: "\u1e9e" equals "\u00df", but "SS" does not.
     """
 
@@ -88,7 +89,10 @@ class Phrase:
         return False
 
     def matched_prefix(self, text: str) -> str:
-        """Return the longest proper prefix of the phrase that the text ends with; case-folded with `ignore_case`."""
+        """Return the longest proper prefix of the phrase with which the text ends, "" if there is none.
+
+        If `ignore_case` is True, the prefix is case-folded.
+        """
         text = self._comparable(text)
         for length in range(min(len(self._key) - 1, len(text)), 0, -1):
             if text.endswith(self._key[:length]) and self.may_begin_after(text[: len(text) - length]):
@@ -111,9 +115,9 @@ class Phrase:
 
 
 def decode_pieces(tokens: Sequence[int], pieces: Sequence[bytes]) -> str:
-    """Return the text of tokens; bytes that are not UTF-8, such as incomplete characters, become lone surrogates.
+    """Return the text of tokens. Bytes that are not valid UTF-8 become lone surrogates.
 
-    pieces: text of each id in UTF-8.
+    pieces: text of each id in UTF-8; may be an incomplete character.
     """
     return b"".join([pieces[token] for token in tokens]).decode(errors="surrogateescape")
 
@@ -122,9 +126,8 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
                    ignore_case: bool = False) -> LogitsProcessor:
     """Forbid targets whose text contains one of the phrases, in any segmentation.
 
-    A token that completes a phrase is banned even if the next token could continue the last word of the phrase, because
-    the next token is not known yet: with "art" forbidden, "arts" cannot be produced as "art" + "s", only in another
-    segmentation.
+    A token that completes a phrase is banned even if the next token could continue the last word of the phrase. For
+    example, if "art" is forbidden, "arts" cannot be produced as "art" + "s", only in another segmentation.
 
     Args:
         pieces: text of each id in UTF-8, with a space before a piece that begins a word.
@@ -135,8 +138,8 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
     if not all(phrases):
         raise ValueError("a phrase is empty; every text would contain it")
     forbidden = [_ForbiddenPhrase(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
-    # Number of tokens at the end of a target that can matter: those of the phrase, of the character before it and of an
-    # incomplete character after it. A character has at most four bytes, and a token at least one.
+    # Maximum number of tokens at the end of a target that matter: the tokens of the phrase, of the character before it
+    # and of an incomplete character after it. A character has at most four bytes. A token has at least one byte.
     context = 4 * max(map(len, phrases), default=0) + 8
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -151,7 +154,7 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
 
 
 class _ForbiddenPhrase:
-    """Forbidden phrase, and the tokens that would complete it after a text. They depend only on the end of the text."""
+    """Forbidden phrase, and the tokens that would complete it after a text."""
 
     def __init__(self, phrase: Phrase, pieces: Sequence[bytes]) -> None:
         self.phrase, self.pieces = phrase, pieces
@@ -163,7 +166,7 @@ class _ForbiddenPhrase:
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
         prefix = self.phrase.matched_prefix(characters)
         if not prefix and not self.phrase.may_begin_after(characters):
-            prefix = "x"                                                        # any letter: the text ends in a word
+            prefix = "x"                                                        # stands for any word before the phrase
         return self.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
 
     def _completing_ids(self, prefix: bytes) -> Tensor:
@@ -173,7 +176,7 @@ class _ForbiddenPhrase:
 
 
 def _ends_in_word(text: str) -> bool:
-    """Return True if the text ends with a letter or digit; combining marks after it are ignored."""
+    """Return True if the text ends with a letter or digit. Combining marks at the end are ignored."""
     for character in reversed(text):
         if not _belongs_to_letter(character):
             return character.isalnum()
@@ -181,18 +184,21 @@ def _ends_in_word(text: str) -> bool:
 
 
 def begins_in_word(text: str) -> bool:
-    """Return True if the text would continue a word before it: it begins with a letter, a digit or a combining mark."""
+    """Return True if the text begins with a letter, a digit or a combining mark. It would continue a word before it."""
     return text[:1].isalnum() or _belongs_to_letter(text[:1])
 
 
 def _belongs_to_letter(character: str) -> bool:
-    """Return True if the character belongs to the letter before it: combining marks, such as the vowel signs of Hindi,
-    and the zero-width joiners in Persian words."""
+    """Return True if the character belongs to the letter before it.
+
+    Such characters are combining marks, for example the vowel signs of Hindi, and zero-width joiners and non-joiners,
+    which occur in Persian words.
+    """
     return not character.isascii() and (character in "\u200c\u200d" or unicodedata.category(character)[0] == "M")
 
 
 def _without_case(text: str) -> str:
-    """Return the case-folded text, character by character, so that its length stays the same."""
+    """Return the text without case. Each character is replaced by one character, so the length stays the same."""
     folded = text.casefold()
     return folded if len(folded) == len(text) else "".join(map(_character_without_case, text))
 

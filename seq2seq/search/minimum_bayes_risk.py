@@ -1,7 +1,7 @@
 """Minimum-Bayes-risk decoding (Kumar and Byrne 2004; with samples, Eikema and Aziz 2022, arXiv:2108.04718).
 
-Instead of the most probable candidate, it chooses the one with the highest expected utility: the mean similarity to all
-candidates. The similarity is chrF (Popovic 2015).
+It chooses the candidate with the highest expected utility, not the most probable candidate. The expected utility is the
+mean similarity to all candidates. The similarity is chrF (Popovic 2015), averaged over both directions.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from seq2seq.errors import require_texts
 
 MAX_ORDER, BETA = 6, 2
-"""Parameters of chrF: maximum length of character n-grams, and weight of recall. sacreBLEU has the same defaults."""
+"""Parameters of chrF: maximum length of character n-grams, and weight of recall. They are sacreBLEU's defaults."""
 
 
 def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
-    """Return the expected utility of each candidate, with all candidates as equally likely references: (candidates,).
+    """Return the expected utility of each candidate, from 0 to 100, (candidates,).
 
-    The utility of two texts, from 0 to 100, is the mean of two chrF scores, each with one of the texts as the
-    reference. A candidate that occurs several times counts that many times, and each candidate is also its own
-    reference.
+    It is the mean of the candidate's utilities with all candidates as references, itself included. A reference that
+    occurs several times counts several times. The utility of two texts is the mean of two chrF scores: first one text,
+    then the other is the reference.
 
     Raises:
         TypeError: a candidate is not a str.
@@ -37,12 +37,14 @@ def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
 
 
 def pairwise_utilities(texts: Sequence[str]) -> np.ndarray:
-    """Return the mean of the two sentence-level chrF scores of each pair of texts, as sacreBLEU computes them, (texts,
-    texts)."""
+    """Return the utility of each pair of texts, (texts, texts): the mean of their two sentence-level chrF scores.
+
+    Each score is equal to sacreBLEU's.
+    """
     matches, totals = zip(*(_matching_ngrams(texts, order) for order in range(1, MAX_ORDER + 1)), strict=True)
     match, total = np.stack(matches), np.stack(totals)                  # (orders, texts, texts), (orders, texts)
-    # Precision is averaged over the orders for which both texts have n-grams. The recall of a pair is the precision of
-    # the pair in reverse order.
+    # Precision is averaged over the orders for which both texts have n-grams. The recall of (a, b) is the precision of
+    # (b, a).
     both = (total[:, :, None] > 0) & (total[:, None, :] > 0)
     precision = np.divide(match, total[:, :, None], out=np.zeros_like(match), where=both).sum(0)
     precision = np.divide(precision, both.sum(0), out=np.zeros_like(precision), where=both.any(0))
@@ -54,8 +56,11 @@ def pairwise_utilities(texts: Sequence[str]) -> np.ndarray:
 
 
 def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of character n-grams that each pair of texts shares, (texts, texts), and the number of n-grams
-    of each text, (texts,)."""
+    """Return two counts of character n-grams of length `order`.
+
+    The first is the number of n-grams that each pair of texts shares, (texts, texts). The second is the number of
+    n-grams of each text, (texts,).
+    """
     ngrams = [Counter(_ngrams("".join(text.split()), order)) for text in texts]
     texts_with = Counter(ngram for of_text in ngrams for ngram in of_text)
     in_several = [ngram for ngram, count in texts_with.items() if count > 1]
@@ -64,9 +69,8 @@ def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.n
     for row, of_text in enumerate(ngrams):
         common = of_text.keys() & columns.keys()
         counts[row, [columns[ngram] for ngram in common]] = [of_text[ngram] for ngram in common]
-    # If an n-gram occurs a times in one text and b times in another, the texts share min(a, b) copies of it. This is
-    # the number of integers i >= 1 with i <= a and i <= b, so that one matrix product for each i counts the shared
-    # n-grams of all pairs.
+    # If an n-gram occurs a times in one text and b times in another, the texts share min(a, b) copies of it. They share
+    # copy number i if a >= i and b >= i. For each i, one matrix product counts the shared copies of all pairs of texts.
     shared = np.zeros((len(texts), len(texts)))
     i = 1
     while (several := (counts >= i).sum(0) > 1).any():

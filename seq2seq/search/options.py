@@ -13,7 +13,7 @@ from seq2seq.search.length_penalty import LengthPenalty
 
 @dataclass(frozen=True)
 class Hypotheses:
-    """Unfinished hypotheses of some sentences, the input of logits processors and candidate selection.
+    """Unfinished hypotheses of some sentences: an argument of logits processors and candidate selections.
 
     tokens: (sentences, beam, length), target ids so far. lines: index of each sentence in the input of the search.
     """
@@ -23,15 +23,17 @@ class Hypotheses:
 
 
 LogitsProcessor = Callable[[Hypotheses, Tensor], Tensor]
-"""Function (hypotheses, logits (rows, vocab_size)) -> logits. It may overwrite its input."""
+"""Function (hypotheses, logits (rows, vocab_size)) -> logits. It may overwrite the logits that it gets."""
 
 CandidateSelection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
-"""Function (hypotheses, logits (rows, vocab_size), past (sentences, groups, beam of a group), count) -> (totals, beams,
-ids), each (sentences, groups, candidates).
+"""Function (hypotheses, logits, past, count) -> (totals, beams, ids).
 
-Returns at most `count` continuations of the hypotheses of each group, in order of preference. past: log p of the
-hypotheses minus log sum exp of their logits, so that past + logits is log p of a continuation. totals: log p of the
-returned continuations. beams: index of the continued hypothesis in its group. ids: next token.
+It returns at most `count` continuations of the hypotheses of each group, in order of preference.
+
+Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), log p of each hypothesis minus the
+log sum exp of its logits. past + logits is therefore log p of a continuation.
+Results, each (sentences, groups, candidates): totals: log p of each continuation. beams: index of the continued
+hypothesis in its group. ids: next token.
 """
 
 
@@ -40,22 +42,22 @@ class SearchOptions:
     """Options of a search.
 
     beam_size: number of hypotheses per sentence, in all groups together.
-    length_penalty: function from the length of a hypothesis to the divisor of its log-probability.
-    n_best: number of hypotheses to return per sentence, at most `beam_size`; fewer are returned if fewer exist.
-    patience: number of ended hypotheses that finishes a group, as a multiple of the group's size (Kasai et al. 2022,
-        arXiv:2204.05424, equation 2). Ignored in groups of one hypothesis.
+    length_penalty: function that maps the length of a hypothesis to the divisor of its log-probability.
+    n_best: maximum number of hypotheses to return per sentence, at most `beam_size`.
+    patience: a group is finished when it has patience * (group size) finished hypotheses (Kasai et al. 2022,
+        arXiv:2204.05424, equation 2). Ignored if groups have one hypothesis.
     banned_ids: ids that no hypothesis may contain. `</s>` among them is ignored.
-    logits_processors: functions that change the logits of each step, in the order in which they run. They run after the
-        log-softmax, so that the tokens that they do not forbid keep their probability.
+    logits_processors: functions that change the logits of each step, in the order in which they run. The tokens that
+        they do not forbid keep their probability, because the log-softmax is computed from the unchanged logits.
     candidate_selection: function that chooses the continuations; None: the most probable ones.
-    groups: number of groups of equal size into which the beam is divided. The groups are searched independently, unless
-        `candidate_selection` makes one depend on another.
-    bonus: function from the model's state after a step to a number for each row, (rows,), which is added to the score
-        of a hypothesis that ends in this step.
+    groups: number of groups of equal size into which the beam is divided. The groups are searched independently of each
+        other, unless `candidate_selection` makes them depend on each other.
+    bonus: function that computes a number for each row, (rows,), from the model's state after a step. The number is
+        added to the score of a hypothesis that ends in this step. None: no bonus.
     skip_log_softmax: use the logits as scores without normalising them.
 
     Raises:
-        ValueError: n_best exceeds beam_size, or `groups` does not divide it.
+        ValueError: n_best is below 1 or above beam_size, or beam_size is not a multiple of `groups`.
     """
 
     beam_size: int
@@ -82,7 +84,7 @@ class SearchOptions:
 
     @property
     def finished_per_group(self) -> int:
-        """Number of ended hypotheses with which a group is finished. Patience does not apply to greedy search."""
+        """Number of finished hypotheses with which a group is finished. Groups of one hypothesis ignore patience."""
         return 1 if self.group_size == 1 else max(self.group_size, round(self.group_size * self.patience))
 
     @property

@@ -1,6 +1,6 @@
-"""Sampling: temperature, top-k, top-p and min-p as functions of logits, and samples that do not depend on the batch.
+"""Sampling: temperature, top-k, top-p and min-p; and random numbers that do not depend on the batch.
 
-The functions of logits return logits, (rows, vocab_size), with -inf for the tokens that they remove.
+`top_k`, `top_p` and `min_p` return the logits, (rows, vocab_size), with -inf for the tokens that they remove.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Constants of SplitMix64 (Steele, Lea and Flood 2014): the increment of its state, and the multipliers of its output
-# function.
+# Constants of the random number generator SplitMix64 (Steele, Lea and Flood 2014): the increment of its state, and the
+# multipliers of its output function.
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Return logits / temperature: below 1 sharpens the distribution, above 1 flattens it.
+    """Return logits / temperature. A temperature below 1 sharpens the distribution; above 1, it flattens it.
 
     Raises:
         ValueError: temperature is not positive.
@@ -31,7 +31,7 @@ def with_temperature(logits: Tensor, temperature: float) -> Tensor:
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k most probable tokens (Fan et al. 2018, arXiv:1805.04833); 0 keeps all.
+    """Keep the k most probable tokens (Fan et al. 2018, arXiv:1805.04833). If k is 0, keep all tokens.
 
     Raises:
         ValueError: k is negative.
@@ -47,7 +47,7 @@ def top_k(logits: Tensor, k: int) -> Tensor:
 def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the smallest set of tokens whose probabilities sum to at least p (Holtzman et al. 2020, arXiv:1904.09751).
 
-    Among equally probable tokens, smaller ids come first.
+    Among equally probable tokens, those with smaller ids are kept first.
 
     Raises:
         ValueError: p is at most 0 or above 1.
@@ -57,12 +57,12 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     if p == 1:                                                                  # rounded sums may stay below 1
         return logits
     probabilities, ids = logits.double().softmax(1).sort(dim=1, descending=True, stable=True)
-    removed = probabilities.cumsum(1) - probabilities >= p                      # True: more probable tokens reach p
+    removed = probabilities.cumsum(1) - probabilities >= p                      # True = the tokens before it sum to p
     return logits.masked_fill(torch.empty_like(removed).scatter_(1, ids, removed), -math.inf)
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
-    """Keep tokens at least p times as probable as the most probable one (Nguyen et al. 2024, arXiv:2407.01082).
+    """Keep the tokens whose probability is at least p times the largest one (Nguyen et al. 2024, arXiv:2407.01082).
 
     Raises:
         ValueError: p is below 0 or above 1.
@@ -75,7 +75,7 @@ def min_p(logits: Tensor, p: float) -> Tensor:
 
 
 def truncate(logits: Tensor, *, temperature: float = 1.0, k: int = 0, p: float = 1.0, min_share: float = 0.0) -> Tensor:
-    """Apply `with_temperature`, `top_k`, `top_p` and `min_p` (with p = min_share), in this order."""
+    """Apply `with_temperature`, `top_k`, `top_p` and `min_p`, in this order. min_share: the argument p of `min_p`."""
     return min_p(top_p(top_k(with_temperature(logits, temperature), k), p), min_share)
 
 
@@ -83,7 +83,7 @@ def sample_tokens(logits: Tensor, numbers: np.ndarray) -> Tensor:
     """Sample a token for each row by inverting its cumulative distribution.
 
     Args:
-        numbers: (rows,), uniformly distributed in [0, 1); see `uniform_numbers`.
+        numbers: (rows,), a random number in [0, 1) for each row; see `uniform_numbers`.
     Returns:
         (rows,), ids. A token of probability 0 is returned only if all tokens of the row have probability 0.
     """
@@ -93,22 +93,26 @@ def sample_tokens(logits: Tensor, numbers: np.ndarray) -> Tensor:
 
 
 def uniform_numbers(*key: int | Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return uniformly distributed numbers in [0, 1) as a hash of the key.
+    """Return uniformly distributed pseudorandom numbers in [0, 1). Each number is a hash of its key.
 
     Args:
-        key: non-negative integers, or arrays of them, which are broadcast; for instance (seed, lines, step).
+        key: parts of the key, for example (seed, lines, step): non-negative integers, or arrays of them. The parts are
+            broadcast to the same shape.
     Returns:
-        float64, of the broadcast shape.
+        float64, of this shape.
     """
     bits = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in key)), np.uint64)
     for part in key:
         bits = splitmix64(bits ^ np.asarray(part, np.uint64))
-    # Only 52 bits are used, so that even the largest number, multiplied by a sum of probabilities, is below the sum.
+    # Only 52 bits are used. The product of the largest number and a sum of probabilities is then below the sum.
     return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 
 def splitmix64(states: np.ndarray) -> np.ndarray:
-    """Return the output of SplitMix64 for each state, an array of any shape. SplitMix64 is a bijection of uint64."""
+    """Return the output of SplitMix64 for each state. Different states have different outputs.
+
+    states: uint64, of any shape.
+    """
     with np.errstate(over="ignore"):
         bits = np.asarray(states + GOLDEN_GAMMA)
         for shift, multiplier in zip((30, 27), MULTIPLIERS, strict=True):

@@ -1,7 +1,7 @@
 """Top-k of a search step: the most probable continuations of hypotheses, from the logits.
 
-PyTorch computes everything that reads whole rows of logits, (rows, vocab_size). On a CPU, NumPy computes the rest from
-a few hundred numbers, because a NumPy operation has several times less overhead than one of PyTorch.
+Operations on whole rows of logits, (rows, vocab_size), use PyTorch. On a CPU, the other operations use NumPy: they
+handle a few hundred numbers, for which NumPy has a fraction of PyTorch's overhead.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from seq2seq.search.interface import Continuations
 from seq2seq.tokenizers.tokenizer import END_ID
 
 BLOCK = 64
-"""Number of consecutive ids in a block of the vocabulary. Only blocks with the largest maximum logits are searched."""
+"""Number of consecutive ids in a block of the vocabulary. Top-k searches only the blocks with the largest maximum."""
 CACHED_ELEMENTS = 500_000
-"""Maximum number of logits to normalise at once: 2 MB in fp32, which stay in a core's cache between exp and sum."""
+"""Maximum number of logits in one call of exp and sum. In fp32 they have 2 MB, which fit into a core's cache."""
 
 
 def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
@@ -27,10 +27,11 @@ def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.nda
     """Return the `count` best continuations of each group of hypotheses.
 
     Args:
-        logits: (rows, vocab_size), of the hypotheses, group by group; they are overwritten.
+        logits: (rows, vocab_size), one row per hypothesis, group by group; they are overwritten.
         totals: (groups, beam), log p of each hypothesis.
         forbidden: banned ids; never includes `</s>`. The probabilities of the other ids are not renormalised.
-        must_end: (groups,) bool, True = only `</s>` may follow, because of the length limit; None: False for all.
+        must_end: (groups,) bool, True = only `</s>` may follow, because the hypotheses have reached their maximum
+            length; None: False for all groups.
         normalised: use the logits as scores, without log-softmax.
     """
     past = totals if normalised else totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape)
@@ -50,18 +51,18 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     """Return log sum exp of each row of logits, (rows,)."""
     if logits.is_cuda:
         return logits.logsumexp(1)
-    # This is faster than `logsumexp`, which computes the maximum first; besides, each chunk of rows fits into the
+    # This is faster than `logsumexp`: it does not compute the maximum first, and each chunk of rows fits into a core's
     # cache.
     size = max(1, CACHED_ELEMENTS // logits.shape[1])
     sums = logits.exp().sum(1) if len(logits) <= size else torch.cat([rows.exp().sum(1) for rows in logits.split(size)])
-    # In fp32 exp overflows for logits above 88, and the sum is 0 if all logits are far below 0. Both make the logarithm
-    # infinite; then `logsumexp` is used.
+    # In fp32, exp overflows if a logit is above 88, and the sum is 0 if all logits are far below 0. In both cases, the
+    # logarithm is infinite, and `logsumexp` is used instead.
     logs = sums.log_()
     return logs if np.isfinite(logs.numpy()).all() else logits.logsumexp(1)
 
 
 def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
-    """Set to -inf the logits, (rows, vocab_size), of the tokens that must not follow. Arguments: as in `topk`."""
+    """Set the logits of tokens that must not follow to -inf, in place. Arguments: as in `topk`."""
     logits.index_fill_(1, forbidden, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()
@@ -71,20 +72,22 @@ def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
 
 
 def topk_by_sentence(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the result of `topk_torch` as (sentences, groups, candidates); past: (sentences, groups, beam of a
-    group)."""
+    """Return the result of `topk_torch` as tensors of shape (sentences, groups, candidates).
+
+    past: as in `topk_torch`, but (sentences, groups, beam of a group).
+    """
     sentences, groups, _ = past.shape
     totals, beams, ids = (tensor.view(sentences, groups, -1)
                           for tensor in topk_torch(logits, past.flatten(0, 1), count))
     return totals, beams, ids
 
 
-# The two functions below compute the maximum of each block of the vocabulary, their only pass over all logits, and then
+# The two functions below read all logits only once, to compute the maximum of each block of the vocabulary. Then they
 # search only the blocks with the largest maxima.
 
 
 def topk_torch(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` largest of past + logits for each group.
+    """Return the `count` largest sums of past and logits for each group.
 
     Args:
         logits: (rows, vocab_size). past: (groups, beam).
@@ -95,15 +98,15 @@ def topk_torch(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor
     blocks = _blocks(logits)
     per_row = blocks.shape[1]
     maxima = (blocks.amax(2).view(groups, beam, per_row) + past[:, :, None]).flatten(1)
-    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (groups, blocks), of any hypothesis
+    _, chosen = maxima.topk(min(count, maxima.shape[1]), dim=1)                 # (groups, blocks)
     beams = chosen // per_row
     rows = beams + beam * torch.arange(groups, device=logits.device)[:, None]
     totals = blocks[rows, chosen % per_row] + past.gather(1, beams)[:, :, None]
     best, indices = totals.flatten(1).topk(min(count, totals[0].numel()), dim=1)
     block = indices // BLOCK
     ids = (chosen % per_row).gather(1, block) * BLOCK + indices % BLOCK
-    # If there are fewer than `count` continuations, the padding of the last block is among the results, with -inf. Its
-    # ids are clamped to the vocabulary.
+    # If a group has fewer than `count` continuations, the results include padding of the last block, with totals of
+    # -inf. The ids of padding are clamped to the vocabulary.
     return best, beams.gather(1, block), ids.clamp_(max=vocab_size - 1)
 
 
@@ -126,13 +129,16 @@ def _topk_numpy(logits: Tensor, past: np.ndarray, count: int) -> Continuations:
 
 
 def _blocks(logits: Tensor) -> Tensor:
-    """Return the logits as (rows, blocks, BLOCK), with the last block padded with -inf."""
+    """Return the logits as (rows, blocks, BLOCK). The last block is padded with -inf."""
     if padding := -logits.shape[1] % BLOCK:
         logits = F.pad(logits, (0, padding), value=-math.inf)
     return logits.view(len(logits), -1, BLOCK)
 
 
 def _argtopk(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the indices of the `count` largest values of each row, unordered: (rows, count), or all if fewer."""
+    """Return the indices of the `count` largest values of each row, in any order: (rows, count).
+
+    If a row has fewer than `count` values, all indices are returned.
+    """
     count = min(count, values.shape[1])
     return values.argpartition(-count, axis=1)[:, -count:]

@@ -17,7 +17,7 @@ from seq2seq.translation.word_confidence import Word
 BLOCK_PROMPTS = 256
 """Default number of prompts that are read before the first text is returned."""
 MAX_BLOCK_TEXTS = 8192
-"""Maximum number of texts that are generated before the next prompts are read, which limits memory."""
+"""Maximum number of texts that are generated before the next prompts are read. This limits the memory."""
 DEFAULT_MAX_LENGTH = 100
 """Maximum number of pieces of a text, prompt included, if neither the call nor the recipe sets `max_length`."""
 
@@ -26,9 +26,9 @@ DEFAULT_MAX_LENGTH = 100
 class Text:
     """Prompt with its continuation.
 
-    log_probability: the model's log p of the whole text, `</s>` included, before temperature and truncation.
-    tokens: number of pieces of the text, plus 1 for `</s>`. prompt_tokens: number of pieces of the prompt.
-    words: words of the text with the model's confidence, if requested (see `decoding.word_confidence`).
+    text: the whole text. log_probability: the model's log p of the whole text, `</s>` included, without temperature and
+    truncation. tokens: number of pieces of the text, plus 1 for `</s>`. prompt_tokens: number of pieces of the prompt.
+    words: words of the text with their confidence; empty if not requested (see `decoding.word_confidence`).
     """
 
     text: str
@@ -40,19 +40,20 @@ class Text:
 
 def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *, block_prompts: int = BLOCK_PROMPTS,
              **decoding: Unpack[DecodingOptions]) -> Iterator[list[Text]]:
-    """Yield a list of continuations for each prompt, in order: without `sampling`, the `n_best` that beam search finds;
-    with `sampling`, `samples` times `n_best` samples.
+    """Yield a list of texts for each prompt, in the order of the prompts. Each text is the prompt with a continuation.
 
-    In fp32, a sample of a model depends only on the seed, the prompt, the index of the prompt and the index of the
-    sample. In bf16, rounding also depends on the other prompts of the batch.
+    Without `sampling`, the list contains the `n_best` texts that beam search finds. With `sampling`, it contains
+    `samples` * `n_best` samples. With a given model in fp32, a sample depends only on the seed, the prompt, the index
+    of the prompt and the index of the sample. In bf16, rounding also depends on the other prompts of the batch.
 
     Args:
         translator: loaded language model.
-        prompts: beginnings of the texts. White space around a prompt is removed; with "", the model writes the whole
-            text.
+        prompts: beginnings of the texts. White space around a prompt is removed. If a prompt is "", the model writes
+            the whole text.
         block_prompts: maximum number of prompts that are read before the first text is returned.
         decoding: values that override the recipe's `decoding` section, such as sampling=True, top_p=0.9. `max_length`
-            limits the whole text, prompt included; if neither the call nor the recipe sets it, the limit is 100 pieces.
+            limits the whole text, prompt included. If neither the call nor the recipe sets `max_length`, the limit is
+            100 pieces.
     Raises:
         OptionError: an option is unknown, or its value is invalid; raised at once.
         UserError: the model is not a language model, or a prompt is too long for it (raised when the prompt is read).
@@ -68,8 +69,8 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
     given = decoding_with(translator.decoding, decoding)
     max_length = given.max_length or DEFAULT_MAX_LENGTH
     options = decoding_with(given, {
-        # The source of every text is one token, `</s>`, so that the maximum length and the batch size must not depend
-        # on the length of the source. They are set from `max_length` instead.
+        # The source of every text is a single token, `</s>`. The maximum length and the batch size are therefore set
+        # from `max_length`, not from the length of the source.
         "max_length": None, "max_length_ratio": 1.0, "max_length_offset": max_length,
         "batch_tokens": max(1, given.batch_tokens // max_length)})
     if samples > 1 and not options.sampling:

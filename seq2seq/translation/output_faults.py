@@ -32,36 +32,36 @@ NUMBER = re.compile(r"\d+(?:[.,:/'’\u00a0\u202f-]\d+)*")
 CHINESE_NUMERALS = re.compile("[〇零二三四五六七八九十百千万萬亿億两兩]")
 
 VARIANCE, WIDE = 6.8, 3
-"""VARIANCE: variance of the difference between the lengths of a text and its translation, for each letter of the
-shorter one (Gale and Church 1993, A Program for Aligning Sentences in Bilingual Corpora, section 3.3). Between
-alphabets, the expected difference is 0. WIDE: number of letters that a Chinese, Japanese or Korean character counts as,
-so that this also holds for these scripts."""
+"""VARIANCE: variance of the difference in letters between a text and its translation, divided by the number of letters
+of the shorter one (Gale and Church 1993, A Program for Aligning Sentences in Bilingual Corpora, section 3.3). The
+expected difference is 0. WIDE: a Chinese, Japanese or Korean character counts as this number of letters."""
 MAX_DEVIATIONS = 4.0
 """Maximum difference between actual and expected length of a translation, in standard deviations."""
 NGRAM_WORDS, NGRAM_CHARACTERS = 4, 8
-"""Lengths, in words and in characters, of n-grams that two languages, or two phrases of a line, do not share by chance,
-so that they reveal a copy or a loop. Characters are counted in text without spaces between words."""
+"""Length of n-grams: in words, or in characters for text without spaces between words. N-grams of this length rarely
+occur by chance in a source and its translation, or twice in a line. They therefore reveal a copy or a loop."""
 MAX_SPELLED_NUMBER, MAX_SPELLED_CLOCK = 24, 60
-"""MAX_SPELLED_NUMBER: numbers up to this one may be missing in a translation, because they may be written in words, or
-be hours that change (17 Uhr, 5 o'clock). MAX_SPELLED_CLOCK: the same limit for the numbers in a time such as 17:45 (a
-quarter to 6)."""
+"""MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may spell them
+in words or use a 12-hour clock ("17 Uhr", "5 o'clock"). MAX_SPELLED_CLOCK: the same limit for the numbers in a time
+such as 17:45 ("a quarter to 6")."""
 MAX_PERIOD = 32
 """Maximum length of the repeated sequence in a loop, in words."""
-# Up to 8 characters that occur 10 or 5 times in a row.
+# Sequences of up to 8 characters that occur 10 times, or 5 times, in a row.
 REPEATED_10_TIMES, REPEATED_5_TIMES = (
     re.compile(rf"(\S.{{0,7}}?)\1{{{times - 1}}}", re.DOTALL) for times in (10, 5))
 
 
 def faults(source: str, translation: str, source_language: str = "", target_language: str = "") -> tuple[str, ...]:
-    """Return the names of a translation's faults, from `FAULTS`; usually none.
+    """Return the names of a translation's faults, from `FAULTS`; an empty tuple if there are none.
 
-    empty: the translation has no visible character. loop: words or characters are repeated, but not in the source.
-    too_short, too_long: the length of the translation is impossible for a source of this length. copied: parts of the
-    source are untranslated. lost_url, lost_number: an address or a number of the source is missing in the translation.
+    empty: the translation has no visible character. loop: the translation repeats words or characters, but the source
+    does not. too_short, too_long: the length of the translation is implausible for a source of this length. copied:
+    parts of the source are untranslated. lost_url, lost_number: an address or a number of the source is missing in the
+    translation.
 
     Args:
         source, translation: a line, or a part of a line that was translated separately.
-        source_language, target_language: codes. If both are the same language, `copied` is not checked.
+        source_language, target_language: language codes. If both are the same language, `copied` is not checked.
     """
     if not _has_visible_text(source):
         return ()
@@ -81,18 +81,19 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
 
 
 def lost_urls(source: str, translation: str) -> list[str]:
-    """Return the URLs and e-mail addresses of the source that the translation lacks, as the source writes them."""
+    """Return the URLs and e-mail addresses of the source that are missing in the translation."""
     urls = (match.rstrip(".,;:!?)]}>'\"") for match in URL.findall(source))
     return [url for url in dict.fromkeys(urls) if url not in translation]
 
 
 def lost_numbers(source: str, translation: str) -> list[str]:
-    """Return the numbers of the source that the translation lacks, as the source writes them in digits.
+    """Return the numbers of the source that are missing in the translation, written as in the source.
 
-    Small and round numbers may become words, thousands separators differ between languages, and so does the order of
-    day, month and year. Therefore only numbers with three or more significant digits must occur digit by digit in the
-    translation. A number with two significant digits counts as lost only if the translation also contains a number that
-    is not in the source.
+    A number is lost if the translation contains neither the whole number nor all of its groups of digits. Groups are
+    compared one by one, because thousands separators and the order of day, month and year differ between languages.
+    The translation may spell small and round numbers in words. A group with one or two significant digits may therefore
+    be missing, unless the translation also contains a number that is not in the source. Numbers up to
+    `MAX_SPELLED_NUMBER` may always be missing. If the translation contains Chinese numerals, no number counts as lost.
     """
     if not any(map(str.isdecimal, source)):
         return []
@@ -110,8 +111,8 @@ def lost_numbers(source: str, translation: str) -> list[str]:
 def _is_lost(group: str, in_translation: set[str], invented: bool, is_clock: bool) -> bool:
     """Return True if a group of digits of the source is lost.
 
-    in_translation: see `_numbers`. invented: the translation contains a number that is not in the source. is_clock: the
-    group is a part of a time, such as 17:45.
+    in_translation: `_numbers` of the translation. invented: True = the translation contains a number that is not in the
+    source. is_clock: True = the group is a part of a time, such as 17:45.
     """
     digits = _significant_digits(group)
     value = int(_ascii_digits(group)) if len(group) < 4 else math.inf
@@ -121,15 +122,17 @@ def _is_lost(group: str, in_translation: set[str], invented: bool, is_clock: boo
 
 
 def _numbers(text: str) -> set[str]:
-    """Return the significant digits of all numbers in a text. Up to four successive groups of digits also count as one
-    number, such as 1 234 567."""
+    """Return the significant digits of all numbers in a text.
+
+    Two to four successive groups of digits also count as one number, for example 1 234 567.
+    """
     groups = DIGITS.findall(text)
     return {_significant_digits("".join(groups[begin : begin + size]))
             for begin in range(len(groups)) for size in range(1, 5)}
 
 
 def _ascii_digits(text: str) -> str:
-    """Return all digits of a text; digits of other scripts become 0 to 9."""
+    """Return all digits of a text. Digits of other scripts are replaced by 0 to 9."""
     digits = "".join(filter(str.isdecimal, text))
     return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
 
@@ -144,7 +147,7 @@ def _has_visible_text(text: str) -> bool:
 
 
 def _length(text: str) -> int:
-    """Return the length of a text in letters, without white space; a wide character counts as `WIDE` letters."""
+    """Return the length of a text in letters. White space does not count. A wide character counts as `WIDE` letters."""
     if text.isascii():
         return sum(map(len, text.split()))
     return sum(WIDE if unicodedata.east_asian_width(character) in "WF" else 1
@@ -157,11 +160,11 @@ def _deviations(source: int, translation: int) -> float:
 
 
 def _loops(source: str, translation: str) -> bool:
-    """Return True if the translation repeats something that the source does not."""
+    """Return True if the translation has a loop: it repeats words or characters, but the source does not."""
     if REPEATED_10_TIMES.search(translation) and not REPEATED_5_TIMES.search(source):
         return True
     words, source_words = _words(translation), _words(source)
-    if not _repeats_bigram(words):                                              # most lines end here, which saves time
+    if not _repeats_bigram(words):                                              # true of most lines; saves time
         return False
     ngrams = _ngrams(translation)
     if len(set(ngrams)) < len(ngrams) and not _repeats_bigram(source_words):
@@ -178,12 +181,14 @@ def _repeats_bigram(words: Sequence[str]) -> bool:
 
 
 def _repetitions(words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield (number of copies, number of letters in a copy) of sequences of words that are repeated immediately: for
-    each number of words in a sequence, the longest such repetition, if there is any."""
+    """Find sequences of words that occur several times in a row; yield (number of copies, letters in a copy).
+
+    For each length of the sequence in words, only the longest repetition is yielded.
+    """
     index_of = {word: index for index, word in enumerate(dict.fromkeys(words))}
     ids = np.array([index_of[word] for word in words])
     for period in range(1, min(MAX_PERIOD, len(words) // 2) + 1):
-        # Boundaries of the runs of words that are equal to the word one period later.
+        # Boundaries of the runs of words in which each word is equal to the word `period` words later.
         boundaries = np.flatnonzero(np.concatenate([[True], ids[period:] != ids[:-period], [True]]))
         longest = int(np.diff(boundaries).argmax())
         begin, length = int(boundaries[longest]), int(boundaries[longest + 1] - boundaries[longest]) - 1
@@ -198,12 +203,12 @@ def _copied(source: str, translation: str) -> bool:
 
 
 def _ngrams(text: str) -> list[tuple[str, ...]]:
-    """Return all n-grams of the words with letters; see `NGRAM_WORDS` for n."""
+    """Return all n-grams of the words of a text that contain a letter; see `NGRAM_WORDS` for the length of n-grams."""
     words = [word for word in _words(text) if any(map(str.isalpha, word))]
     size = NGRAM_CHARACTERS if any(map(SPACELESS_CHARACTER.match, words)) else NGRAM_WORDS
     return [tuple(words[begin : begin + size]) for begin in range(len(words) - size + 1)]
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text without tags, case-folded; in scripts without spaces, each character is a word."""
+    """Return the words of a text, case-folded, without tags. In scripts without spaces, each character is a word."""
     return WORD.findall(TAG.sub(" ", text).casefold())

@@ -13,14 +13,13 @@ from seq2seq.search.options import LogitsProcessor
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Vocabulary
 
 MID_LINE_MARK = "\ue000"
-"""Private-use character. The tokenizer treats text after it as neither the beginning of a line nor the beginning of a
-word."""
+"""Private-use character. The tokenizer does not treat text after this character as the beginning of a line or word."""
 
 
 class PhraseSpeller:
     """Turns phrases into constraints of a search.
 
-    In languages with spaces a phrase matches whole words only, in languages without spaces any substring.
+    In languages with spaces, a phrase matches only whole words. In languages without spaces, it matches any substring.
     """
 
     def __init__(self, tokenizer: Vocabulary, language: str, ignore_case: bool) -> None:
@@ -31,14 +30,15 @@ class PhraseSpeller:
     def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
         """Return the constraint for a required phrase.
 
-        With `ignore_case`, any casing satisfies the constraint. Search itself tries only these casings, if the
+        If `ignore_case` is True, any casing satisfies the constraint. Search proposes only these casings, if the
         vocabulary can spell them: as written, lower case, first letter in upper case, first letter of each word in
         upper case, and upper case.
 
         Args:
-            line: line number, from 0, for the error. whole_words: False: any substring satisfies the constraint.
+            line: line number, from 0, for the error message; None: unknown. whole_words: False: any substring satisfies
+                the constraint.
         Raises:
-            RequestError: the phrase has control characters or no pieces; the message names the line, if it is known.
+            RequestError: the phrase has control characters, or the tokenizer drops all its characters.
         """
         written = phrase.strip()
         casings = [written, written.lower(), written.capitalize(), capwords(written, " "), written.upper()]
@@ -52,7 +52,7 @@ class PhraseSpeller:
         if first_error and not spellings:
             raise first_error
         # The tokenizer may normalise the text, so the constraint is the normalised phrase. Spellings that do not
-        # satisfy it are dropped, such as "SS", the upper case of "ß".
+        # satisfy the constraint are dropped. For example, "SS" is the upper case of "ß" but does not match it.
         normalised = decode_pieces(spellings[0], self.tokenizer.piece_bytes).strip()
         required = Phrase(normalised, whole_words and not self.spaceless, self.ignore_case)
         return RequiredPhrase(required, tuple(dict.fromkeys(
@@ -60,8 +60,10 @@ class PhraseSpeller:
             if required.is_in(decode_pieces(spelling, self.tokenizer.piece_bytes)))))
 
     def forbid(self, phrases: Sequence[str]) -> LogitsProcessor:
-        """Return the logits processor that forbids the phrases: as written, and as normalised by the tokenizer, which
-        is the form that translations contain."""
+        """Return a logits processor that forbids the phrases.
+
+        Each phrase is forbidden as written and as normalised by the tokenizer. Translations contain the latter form.
+        """
         forms = list(phrase.strip() for phrase in phrases)
         for pieces in self.tokenizer.encode(list(forms)):
             normalised = "" if UNKNOWN_ID in pieces else decode_pieces(pieces, self.tokenizer.piece_bytes).strip()
@@ -71,8 +73,10 @@ class PhraseSpeller:
                               self.ignore_case)
 
     def encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
-        """Return the ids of a text. line: line number, from 0, for the error. name: name of the text in the error, such
-        as "prefix".
+        """Return the ids of a text.
+
+        line: line number, from 0, for the error message; None: unknown. name: name of the text in the error message,
+        for example "prefix".
 
         Raises:
             RequestError: the text contains control characters.
@@ -85,8 +89,11 @@ class PhraseSpeller:
         return ids
 
     def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
-        """Return the ids of a phrase in the middle of a line, where a space precedes it except in languages without
-        spaces. In languages with spaces, also return its ids at the beginning of a line, if they differ."""
+        """Return the spellings of a phrase, as ids.
+
+        In languages without spaces, this is the spelling in the middle of a line. In other languages, these are the
+        spelling at the beginning of a line and, if it may differ, the spelling after a space.
+        """
         at_beginning = self.encode(phrase, line, "required phrase")
         if not at_beginning:
             raise RequestError(f"{_line_label(line)}the tokenizer drops all characters of the required phrase "
@@ -99,13 +106,15 @@ class PhraseSpeller:
         return [at_beginning] if mid_line is None else [at_beginning, mid_line]
 
     def _encode_mid_line(self, text: str, line: int | None) -> tuple[int, ...] | None:
-        """Return the ids of a text in the middle of a line; None if the tokenizer joins the text and `MID_LINE_MARK` in
-        one piece, or drops the mark."""
+        """Return the ids of a text in the middle of a line.
+
+        None: these ids are unknown, because the tokenizer drops `MID_LINE_MARK` or joins it with the text in one piece.
+        """
         mark = self.encode(MID_LINE_MARK, line, "required phrase")
         ids = self.encode(MID_LINE_MARK + text, line, "required phrase")
         return ids[len(mark) :] if ids[: len(mark)] == mark and len(ids) > len(mark) else None
 
 
 def _line_label(number: int | None) -> str:
-    """Return the beginning of a message about a line."""
+    """Return the beginning of an error message about a line. number: line number, from 0; None: unknown."""
     return "" if number is None else f"line {number + 1}: "

@@ -1,4 +1,4 @@
-"""Requests, which are lines to translate with constraints of their own; their numbers, and blocks of growing size."""
+"""Requests: lines to translate, each with its own constraints. Also numbers requests and divides input into blocks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from seq2seq.errors import OptionError, require_iterable, require_text, require_
 Item = TypeVar("Item")
 
 FIRST_BLOCK_LINES = 1024
-"""Number of lines in the first block, which is small so that the first results come soon. Each later block has 4 times
-as many lines as the block before."""
+"""Number of lines in the first block. It is small, so the first results come soon. Each later block has 4 times as many
+lines as the block before."""
 
 
 @dataclass(frozen=True)
 class Request:
     """Line to translate, with constraints for this line alone.
 
-    prefix: text that the translation must begin with. required: phrases that it must contain, in addition to
-    `decoding.require`. number: line number in the whole input, from 0, on which samples depend; None: index of the line
-    in the call.
+    prefix: text with which the translation must begin. required: phrases that the translation must contain, in addition
+    to those of `decoding.require`. number: number of the line in the whole input, from 0; None: index of the line in
+    the call. With sampling, the translation depends on this number.
 
     Raises:
         TypeError: a field has a wrong type.
@@ -42,11 +42,11 @@ class Request:
 
 
 def number_requests(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request]:
-    """Yield each line as a request with a number; requests without a number get their index, counted from `begin`.
+    """Yield each line as a request with a number. A request without a number gets the number `begin` + its index.
 
     Raises:
-        TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when it
-            is read).
+        TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when
+            the line is read).
     """
     require_iterable(lines, "lines")
 
@@ -59,16 +59,19 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0) -> Iterator[
 
 
 def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
-    """Return `count` lists of indices of requests, with about equal work: every `count`-th one in order of length."""
+    """Divide the requests into `count` shares of about equal work; return the indices of the requests in each share.
+
+    Of the requests in order of length, a share gets every `count`-th one.
+    """
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
     return [order[first::count] for first in range(count)]
 
 
 def growing_blocks(lines: Iterable[Item], max_lines: int, begin: int = 0) -> Iterator[list[Item]]:
-    """Yield the lines in blocks; see `FIRST_BLOCK_LINES` for their size, which is at most `max_lines`.
+    """Yield the lines in blocks of growing size (see `FIRST_BLOCK_LINES`), of at most `max_lines` lines.
 
-    begin: number of lines of the whole input that come before `lines`. Blocks end at the same lines of the whole input,
-        whatever `begin` is.
+    begin: number of lines of the whole input that come before `lines`. The ends of the blocks in the whole input do not
+        depend on `begin`.
 
     Raises:
         OptionError: `max_lines` is below 1; raised at once.

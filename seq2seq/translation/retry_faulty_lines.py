@@ -1,8 +1,8 @@
 """Retry of faulty translations: loops, empty translations, copies, lost numbers and addresses.
 
-Faults are detected in the text alone (output_faults.py). A part with faults is searched again with options that its
-faults suggest. The new translation replaces the old one if it has fewer faults and is about as probable. Each part is
-checked and retried independently of the others, like the search itself.
+output_faults.py detects faults in the text. If the translation of a part has faults, the part is searched again with
+options that depend on the faults. If the new translation has fewer faults and is not much less probable, it replaces
+the old one. Each part is checked and retried independently of the other parts.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ RETRIES: dict[str, dict[str, Any]] = {
     "too_long": {"no_repeat_ngram": 3},
     "empty": {"min_length": 1},
 }
-"""`decoding` keys that the retry sets, by fault. Lost numbers and addresses become required phrases. For other faults,
-the retry only has a larger beam and more patience."""
+"""`decoding` keys that the retry sets for each fault. Lost numbers and addresses become required phrases. For other
+faults, only the beam size and the patience change."""
 MIN_BEAM_SIZE, MIN_PATIENCE = 5, 2.0
 """Minimum beam size and patience of the retry."""
 MAX_REQUIRED = 5
-"""Maximum number of lost addresses and numbers that the retry requires. A line that lost more is usually from a table.
-With so many required phrases, the search is slow and finds no hypothesis."""
+"""Maximum number of lost addresses and numbers that the retry requires. If a translation lost more, the line is usually
+from a table. With so many required phrases, the search would be slow and find no hypothesis."""
 MAX_LOSS, MAX_LOSS_OF_COPY = 1.0, 0.2
-"""Maximum loss of mean log p, in nats per token, if the retry replaces a faulty translation. The limit for copies is
-lower: if the model is sure of a copy, the copy may be right, as for titles, or the model has learned to copy."""
+"""MAX_LOSS: a translation of the retry may replace a faulty one if its mean log p is lower by at most this number of
+nats per token. MAX_LOSS_OF_COPY: the same limit if the faulty translation is a copy. It is lower, because some copies
+are right, for example copies of titles."""
 
 
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
                  languages: Languages, search: Search) -> list[list[PartTranslation]]:
-    """Check the translations of each part for faults, and retry the search of faulty ones.
+    """Check the translations of each part for faults. If the best one has faults, search the part again.
 
-    Samples and MBR translations are only checked, because a retry would be neither the requested sample nor the MBR
-    choice.
+    Samples and MBR translations are only checked. The result of a retry would be neither the requested sample nor the
+    MBR choice.
 
     Args:
-        translations: translations of each part, best first. setup: setup of the search that produced them.
+        translations: translations of each part, best first. setup: setup of the search that produced the translations.
     Returns:
-        The translations with their faults. A translation of the retry comes first if it has fewer faults and is
-        probable enough.
+        The translations of each part, with their faults. If a translation of the retry has fewer faults and is probable
+        enough, it comes first.
     """
     checked = [_with_faults(part, n_best, languages) for part, n_best in zip(parts, translations, strict=True)]
     if setup.decoding.sampling or setup.decoding.mbr:
@@ -74,7 +75,8 @@ def _with_faults(part: Part, n_best: list[PartTranslation], languages: Languages
 
 
 def _changed_keys(decoding: DecodingSection, fault_names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """Return the `decoding` keys and values that the retry sets for these faults, except keys that are already set."""
+    """Return the `decoding` keys that the retry sets for these faults, and their values. Keys that `decoding` already
+    sets are left out."""
     changes = {key: value for fault in fault_names for key, value in RETRIES.get(fault, {}).items()}
     return tuple((key, value) for key, value in changes.items() if not getattr(decoding, key))
 
@@ -87,10 +89,10 @@ def _retry_section(decoding: DecodingSection, changes: dict[str, Any]) -> Decodi
 
 
 def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part:
-    """Return the part with more required phrases: the addresses and integers that its translation lost.
+    """Return the part with the addresses and integers that its translation lost as additional required phrases.
 
-    The added phrases may match within a word ("1980s"). Numbers with separators are not added, because languages write
-    them differently. If more than `MAX_REQUIRED` were lost, nothing is added.
+    The additional phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not required,
+    because languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is required.
     """
     lost = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
     if len(lost) > MAX_REQUIRED:
@@ -104,10 +106,10 @@ def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part
 
 def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], retry: SearchSetup,
                           search: Search) -> list[list[PartTranslation]]:
-    """Search `constrained`, the parts with lost phrases as constraints. If no hypothesis of a part satisfies them,
-    search the same part of `plain`, without lost phrases. If this fails, too, the part has no translations.
+    """Search `constrained`, the parts with lost phrases as required phrases; return the translations of each part.
 
-    The error of a search does not say which part failed, so the parts are bisected.
+    If the search of a part fails, the same part of `plain`, without lost phrases, is searched. If this search fails,
+    too, the part has no translations. The error of a search does not say which part failed, so the parts are bisected.
     """
     try:
         return search(constrained, retry)
@@ -120,8 +122,10 @@ def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], re
 
 
 def _with_better_first(first: list[PartTranslation], others: list[PartTranslation]) -> list[PartTranslation]:
-    """Return the translations of the first search; before them, one of the retry, if it has fewer faults than the best
-    of the first search and is not much less probable."""
+    """Return the translations of the first search, with a translation of the retry before them if it is better.
+
+    It is better if it has fewer faults than the best translation of the first search and is not much less probable.
+    """
     best = first[0]
     max_loss = MAX_LOSS_OF_COPY if "copied" in best.faults else MAX_LOSS
     probable = [other for other in others if _mean_log_probability(other) >= _mean_log_probability(best) - max_loss]

@@ -18,7 +18,7 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Vocabulary
 class Word:
     """Word of a translation.
 
-    confidence: geometric mean of the probabilities of its pieces, from 0 to 1.
+    confidence: geometric mean of the probabilities of the word's pieces, from 0 to 1.
     """
 
     text: str
@@ -28,17 +28,17 @@ class Word:
 @torch.inference_mode()
 def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int,
                       targets: Sequence[Sequence[Sequence[int]]]) -> list[list[list[float]]]:
-    """Return log p of each token of given targets, `</s>` included, computed through the step interface.
+    """Compute log p of each token of given targets, `</s>` included, with the step interface.
 
     Args:
         source, source_offsets, longest_source: as in `Stepwise.start`.
-        targets: one or more targets of each sentence, as ids without `</s>`.
+        targets: for each sentence, one or more targets, as ids without `</s>`.
     Returns:
-        For each sentence and each of its targets, log p of its tokens.
+        For each sentence and each of its targets, log p of the target's tokens.
     """
     beam, length = max(map(len, targets)), 1 + max(len(target) for n_best in targets for target in n_best)
-    # (rows, length): every target is padded with </s> to the same length, and every sentence with empty targets to the
-    # same number of targets.
+    # (rows, length): all targets are padded with </s> to the same length. Empty targets pad all sentences to the same
+    # number of targets.
     tokens = torch.tensor([[*target, *[END_ID] * (length - len(target))] for n_best in targets
                            for target in [*n_best, *[[]] * (beam - len(n_best))]], device=source.device)
     state = model.start(source, source_offsets, longest_source)
@@ -63,8 +63,8 @@ def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenize
     In a language without spaces between words, each piece counts as a word.
 
     Args:
-        target: ids without `</s>`. log_probabilities: log p of each id; further values, such as log p of `</s>`, are
-            ignored.
+        target: ids without `</s>`. log_probabilities: log p of each id. Values after the last id, such as log p of
+            `</s>`, are ignored.
         language: code of the target language.
     """
     words = []
@@ -76,12 +76,12 @@ def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenize
 
 
 def _spans(pieces: Sequence[str], spaceless: bool) -> Iterator[tuple[int, int]]:
-    """Yield the span (begin, end) of each word in the pieces."""
+    """Yield the span (begin, end) of each word: indices of its first piece and of the piece after its last."""
     begins = [index for index, piece in enumerate(pieces)
               if index == 0 or piece.startswith("\u2581") or (spaceless and not _continues_character(piece))]
     yield from zip(begins, [*begins[1:], len(pieces)], strict=True)
 
 
 def _continues_character(piece: str) -> bool:
-    """Return True if the piece is a byte piece, such as <0x9F>, of a continuation byte of UTF-8, 10xxxxxx."""
+    """Return True if the piece is a byte piece, such as <0x9F>, and its byte does not begin a UTF-8 character."""
     return len(piece) == 6 and piece.startswith("<0x") and 0x80 <= int(piece[3:5], 16) < 0xC0
