@@ -97,8 +97,8 @@ def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> Non
     checkpoint = newest_checkpoint(run)
     if checkpoint is not None and checkpoint.info.get("recipe") != recipe_checksum(recipe):
         raise RecipeError(f"{path} is damaged: its checksum is wrong. The newest checkpoint of this run was trained "
-                          "with a recipe that differs from the one given now. Give the recipe of that training unchanged, "
-                          f"restore {path} from a backup, or train from the beginning with --restart.")
+                          "with a recipe that differs from the one given now. Give the recipe of that training "
+                          f"unchanged, restore {path} from a backup, or train from the beginning with --restart.")
 
 
 def rename_old_run(recipe: Recipe, run: Path) -> Path:
