@@ -22,8 +22,8 @@ class HardAttentionSample:
     """Sample of source positions in hard attention, for the score-function estimator (Williams 1992, "REINFORCE").
 
     log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
-    baseline: (target_tokens,), the estimator's baseline. It predicts, without knowing the sample, log p of the target
-        token minus the mean log p of the other target tokens.
+    baseline: (target_tokens,), the estimator's baseline. It does not depend on the sample. It predicts the difference
+        between log p of the target token and the mean log p of the other target tokens in the batch.
     """
 
     log_probability: Tensor

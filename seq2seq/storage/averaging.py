@@ -43,7 +43,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
         UserError: `last` is given, and `paths` contains single checkpoints; or `last` is below 1.
     """
     if last is not None and last < 1:
-        raise OptionError(f"last is {last}; set it to 1 or more, or leave it out for all checkpoints")
+        raise OptionError(f"last is {last}; set it to 1 or more, or leave it out to average all checkpoints")
     checkpoints = sorted({path.resolve() for path in _checkpoints(paths, last)}, key=step_of)
     runs = sorted({path.parent.parent for path in checkpoints})
     if len(runs) > 1:
