@@ -17,7 +17,7 @@ Model = Transformer | RecurrentModel | PointerNetwork | LanguageModel
 
 
 def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:
-    """Build the model that a recipe's `model` section describes; torch's random state initialises the parameters.
+    """Build the model that a recipe's `model` section describes. Its parameters are drawn from torch's random state.
 
     Raises:
         ValueError: all embeddings are tied, but the vocabularies differ in size.
@@ -42,10 +42,10 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
 
 
 def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if training pads no sentence, because all attention runs in the variable-length kernel.
+    """Return True if training needs no padding, because all attention runs in the variable-length kernel.
 
-    The cost of a batch then does not depend on the length of its longest sentence. Recurrent models, pointer networks,
-    additive scores, ReLU instead of softmax, hard attention and the copy mechanism pad sentences on every device.
+    Without padding, the cost of a batch does not depend on the length of its longest sentence. Recurrent models,
+    pointer networks, additive scores, ReLU attention, hard attention and the copy mechanism always need padding.
     """
     pads = (section.type in ("rnn", "pointer") or section.attention_score == "additive" or section.normalize == "relu"
             or section.selection == "hard" or section.copy)

@@ -1,8 +1,8 @@
-"""Attention over packed batches: each sentence attends to its own keys only.
+"""Attention over packed batches: the queries of a sentence attend only to the keys of the same sentence.
 
-att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` computes the weights. Scaled
-dot-product attention, softmax(q k_n / sqrt(D)) (Vaswani et al. 2017, arXiv:1706.03762, equation 1), runs in fused
-kernels, which do not return the weights, and so does every form that can be rewritten as such.
+att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` computes the weights. Fused kernels
+compute scaled dot-product attention, softmax(q k_n / sqrt(D)) (Vaswani et al. 2017, arXiv:1706.03762, equation 1), and
+all scores that can be rewritten as a scaled dot product. These kernels do not return the weights.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from seq2seq.model.interface import HardAttentionSample
 from seq2seq.model.masks import attention_mask, mask_to_bias
 from seq2seq.model.packing import Sentences, pack, unpack
 
-# Maximum number of elements that are computed at once in the hidden layer of additive scores, (sentences, heads,
-# queries, keys, head_size): 16 MB in fp32. The sentences of a larger batch are divided into chunks.
+# Maximum number of elements in the hidden layer of additive scores, (sentences, heads, queries, keys, head_size): 16 MB
+# in fp32. If a batch needs more, its sentences are divided into chunks, which are computed one after another.
 MAX_ADDITIVE_ELEMENTS = 4_000_000
 # Gain of the Glorot initialisation of Transformer layers. PyTorch and fairseq also use 1/sqrt(2) for query, key and
-# value; with a gain of 1, training needed hundreds of steps more for the same loss. Here the output projection and the
-# feed-forward sublayer have this gain, too: a post-norm Transformer learns faster if its sublayers add less to the
-# residual sum at the start (benchmarks/README.md, "Learning").
+# value. With a gain of 1, training needed hundreds of steps more to reach the same loss. Here the output projection and
+# the feed-forward sublayer have this gain, too: at the start of training, each sublayer then adds less to the residual
+# stream, and a post-norm Transformer learns faster (benchmarks/README.md, "Learning").
 LAYER_GAIN = 2**-0.5
-# Maximum of sentences * heads for which, in a decoding step, PyTorch's fused kernel is faster than matrix products.
+# Up to this value of sentences * heads, PyTorch's fused kernel is faster than matrix products in a decoding step.
 MAX_FUSED_SENTENCES_TIMES_HEADS = 64
 
 
 class Weighing(nn.Module):
-    """Attention weights as a function of query and keys: normalise(score(key, query)).
+    """Layer that computes the attention weights of a query over keys: normalise(score(key, query)).
 
     Args:
         score: "scaled_dot", q k / sqrt(D) (Vaswani et al. 2017); "dot", q k (Luong et al. 2015, arXiv:1508.04025);
@@ -51,7 +51,7 @@ class Weighing(nn.Module):
 
     @property
     def is_scaled_dot_product(self) -> bool:
-        """True if the weights are the softmax of the scaled dot product of key and prepared query (see `prepare`)."""
+        """True if the weights are the softmax of scaled dot products of the keys and the query from `prepare`."""
         return self.score != "additive" and self.normalize == "softmax"
 
     def prepare(self, query: Tensor) -> Tensor:
@@ -86,9 +86,9 @@ class Weighing(nn.Module):
         """Return the attention weights, (sentences, heads, queries, keys).
 
         Args:
-            query: (sentences, heads, queries, head_size), prepared. keys: (sentences, heads, keys, head_size).
-            bias: (sentences, 1 or heads, queries or 1, keys), added to the scores: 0, or a large negative number for
-                masked keys.
+            query: (sentences, heads, queries, head_size), from `prepare`. keys: (sentences, heads, keys, head_size).
+            bias: (sentences, 1 or heads, queries or 1, keys), added to the scores: a large negative number for masked
+                keys, 0 for others.
         """
         if self.score == "additive":
             scores = additive(query, keys, cast(Tensor, self.weight)) + bias
@@ -100,7 +100,7 @@ class Weighing(nn.Module):
 
 
 def additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
-    """Return additive scores v tanh(q + k), (sentences, heads, queries, keys).
+    """Return the additive scores v tanh(q + k), (sentences, heads, queries, keys).
 
     query: (sentences, heads, queries, head_size). keys: (sentences, heads, keys, head_size). weight: v, (heads,
         head_size).
@@ -112,7 +112,7 @@ def additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     sentence_elements = query[0].numel() * keys.shape[2]
     chunk_size = max(1, MAX_ADDITIVE_ELEMENTS // max(1, sentence_elements))
     chunks = zip(query.split(chunk_size), keys.split(chunk_size), strict=True)
-    # The backward pass recomputes a large hidden layer: saving it would take head_size times the memory of the scores.
+    # The backward pass recomputes a large hidden layer. To store it takes head_size times the memory of the scores.
     recompute = torch.is_grad_enabled() and sentence_elements * len(query) > MAX_ADDITIVE_ELEMENTS
     return torch.cat([cast(Tensor, checkpoint(scores, *chunk, use_reentrant=False)) if recompute else scores(*chunk)
                       for chunk in chunks])
@@ -120,14 +120,14 @@ def additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
 
 def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences, weighing: Weighing,
               causal: bool = False, window: int | None = None) -> Tensor:
-    """Compute attention over packed sentences; the queries of a sentence attend to its own keys.
+    """Compute attention over packed sentences: the queries of a sentence attend only to keys of the same sentence.
 
     Args:
         projected: for self-attention, query, key and value of each token, (tokens, 3, heads, head_size). Otherwise the
             queries, (query_tokens, 1, heads, head_size), and keys and values, (key_tokens, 2, heads, head_size).
-            Queries are prepared (see `Weighing.prepare`).
+            Queries are outputs of `Weighing.prepare`.
         query_sentences, key_sentences: both have the same number of sentences.
-        causal: the query at position i attends only to keys at positions up to i.
+        causal: True if the query at position i attends only to keys at positions up to i.
         window: the query at position i attends only to keys at positions i - window to i + window; None: no limit.
     Returns:
         (query_tokens, heads, head_size)
@@ -155,7 +155,7 @@ def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences,
 
 def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
                       weighing: Weighing, causal: bool = False, window: int | None = None) -> Tensor:
-    """Return the attention weights of `attention` for the same arguments, (sentences, heads, queries, keys)."""
+    """Return the weights that `attention` uses for the same arguments, (sentences, heads, queries, keys)."""
     query, keys, *_ = (part for stack in map(unpack, projected, (query_sentences, key_sentences)) for part in stack)
     mask = attention_mask(query_sentences, key_sentences, causal, window)
     return cast(Tensor, weighing(query, keys, mask_to_bias(mask, query.dtype)))
@@ -195,18 +195,19 @@ def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tenso
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: Weighing) -> Tensor:
-    """Compute attention in a decoding step; the rows (beam) of a sentence are its queries.
+    """Compute attention in a decoding step. The queries of a sentence are the rows of its beam.
 
     Args:
-        query: (sentences, heads, queries, head_size), prepared. keys, values: (sentences, heads, keys, head_size).
+        query: (sentences, heads, queries, head_size), output of `Weighing.prepare`.
+        keys, values: (sentences, heads, keys, head_size).
         bias: (sentences, heads, queries or 1, keys), added to the scores.
     Returns:
         (sentences, heads, queries, head_size)
     """
     sentences, heads, queries, _ = query.shape
-    # Batched matrix products have a higher start-up cost than the fused kernel, and need several queries to fill the
-    # processor's tiles. In bf16 (PyTorch 2.13, AMX) they take 50 instead of 12 microseconds for one sentence, but 20 %
-    # less time for 64 sentences with a beam of 5.
+    # Batched matrix products cost more to start than the fused kernel, and need several queries to fill AMX tiles. In
+    # bf16 (PyTorch 2.13), matrix products take 50 microseconds for one sentence, and the fused kernel takes 12. For 64
+    # sentences with a beam of 5, matrix products take 20 % less time than the fused kernel.
     few = queries == 1 or sentences * heads <= MAX_FUSED_SENTENCES_TIMES_HEADS
     if weighing.is_scaled_dot_product and (query.is_cuda or few):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
@@ -220,7 +221,7 @@ def merge_beam_and_heads(attended: Tensor) -> Tensor:
 
 
 class _PlainAttention(torch.autograd.Function):
-    """Scaled dot-product attention by matrix products; saves only its input and the weights for the backward pass.
+    """Scaled dot-product attention by matrix products. For the backward pass it saves only its input and the weights.
 
     Arguments: as in `scaled_dot_product`.
     """
@@ -254,7 +255,7 @@ class _PlainAttention(torch.autograd.Function):
 def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> nn.Linear:
     """Return a linear layer with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
 
-    fused: number of matrices that are concatenated in the weight; each is initialised with its own fan-out.
+    fused: number of matrices that are concatenated in the weight. Each is initialised like that of a separate layer.
     gain: factor by which the bounds of the uniform distribution are multiplied.
     """
     layer = nn.Linear(inputs, outputs)
@@ -297,8 +298,8 @@ class SelfAttention(nn.Module):
         step(hidden, keys, values, new_slots, bias):
             hidden: (rows, d_model)
             keys, values: (sentences, heads, slots, head_size), the KV cache (see `kv_cache.LayerCache`).
-            new_slots: slots to which the step writes the keys and values of its position, one for each row of a
-                sentence: a slice, or indices, (beam,) int64.
+            new_slots: slots in which the step writes its new keys and values, one slot for each row of a sentence. A
+                slice, or indices, (beam,) int64.
             bias: (sentences, heads, beam, slots), 0 for a slot that a row may attend to, -inf for others.
         """
         project, output = self.weighing.make_projection(self.query_key_value), self.output.forward
@@ -319,10 +320,10 @@ class CrossAttention(nn.Module):
     """Multi-head attention of target positions over the source sentence.
 
     score, normalize: see `Weighing`.
-    hard: each head attends to a single source position. Outside of training, it is the position of the highest weight.
-        In training, the position is sampled from the weights, and `forward` also returns a `HardAttentionSample`, which
-        the loss needs to train the weights. Its baseline is predicted by a linear layer over the hidden state (Mnih and
-        Gregor 2014, arXiv:1402.0030, section 2.3).
+    hard: True if each head attends to a single source position. Outside of training, this is the position with the
+        highest weight. In training, it is sampled from the weights, and `forward` also returns a `HardAttentionSample`,
+        from which the loss trains the weights. A linear layer predicts the sample's baseline from the hidden state
+        (Mnih and Gregor 2014, arXiv:1402.0030, section 2.3).
     """
 
     def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
@@ -362,8 +363,8 @@ class CrossAttention(nn.Module):
         return query.view(hidden.shape[0], 1, self.num_heads, -1), self._project_memory(memory)
 
     def start(self, memory: Tensor, memory_sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """Compute the keys and values of a search: (source_tokens, d_model) -> two tensors of (sentences, heads,
-        longest_source, head_size)."""
+        """Compute the keys and the values that all decoding steps use: (source_tokens, d_model) -> two tensors of
+        (sentences, heads, longest_source, head_size)."""
         keys, values = unpack(self._project_memory(memory), memory_sentences)
         return keys, values
 
@@ -381,8 +382,8 @@ class CrossAttention(nn.Module):
         hard = self.hard
 
         def step(hidden: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-            # The rows of a sentence are its queries, (sentences, heads, beam, head_size), so that its keys and values
-            # are read once for the whole beam and never copied.
+            # The rows of a sentence are its queries, (sentences, heads, beam, head_size). The whole beam then shares
+            # one read of the keys and values, and they are never copied.
             sentences, heads, _, head_size = keys.shape
             query = project(hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
             if hard:
@@ -401,12 +402,13 @@ class CrossAttention(nn.Module):
 
 
 def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | None]:
-    """Select one key of each distribution, (…, keys). Return one-hot weights of the same shape; and log p of the
-    sampled keys, (…), or None if `sample` is False.
+    """Select one key from each distribution over keys, `weights`, (…, keys).
 
-    sample: False to take the most probable key; True to sample the key. A random half of the distributions is then not
-        sampled, but returned unchanged (soft attention) with a log p of 0: with samples alone, attention gets hardly
+    sample: False to take the most probable key; True to sample the key from a random half of the distributions. The
+        other half is returned unchanged (soft attention) with a log p of 0. With samples alone, attention gets hardly
         any gradient until the rest of the model uses its output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
+    Returns:
+        One-hot or unchanged weights, (…, keys); and log p of the sampled keys, (…), or None if `sample` is False.
     """
     if not sample:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None

@@ -14,11 +14,12 @@ from seq2seq.model.packing import Sentences, pack, unpack
 
 
 class CopySource(NamedTuple):
-    """Encoded source. The symbols w_h and h are explained at `CopyHead`.
+    """Encoded source. `CopyHead` explains the symbols w_h and h.
 
     keys: (sentences, 1, longest_source, d_model). gate_terms: (sentences, longest_source), w_h h of each source token.
-    pieces: (sentences, longest_source) int64, token ids. bias: (sentences, 1, 1, longest_source), added to the scores:
-    0 for tokens that can be copied, a large negative number for others.
+    pieces: (sentences, longest_source) int64, source token ids.
+    bias: (sentences, 1, 1, longest_source), added to the scores: 0 for tokens that can be copied, a large negative
+        number for others.
     """
 
     keys: Tensor
@@ -27,18 +28,18 @@ class CopySource(NamedTuple):
     bias: Tensor
 
     def select(self, sentences: Tensor) -> CopySource:
-        """Return the encoded source of the sentences with these indices, (new sentences,)."""
+        """Return the encoded source of some sentences. sentences: their indices, (new sentences,)."""
         return CopySource(*(part.index_select(0, sentences) for part in self))
 
 
 class CopyHead(nn.Module):
-    """Layer that extends a decoder's output to a `CopyMixture`: a copy distribution over source tokens and a gate.
+    """Layer that adds a copy distribution over source tokens and a gate to a decoder's output (see `CopyMixture`).
 
-    The copy distribution a comes from a separate attention head over the encoder states h, with the last decoder state
-    s as the query. It therefore sums to 1 whatever the decoder's attention is (hard, ReLU, many heads), and the
-    decoder's attention can use kernels that do not return weights. The gate is g = sigmoid(w_s s + w_h sum_i a_i h_i +
-    b) (See et al. 2017, arXiv:1704.04368, equation 8). The equation's decoder input is left out, because s depends on
-    it.
+    The copy distribution a comes from a separate attention head. Its query is the decoder state s before the output
+    layer, and its keys are projections of the encoder states h. So a always sums to 1, and the decoder's own attention
+    may be of any kind (hard, ReLU, many heads) and may use kernels that do not return weights. The gate is
+    g = sigmoid(w_s s + w_h sum_i a_i h_i + b) (See et al. 2017, arXiv:1704.04368, equation 8). Unlike the equation, the
+    gate has no term for the decoder input, because s already depends on that input.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -69,8 +70,8 @@ class CopyHead(nn.Module):
         """Encode the source for `step`. memory: (source_tokens, d_model), h. source: (source_tokens,), token ids."""
         flat = torch.cat([self.key(memory), self.of_source(memory)], 1)
         padded = unpack(flat[:, None, None], sentences)[0]                      # (sentences, 1, longest, d_model + 1)
-        # `</s>` cannot be copied: copies of it would end hypotheses at every step, and ended hypotheses would soon fill
-        # the beam. The exception is an empty sentence, which has no other token.
+        # `</s>` cannot be copied. Otherwise hypotheses could end at every step, and finished ones would soon fill the
+        # beam. Only in an empty sentence `</s>` can be copied, because there is no other token.
         copyable_tokens = (sentences.offsets.diff() - 1).clamp(min=1)
         copyable = torch.arange(sentences.longest, device=source.device) < copyable_tokens[:, None]
         bias = mask_to_bias(copyable[:, None, None], memory.dtype)

@@ -20,11 +20,11 @@ class Dropout(nn.Module):
             return hidden
         if hidden.is_cuda:
             return F.dropout(hidden, self.probability)
-        # 16 random bits per element make the probability precise to 1 in 65,536; PyTorch's 53 bits take ten times as
-        # long.
+        # With 16 random bits per element, the probability is a multiple of 1/65,536. PyTorch's 53 random bits take ten
+        # times as long to generate.
         words = torch.empty((hidden.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: hidden.numel()].view(hidden.shape)
         dropped = round(self.probability * 65536)
-        # The factors have the dtype of `hidden`, because each product with a boolean mask would first convert the mask.
+        # The factors have the dtype of `hidden`. A boolean mask would have to be converted for each product.
         factors = torch.ge(bits, dropped - 32768, out=torch.empty_like(hidden)).mul_(65536 / (65536 - dropped))
         return hidden * factors

@@ -12,7 +12,7 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     """Return the sinusoidal positional encoding, (length, d_model).
 
     Vaswani et al. 2017 (arXiv:1706.03762), section 3.5: sin(t / 10000^(2i/D)) at index 2i, cos of the same angle at
-    2i + 1. The encoding is always computed on the CPU, because on the meta device torch would import torch._dynamo.
+    index 2i + 1. The computation always runs on the CPU. On the meta device, torch would import torch._dynamo.
     """
     angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (
         torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
@@ -23,8 +23,8 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 class Lookup(torch.autograd.Function):
     """Embedding lookup: (vocab_size, d_model), (tokens,) -> (tokens, d_model).
 
-    Gradients are summed in fp32 or fp64. A frequent token has hundreds of gradients, and in bf16 a large sum would not
-    change when one more of them is added.
+    The gradients of a token are summed in fp32 or fp64. A frequent token has hundreds of gradients in a batch. In bf16,
+    adding a small gradient to a large sum would not change the sum.
     """
 
     @staticmethod
@@ -45,10 +45,10 @@ def embeddings(tied: str, source_vocab_size: int, target_vocab_size: int,
                d_model: int) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
     """Return the target embedding, the source embedding and the output matrix, each (vocab_size, d_model).
 
-    The standard deviation is 1/sqrt(d_model), so that embeddings scaled by sqrt(d_model) have unit variance and logits
-    of a tied output matrix are small.
+    Elements are drawn with a standard deviation of 1/sqrt(d_model). Embeddings that are scaled by sqrt(d_model) then
+    have unit variance, and the logits of a tied output matrix are small.
 
-    tied: "all" (all three are one matrix), "decoder" (target and output are one matrix), "none".
+    tied: "all" (all three are one matrix), "decoder" (target and output are one matrix), or "none".
     Raises:
         ValueError: `tied` is "all", but the vocabularies differ in size.
     """

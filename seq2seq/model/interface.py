@@ -22,8 +22,8 @@ class HardAttentionSample:
     """Sample of source positions in hard attention, for the score-function estimator (Williams 1992, "REINFORCE").
 
     log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
-    baseline: (target_tokens,), the estimator's baseline. It predicts, without knowing the sample, log p of the target
-        token minus the mean log p of the other target tokens.
+    baseline: (target_tokens,), the estimator's baseline. It does not depend on the sample. It predicts the difference
+        between log p of the target token and the mean log p of the other target tokens in the batch.
     """
 
     log_probability: Tensor
@@ -32,10 +32,10 @@ class HardAttentionSample:
 
 @dataclass(frozen=True)
 class Logits:
-    """Logits over the vocabulary as an unevaluated product: hidden @ weight.T + bias.
+    """Logits over the vocabulary, hidden @ weight.T + bias, before the product is evaluated.
 
-    The loss evaluates the product for a chunk of rows at a time, so that no (tokens, vocab_size) tensor exists in
-    training.
+    In training, the loss evaluates the product for one chunk of rows at a time. A tensor of (tokens, vocab_size) would
+    need much more memory.
 
     hidden: (tokens, d_model). weight: (vocab_size, d_model). bias: (vocab_size,) or None.
     attention_sample: positions that hard attention sampled to compute `hidden`.
@@ -47,7 +47,7 @@ class Logits:
     attention_sample: HardAttentionSample | None = None
 
     def dense(self, projection: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Evaluate the product, (tokens, vocab_size). projection: a faster layer with the same weight and bias."""
+        """Evaluate the logits, (tokens, vocab_size). projection: a faster layer with the same weight and bias."""
         if projection is not None:
             return projection(self.hidden)
         logits = self.hidden @ self.weight.T
@@ -74,8 +74,9 @@ class CopyMixture:
 
     See et al. 2017 (arXiv:1704.04368, equation 9): p(y) = g p_vocabulary(y) + (1 - g) sum_{i: x_i = y} a_i
 
-    logits: logits of p_vocabulary. gate_logit: (tokens,), the logit of g. weights: (tokens, longest_source), a; each
-    row sums to 1. pieces: (tokens, longest_source) int64, x, the source ids of the row's sentence.
+    logits: logits of p_vocabulary. gate_logit: (tokens,), the logit of g.
+    weights: (tokens, longest_source), a; each row sums to 1.
+    pieces: (tokens, longest_source) int64, x: the token ids of the source sentence of each target token.
     """
 
     logits: Logits
@@ -89,7 +90,7 @@ class CopyMixture:
         return self.logits.attention_sample
 
     def copy_probability(self, target: Tensor) -> Tensor:
-        """Return sum_{i: x_i = y} a_i of each target y: (tokens,) -> (tokens,)"""
+        """Return sum_{i: x_i = y} a_i for the target token y of each row: (tokens,) -> (tokens,)"""
         return (self.weights * (self.pieces == target[:, None])).sum(1)
 
     def dense(self) -> Tensor:
@@ -99,9 +100,9 @@ class CopyMixture:
 
 @torch.no_grad()
 def mixture_log_probabilities(logits: Tensor, gate_logit: Tensor, weights: Tensor, pieces: Tensor) -> Tensor:
-    """Return log p of a `CopyMixture`, (rows, vocab_size).
+    """Return log p of all ids under a `CopyMixture`, (rows, vocab_size).
 
-    logits: evaluated, (rows, vocab_size). Other arguments: as in `CopyMixture`.
+    logits: logits of p_vocabulary, (rows, vocab_size). Other arguments: as in `CopyMixture`.
     """
     log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
     log_generate, log_copy = (F.logsigmoid(gate.to(log_probabilities.dtype))[:, None]
@@ -118,7 +119,7 @@ Output = Logits | PointerOutput | CopyMixture
 
 
 class State(Protocol):
-    """Decoding state of a batch of hypotheses (rows). All sentences have the same number of rows, in order."""
+    """Decoding state of a batch of hypotheses (rows). Each sentence has the same number of consecutive rows."""
 
     @property
     def attention(self) -> Tensor | None:
@@ -129,12 +130,12 @@ class State(Protocol):
 
         Args:
             rows: (sentences, beam), index of the old row that each new row continues. The old rows in `rows[i]` must
-                belong to one sentence. Sentences without a row in `rows` are dropped.
+                belong to one sentence. If no row of a sentence is in `rows`, the sentence is dropped.
         """
 
 
 class Stepwise(Protocol):
-    """Model that scores a target step by step, as search needs it.
+    """Model that scores a target token by token. Search uses this interface.
 
     max_positions: maximum length of a source or target sentence in tokens, `</s>` included.
     """
@@ -149,7 +150,7 @@ class Stepwise(Protocol):
             source: (source_tokens,) token ids; every sentence ends with `</s>`.
             source_offsets: (sentences + 1,) int32, index of the first token of each sentence, then `source_tokens`.
             longest_source: number of tokens of the longest sentence.
-            keep_attention: states returned by `step` have `attention`.
+            keep_attention: True if the states that `step` returns contain attention weights, `attention`.
         """
 
     def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:

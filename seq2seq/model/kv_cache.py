@@ -10,20 +10,20 @@ from torch import Tensor
 
 from seq2seq.model.copy_mechanism import CopySource
 
-# When a cache is full, it is enlarged by the slots for this number of steps.
+# A full cache is enlarged by the slots that this number of steps needs.
 GROWTH_STEPS = 16
-# The number of slots in a cache and the number of slots read in a step are multiples of this number, because oneDNN
-# generates a kernel for each size.
+# The number of slots in a cache and the number of slots read in a step are rounded up to a multiple of this number,
+# because oneDNN generates a kernel for each size.
 SLOT_MULTIPLE = 16
 
 
 class LayerCache(NamedTuple):
     """KV cache of a decoder layer.
 
-    keys, values: (sentences, heads, slots, head_size), keys and values of self-attention. A slot contains those of one
-        target position of one hypothesis. Hypotheses that have left the beam keep their slots.
-    memory_keys, memory_values: (sentences, heads, longest_source, head_size), keys and values of cross-attention, which
-        the rows of a sentence share.
+    keys, values: (sentences, heads, slots, head_size), keys and values of self-attention. A slot contains the key and
+        the value of one target position of one hypothesis. The slots of hypotheses that left the beam are not reused.
+    memory_keys, memory_values: (sentences, heads, longest_source, head_size), keys and values of cross-attention. All
+        rows of a sentence share them.
     """
 
     keys: Tensor
@@ -34,7 +34,7 @@ class LayerCache(NamedTuple):
 
 @dataclass
 class _Written:
-    """Number of slots that have been written in some caches. All states with these caches share one such object."""
+    """Number of written slots in the caches. All states that have the same caches share one `_Written`."""
 
     slots: int = 0
 
@@ -43,12 +43,13 @@ class _Written:
 class TransformerState:
     """Decoding state: the KV cache of every layer, and the slots that each row may attend to.
 
-    When a hypothesis moves to another row, its keys and values stay in their slots, and `visible` marks these slots for
-    the new row. So reordering the beam copies no cache, and one matrix product computes the attention scores of all
-    rows of a sentence.
+    When a hypothesis moves to another row, its keys and values stay in their slots, and `visible` lets the new row
+    attend to these slots. So reordering the beam copies no cache. All rows of a sentence share the slots, so one matrix
+    product computes their attention scores.
 
-    position: position of the next token. begins: first slot of each earlier position.
-    slots: number of slots written up to this state. written: number of slots that any state has written in `caches`.
+    position: position of the next token. begins: index of the first slot of each earlier position.
+    slots: number of slots that this state and the states before it have written.
+    written: number of slots that any state has written in `caches`, including states that continue this one.
     visible: (sentences, beam, all slots), added to the attention scores: 0 for slots that a row may attend to, -inf for
         others.
     source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
@@ -82,9 +83,9 @@ class TransformerState:
                        copy_source=self.copy_source and self.copy_source.select(sentences))
 
     def with_next_position(self) -> TransformerState:
-        """Return the state after the next step, in which each row of a sentence has one more slot and may attend to it.
+        """Return the state after the next step: each row has one new slot, and may attend to it.
 
-        The new slots begin at `self.slots`. The caller writes keys and values to them, and no other state does.
+        The new slots begin at index `self.slots`. The caller writes keys and values to them; no other state does.
         """
         state = self._with_reserved_slots()
         beam = state.visible.shape[1]
@@ -95,14 +96,14 @@ class TransformerState:
                        begins=(*self.begins, self.slots))
 
     def _with_reserved_slots(self) -> TransformerState:
-        """Return this state, or a copy with larger caches, with a slot for each row that no other state has written."""
+        """Return this state if the slots of its next step exist and are unwritten, else a copy with larger caches."""
         sentences, beam, capacity = self.visible.shape
         if self.slots + beam <= capacity and self.written.slots == self.slots:
             return self
         size = -(-(self.slots + GROWTH_STEPS * beam) // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
         def enlarge(old: Tensor) -> Tensor:
-            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # a NaN times weight 0 would be NaN
+            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # zeros: NaN times a weight of 0 is NaN
             larger[:, :, : self.slots] = old[:, :, : self.slots]
             return larger
 
@@ -112,8 +113,8 @@ class TransformerState:
         return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
 
     def target_bias(self, num_heads: int, window: int | None) -> Tensor:
-        """Return the bias of self-attention, (sentences, heads, beam, slots to read): 0 for slots that a row's last
-        position may attend to, -inf for others.
+        """Return the bias of self-attention, (sentences, heads, beam, slots to read): 0 for the slots that the newest
+        position of a row may attend to, -inf for others.
 
         window: maximum number of earlier positions to attend to; None: no limit.
         """

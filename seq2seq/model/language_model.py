@@ -68,7 +68,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
-        """See `interface.Stepwise.start`. Only the number of sentences of the source is used.
+        """See `interface.Stepwise.start`. The source is ignored, except for its number of sentences.
 
         Raises:
             ValueError: `keep_attention` is true, but there is no attention over a source.

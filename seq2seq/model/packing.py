@@ -1,7 +1,7 @@
 """Packed and padded layout of a batch.
 
-Except in attention and in recurrent layers, a batch is packed: its sentences are concatenated without padding, and
-`Sentences` describes where each begins.
+Most layers process a packed batch: its sentences are concatenated without padding, and `Sentences` contains the index
+at which each sentence begins. Only attention and recurrent layers may need padding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Sentences:
 
     offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
     positions: (tokens,) int64, position of each token in its sentence, from 0.
-    longest: number of tokens of the longest sentence, known without waiting for the GPU; it may be rounded up.
+    longest: number of tokens of the longest sentence, or more. As an int, it is known without waiting for the GPU.
     """
 
     offsets: Tensor
@@ -41,7 +41,7 @@ class Sentences:
     def __len__(self) -> int:
         return self.offsets.shape[0] - 1
 
-    # All layers share the indices of the padded layout. They are computed on first use, because the variable-length
+    # All layers share the following mask and indices. They are computed on first use, because the variable-length
     # kernel never needs them.
 
     @cached_property
@@ -62,15 +62,15 @@ class Sentences:
     def unpack_indices(self, parts: int, heads: int) -> Tensor:
         """Return the gather indices of `unpack`, (parts * sentences * heads * longest,) int64.
 
-        Index i refers to the padded layout (parts, sentences, heads, longest), the value at i to the packed layout
-        (tokens, parts, heads), both flattened.
+        Element i of the flattened padded layout, (parts, sentences, heads, longest), is read from the element of the
+        flattened packed layout, (tokens, parts, heads), whose index is the value at i.
         """
         return self._cached(("unpack", parts, heads), lambda: (
             self.padded_tokens[None, :, None] * (parts * heads) + self._arange(parts * heads).view(parts, 1, heads, 1)
         ).flatten())
 
     def pack_indices(self, parts: int, heads: int) -> Tensor:
-        """Return the gather indices of `pack`, (tokens * parts * heads,) int64: the inverse of `unpack_indices`."""
+        """Return the gather indices of `pack`, (tokens * parts * heads,) int64. They invert `unpack_indices`."""
         def indices() -> Tensor:
             part, head = self._arange(parts * heads) // heads, self._arange(parts * heads) % heads
             rows = (part * len(self) + self.sentence[:, None]) * heads + head   # (tokens, parts * heads)
@@ -105,11 +105,11 @@ def source_and_target(batch: Batch, max_positions: int) -> tuple[Sentences, Sent
 def check_length(length: int, max_positions: int) -> None:
     """Raise ValueError if a sentence of `length` tokens is longer than `max_positions`."""
     if length > max_positions:
-        raise ValueError(f"a sentence of {length} tokens; this model has {max_positions} positions")
+        raise ValueError(f"a sentence has {length} tokens; this model supports at most {max_positions}")
 
 
-# Packing, unpacking and their backward passes are gather operations. PyTorch's backward pass of indexing is a scatter
-# operation, which is slow on CPUs and adds in an order that may differ between runs.
+# Packing, unpacking and their backward passes are gather operations. In PyTorch, the backward pass of indexing is a
+# scatter operation: it is slow on CPUs, and the order of its additions may differ between runs.
 
 
 def _gather_padded(flat: Tensor, sentences: Sentences) -> Tensor:
@@ -143,16 +143,16 @@ class _Pack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         padded = _gather_padded(gradient[:, None], ctx.sentences)[0]
-        # In padding, the gather copies the gradient of token 0. It must be 0 instead, because the gradient of padded
-        # queries flows into keys and values.
+        # In padding, the gather copies the gradient of token 0. The gradient there must be 0 instead: the gradient of
+        # padded queries would flow into keys and values.
         return padded.mul_(ctx.sentences.token_mask_as(padded.dtype)), None
 
 
 def unpack(flat: Tensor, sentences: Sentences) -> Tensor:
     """Pad packed sentences: (tokens, parts, heads, features) -> (parts, sentences, heads, longest, features).
 
-    Parts are, for example, query, key and value. Padding consists of copies of the batch's first token, which are
-    finite numbers; the caller must mask it. Gradients of padding are ignored.
+    Parts are, for example, query, key and value. Padding is filled with copies of the batch's first token, so that it
+    contains finite numbers. The caller must mask the padding. Gradients of padding are ignored.
     """
     return cast(Tensor, _Unpack.apply(flat, sentences))
 

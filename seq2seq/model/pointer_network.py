@@ -1,7 +1,7 @@
 """Pointer networks (Vinyals et al. 2015, arXiv:1506.03134): the output is a sequence of positions of the input.
 
 p(c_m) = softmax(v^T tanh(W x_n + U h_m)) over the encoder states x_n, including that of `</s>`. h_m is the state of the
-decoder, whose input is the encoder state at the previous output position.
+decoder. The input of the decoder is the encoder state at the previous output position.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class PointerState:
 class PointerNetwork(nn.Module):
     """Pointer network: a bidirectional recurrent encoder, and a recurrent decoder that points at encoder states.
 
-    The target vocabulary has END_ID + max_positions ids: one for each source position, and the special symbols.
+    The target vocabulary has END_ID + max_positions ids: the special symbols, and one id for each source token before
+    `</s>`.
 
     Args:
         d_model: width of the embeddings, of the encoder states (both directions together) and of the decoder; even.
@@ -91,8 +92,8 @@ class PointerNetwork(nn.Module):
         """Return log p of all source positions, (target_tokens, END_ID + longest_source). See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
         memory = self.encode(batch.source, source)
-        # The decoder's input is the encoder state that the previous target token points at; row 0, `start_state`, is
-        # the input of the first step.
+        # The decoder's input is the encoder state that the previous target token points at. Row 0 is `start_state`, the
+        # input of the first step.
         begins = source.offsets.long().index_select(0, target.sentence)
         rows = (begins + batch.target_input - FIRST_POSITION_ID).clamp(0, len(memory) - 1) + 1
         inputs = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
@@ -139,8 +140,8 @@ class PointerNetwork(nn.Module):
         return F.pad(log_probabilities, (0, self.max_positions - scores.shape[2]), value=-math.inf), after
 
     def _first_states(self, memory: Tensor, sentences: Sentences) -> Tensor | tuple[Tensor, ...]:
-        """Return the decoder's first states, each (layers, sentences, d_model), computed from the last state of the
-        encoder's backward direction."""
+        """Compute the decoder's first states, each (layers, sentences, d_model), from the last state of the encoder's
+        backward direction."""
         first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
         first = first.view(len(sentences), self.decoder.num_layers, -1).transpose(0, 1).contiguous()
         return (first, torch.zeros_like(first)) if isinstance(self.decoder, nn.LSTM) else first
@@ -155,8 +156,8 @@ def mask_padding(scores: Tensor, lengths: Tensor) -> Tensor:
 def target_log_probabilities(scores: Tensor, lengths: Tensor) -> Tensor:
     """Turn scores of source tokens into log p of target ids.
 
-    The unknown and the start symbol get -inf, END_ID the score of `</s>`, and the following ids the scores of the
-    source positions in order.
+    The unknown and the start symbol get a score of -inf. END_ID gets the score of `</s>`. The following ids get the
+    scores of the source positions in order. Log p is the log-softmax of these scores.
 
     Args:
         scores: (sentences, queries, longest_source); the last token of each source is `</s>`.

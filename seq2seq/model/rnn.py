@@ -29,7 +29,7 @@ from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and
 
 
 class Encoder(nn.Module):
-    """Bidirectional GRU or LSTM; its outputs, the annotations, are the concatenated outputs of both directions.
+    """Bidirectional GRU or LSTM. Its outputs, called annotations, are the concatenated outputs of both directions.
 
     outputs: width of the annotations; even. cell: "gru" or "lstm". dropout: probability, applied between layers.
     """
@@ -57,16 +57,17 @@ class Encoder(nn.Module):
 class Cell(nn.Module):
     """GRU (Cho et al. 2014, in cuDNN's form) or LSTM (Hochreiter and Schmidhuber 1997) cell.
 
-    The input is projected by the caller, which can project the embeddings of all positions in one matrix product.
+    The caller projects the input, because it can project the embeddings of all positions in one matrix product.
 
-    gates: number of gates, 3 or 4, including the candidate state. vectors: number of vectors of the state, 1 or 2.
+    gates: number of gates, including the candidate state (GRU: 3, LSTM: 4).
+    vectors: number of vectors in the state (GRU: 1, LSTM: 2).
     """
 
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.vectors = (3, 1) if cell == "gru" else (4, 2)
-        # All gates are initialised as one matrix. When each gate had its own bounds, which are larger by sqrt(2) in a
-        # GRU, the model learned more slowly than torch.nn.GRU (tests/training/test_learning.py).
+        # All gates are initialised as one matrix. If each gate is initialised as a separate matrix, the bounds of a GRU
+        # are larger by sqrt(2), and it learns more slowly than torch.nn.GRU (tests/training/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
@@ -86,7 +87,7 @@ class SourceAttention(nn.Module):
     """Attention of the decoder over the annotations, with `num_heads` heads (the paper has one head).
 
     The additive score has the paper's parameters W_a, U_a and v_a. With the other scores, query and key are not
-    projected; only the bilinear score has a parameter, W.
+    projected. The bilinear score has one parameter, W; the dot-product scores have none.
     """
 
     def __init__(self, units: int, num_heads: int, score: str, normalize: str, hard: bool) -> None:
@@ -136,7 +137,7 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
     """Plan the number of sentences that the decoder computes at each target position in training.
 
     Finished sentences are removed only when they are at least a quarter of the computed sentences, because removal
-    takes time, too. On a GPU no sentence is removed, because reading the lengths would wait for the GPU.
+    takes time, too. On a GPU no sentence is removed, because the CPU would have to wait for the GPU for the lengths.
 
     Returns:
         The number of sentences computed at each position; and the order in which they are computed, longest first,
@@ -149,7 +150,7 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
     unfinished = (lengths > torch.arange(sentences.longest)[:, None]).sum(1).tolist()
     active_rows = [len(sentences)] * bool(unfinished)
     for rows in unfinished[1:]:
-        # At least 1: `longest` may be rounded up to positions that no sentence has.
+        # At least 1: `longest` may be above the longest length, and then no sentence has the last positions.
         active_rows.append(max(1, rows) if rows <= 0.75 * active_rows[-1] else active_rows[-1])
     return active_rows, order
 
@@ -219,8 +220,8 @@ class RecurrentModel(nn.Module):
         self.cells = nn.ModuleList(cells)
         gates, states = cells[0].gates, decoder_layers * cells[0].vectors
         self.first = linear(d_model // 2, states * d_model, fused=states)
-        # The first cell and the output layer have three inputs: the embedding, the context and, with input feeding, the
-        # last output. Each has its own projection.
+        # Embedding and context are inputs of the first cell (gates * d_model) and of the tanh layer that precedes the
+        # output layer (d_model). With input feeding, the last output is another input of the first cell.
         self.embedded_in = linear(d_model, (gates + 1) * d_model)
         self.context_in = linear(d_model, (gates + 1) * d_model)
         self.fed_in = linear(d_model, gates * d_model) if input_feeding else None
@@ -258,7 +259,7 @@ class RecurrentModel(nn.Module):
             outputs.append(output)
             if sample is not None:
                 samples.append(torch.stack([sample.log_probability, sample.baseline], 1))
-        # Row of each token, (target_tokens,), in the concatenation of the rows computed at all positions.
+        # token_rows: index of the row of each target token in the concatenated outputs, (target_tokens,).
         begins = torch.tensor([0, *active_rows[:-1]], device=memory.device).cumsum(0)
         token_rows = begins[target.positions] + (target.sentence if order is None else order.argsort()[target.sentence])
         hidden = self.dropout(torch.cat(outputs).index_select(0, token_rows))
@@ -298,7 +299,7 @@ class RecurrentModel(nn.Module):
 
         Args:
             embedded: (rows, (gates + 1) * d_model), projections of the last token's embedding for the first cell and
-                for the output.
+                for the tanh layer before the output layer.
             hidden: (layers, vectors, rows, d_model), states of the cells at the previous position.
             output: (rows, d_model), input of the output layer at the previous position.
         Returns:

@@ -39,8 +39,7 @@ class FeedForward(nn.Module):
         return cast(Tensor, self.outer(self.activation(self.inner(hidden))))
 
     def make_step_function(self) -> Callable[[Tensor], Tensor]:
-        """Return a function that is equal to `forward`, but faster, because it does not look up modules in each call.
-        """
+        """Return a function that computes the same as `forward`, but faster, because it looks up no modules."""
         inner, activation, outer = self.inner.forward, self.activation, self.outer.forward
         return lambda hidden: outer(activation(inner(hidden)))
 
@@ -73,7 +72,7 @@ class Residual(nn.Module):
     def make_step_function(self, sublayer: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return a function step(hidden, *arguments) that computes the same as `forward`, but without dropout.
 
-        The `arguments` are passed on to `sublayer`. The output of `sublayer` is overwritten.
+        `arguments` are further arguments of `sublayer`. The step overwrites the tensor that `sublayer` returns.
         """
         norm = partial(torch.layer_norm, normalized_shape=self.norm.normalized_shape, weight=self.norm.weight,
                        bias=self.norm.bias, eps=self.norm.eps)
@@ -83,13 +82,13 @@ class Residual(nn.Module):
 
 
 StepFunction = Callable[..., Any]
-"""See `EncoderLayer.make_step_function` and `DecoderLayer.make_step_function`."""
+"""Function that computes one decoding step of a layer (see `make_step_function` of the layers)."""
 
 
 class EncoderLayer(nn.Module):
     """Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z)).
 
-    causal: mask the keys after each position, as in the layers of a language model.
+    causal: True to mask the keys after the position of the query, as in the layers of a language model.
     """
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
@@ -110,8 +109,8 @@ class EncoderLayer(nn.Module):
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row of a causal layer.
 
-        Modules are looked up in this call, once. Looking them up in every step would take a fifth of the time in which
-        a single sentence is decoded.
+        This call looks up the modules once. Looking them up in every step would take a fifth of the time of decoding a
+        single sentence.
 
         step(hidden, cache, new_slots, bias):
             hidden: (rows, d_model)
@@ -144,8 +143,8 @@ class DecoderLayer(nn.Module):
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
                 memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample of
-        hard attention."""
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample,
+        which is None except in training with hard attention."""
         hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=True))
         attended, sample = self.cross_attention(self.cross_residual.sublayer_input(hidden), memory, sentences,
                                                 memory_sentences)
@@ -180,13 +179,13 @@ class Transformer(nn.Module):
         source_vocab_size, target_vocab_size: must be equal if all embeddings are tied.
         tied_embeddings: "all" (source embedding, target embedding and output layer share one matrix), "decoder" (target
             embedding and output layer share one matrix), "none".
-        scale_embedding: multiply embeddings by sqrt(d_model) (section 3.4).
+        scale_embedding: True to multiply embeddings by sqrt(d_model) (section 3.4).
         positions: positional encoding, "sinusoidal" or "learned".
         max_positions: maximum length of a sentence in tokens, `</s>` included.
         score, normalize: attention weights of every layer, see `attention.Weighing`.
         window: maximum distance between query and key in self-attention; None: no limit.
-        hard: use hard cross-attention in the last layer, see `attention.CrossAttention`.
-        copy: use the copy mechanism, see `copy_mechanism.CopyHead`.
+        hard: True to use hard cross-attention in the last decoder layer, see `attention.CrossAttention`.
+        copy: True to use the copy mechanism, see `copy_mechanism.CopyHead`.
     """
 
     def __init__(
@@ -237,7 +236,7 @@ class Transformer(nn.Module):
         memory = self.encode(batch.source, source)
         hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input, target.positions)
         sample = None
-        for layer in self.decoder:                                              # only the last one may return a sample
+        for layer in self.decoder:                                              # only the last may return a sample
             hidden, sample = layer(hidden, memory, target, source)
         logits = Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias, sample)
         return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)

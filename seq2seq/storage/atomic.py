@@ -7,11 +7,12 @@ from pathlib import Path
 
 
 def replace_file(path: Path, contents: bytes) -> None:
-    """Replace the contents of a file, or create it. The new contents are written to <name>.writing, synced to disk and
-    renamed.
+    """Replace the contents of a file, or create the file.
+
+    The new contents are written to <name>.writing and synced to disk. Then <name>.writing is renamed to <name>.
 
     Raises:
-        OSError: writing failed; the old file, if there was one, is unchanged.
+        OSError: writing failed. If there was an old file, it is unchanged.
     """
     temporary = path.with_name(f"{path.name}.writing")
     temporary.write_bytes(contents)

@@ -31,7 +31,7 @@ MOVING_AVERAGE = "average."
 def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = None) -> list[int]:
     """Write a bundle with the mean of the weights of a run's checkpoints.
 
-    If the checkpoints contain moving averages of the weights, the mean of these is used instead.
+    If the checkpoints contain moving averages of the weights, the mean of the moving averages is written instead.
 
     Args:
         paths: a run directory, or checkpoints of one run.
@@ -43,7 +43,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
         UserError: `last` is given, and `paths` contains single checkpoints; or `last` is below 1.
     """
     if last is not None and last < 1:
-        raise OptionError(f"last is {last}; set it to 1 or more, or leave it out for all checkpoints")
+        raise OptionError(f"last is {last}; set it to 1 or more, or leave it out to average all checkpoints")
     checkpoints = sorted({path.resolve() for path in _checkpoints(paths, last)}, key=step_of)
     runs = sorted({path.parent.parent for path in checkpoints})
     if len(runs) > 1:
@@ -61,10 +61,11 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     """Return the mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
 
     Args:
-        models: weights of each model, by name. They are read one at a time; with a generator, only one of them is in
-            memory.
+        models: weights of each model, by name. If `models` is a generator, the models are loaded one after another, and
+            not all are in memory at once.
     Returns:
-        Means by name, computed in float64 and converted to each tensor's dtype. Integer tensors are copied.
+        Means by name, computed in float64 and converted to each tensor's dtype. Integer tensors are not averaged: they
+        must be equal in all models.
     Raises:
         CheckpointError: there are no models, or names, shapes or integer tensors differ.
     """
@@ -84,8 +85,8 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
         for name, tensor in weights.items():
             if tensor.shape != first[name].shape:
                 raise CheckpointError(
-                    f"Models 1 and {count} cannot be averaged: {name} is {tuple(first[name].shape)} in one, "
-                    f"{tuple(tensor.shape)} in the other. Average models of one run."
+                    f"Models 1 and {count} cannot be averaged: {name} has the shape {tuple(first[name].shape)} in one "
+                    f"and {tuple(tensor.shape)} in the other. Average models of one run."
                 )
             if not tensor.is_floating_point() and not torch.equal(tensor, first[name]):
                 raise CheckpointError(
@@ -119,7 +120,7 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
 
 
 def validated_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint that its training validates: the moving averages if there are any."""
+    """Return the weights that validation uses: the checkpoint's moving averages if there are any, else its weights."""
     checkpoint = load_checkpoint(path)
     averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
                 if name.startswith(MOVING_AVERAGE)}
@@ -129,8 +130,8 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    Both are copied from the run's best bundle if there is one, because the paths in its recipe are as the user wrote
-    them. Otherwise the recipe is the one that the run stores, and there is no metadata.
+    If the run has a best bundle, both are copied from it, because its recipe has the paths as the user wrote them.
+    Otherwise the recipe is the one in the run directory, and the metadata is empty.
     """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)
@@ -146,5 +147,5 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{run / RECIPE} is damaged: {error}.") from error
     except OSError as error:
-        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore the file: every bundle "
-                              "of this run contains the recipe.") from error
+        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore the file from a "
+                              "bundle of this run: each contains the recipe.") from error

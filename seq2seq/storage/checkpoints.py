@@ -1,6 +1,6 @@
-"""Checkpoints, from which training resumes, and bundles, the models for translation.
+"""Checkpoints and bundles: training resumes from a checkpoint, and translation loads a bundle.
 
-Both are directories of safetensors and JSON files, written atomically by directories.py. Nothing is pickled.
+Each is a directory that directories.py writes atomically. Tensors are in safetensors files; nothing is pickled.
 """
 
 import logging
@@ -57,7 +57,7 @@ TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabular
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights (`model`), other tensors such as optimizer moments (`state`), and train state (`info`) after a step."""
+    """Contents of a checkpoint after `step`: weights (`model`), other tensors (`state`), and other values (`info`)."""
 
     path: Path
     step: int
@@ -75,7 +75,7 @@ def save_checkpoint(
         run: the run's directory, created if it does not exist.
         model: the weights by name; tied weights are included once.
         state: other tensors, such as optimizer moments and averaged weights.
-        info: other values (train state, checksums, …) that JSON restores exactly.
+        info: other values, such as train state and checksums. JSON must be able to restore them exactly.
     Returns:
         The checkpoint's directory.
     Raises:
@@ -96,7 +96,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint and verify all its checksums. The tensors are on the CPU, bit-identical to the saved ones.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged, or from a newer version.
+        CheckpointError: the checkpoint is missing, damaged, or from a newer version of seq2seq.
     """
 
     def read(directory: Path) -> Checkpoint:
@@ -116,7 +116,7 @@ def list_checkpoints(run: Path) -> list[Path]:
     directory = Path(run) / CHECKPOINTS
     if not directory.is_dir():
         return []
-    # After an interrupted replacement, a checkpoint may only exist under the hidden name that `old_path` returns.
+    # If the replacement of a checkpoint was interrupted, it may exist only under the hidden name from `old_path`.
     matches = (re.fullmatch(r"(step-\d{8,})|\.(step-\d{8,})\.replaced", path.name) for path in directory.iterdir())
     names = {match[1] or match[2] for match in matches if match}
     return sorted((directory / name for name in names), key=step_of)
@@ -133,8 +133,8 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
     Returns None if the run has no checkpoints.
 
     Raises:
-        CheckpointError: all checkpoints are damaged, so that only the user may decide to train from the beginning; or
-            the newest one is from a newer version of seq2seq.
+        CheckpointError: all checkpoints are damaged, and the user must decide whether to train from the beginning. Or
+            the newest checkpoint that is not damaged is from a newer version of seq2seq.
     """
     error_messages = []
     for path in reversed(list_checkpoints(run)):
@@ -166,7 +166,8 @@ def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
                 if path.exists():
                     delete(old_path(path))
             else:
-                # Renamed first: if deletion is interrupted, the remaining files do not look like a damaged checkpoint.
+                # The directory is renamed before it is deleted. If the deletion is interrupted, the remaining files
+                # then do not look like a damaged checkpoint.
                 if path.exists():
                     delete(temporary_path(path))
                     os.rename(path, temporary_path(path))
@@ -209,12 +210,12 @@ def save_bundle(
     tokenizer_files: Mapping[str, bytes],
     metadata: Mapping[str, Any],
 ) -> Path:
-    """Write a bundle. An old bundle is replaced atomically; other files that users have put into it are kept.
+    """Write a bundle, or replace an old bundle atomically. Files that users have put into the old bundle are kept.
 
     Args:
         weights: tensors by name; tied weights are included once.
         tokenizer_files: contents by file name. The names must be in TOKENIZER_FILES.
-        metadata: further JSON values for metadata.json: scores with signatures, corpus counts, …
+        metadata: further fields of metadata.json, such as test scores and corpus counts.
     Raises:
         CheckpointError: the bundle cannot be written, or the directory contains files and is not a bundle. In both
             cases nothing is changed.
@@ -241,17 +242,17 @@ def save_bundle(
 
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape and safetensors dtype, such as F32, of each tensor, by name."""
+"""Mapping from a tensor's name to its shape and its safetensors dtype, such as F32."""
 
 
 def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
     """Read a bundle and verify the checksums of its files. The tensors are on the CPU.
 
     Args:
-        require: function that is called before the weights are read, with the bundle without weights and the shapes
-            from the header of the weights' file. It raises a CheckpointError to refuse the bundle.
+        require: function that checks the bundle before its weights are read. It gets the bundle without weights, and
+            the shapes of the weights. It raises a CheckpointError to refuse the bundle.
     Raises:
-        CheckpointError: the bundle is missing or from a newer version, or a file is missing or damaged.
+        CheckpointError: the bundle is missing, damaged, from a newer version of seq2seq, or refused by `require`.
     """
 
     def read(current: Path) -> Bundle:
@@ -297,9 +298,9 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
     _require_unreserved(fields)
 
     def update(current: Path) -> None:
-        # The file is replaced through a descriptor of the directory that is opened before reading. If another process
-        # replaces the bundle in between, the file in the old directory is replaced, which is then deleted, and not the
-        # file in the new bundle.
+        # The directory is opened before its file is read, and the file is replaced in this open directory. If another
+        # process replaces the bundle in between, this process writes only to the old directory, and `read_with_retry`
+        # updates the new bundle.
         descriptor = -1
         try:
             descriptor = os.open(current, os.O_RDONLY)
@@ -315,10 +316,10 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
 
 
 def recipe_path(bundle: Path) -> Path:
-    """Return the path of the recipe that names the corpora on which a bundle can be evaluated.
+    """Return the path of the recipe in which evaluation looks up the corpora of a bundle.
 
-    For the best bundle of a run, this is the recipe that the run stores, because its paths are absolute. The paths in
-    the recipe of the bundle are as the user wrote them, relative to the original recipe file.
+    If the bundle is the best bundle of a run, this is the recipe in the run directory, because the paths in it are
+    absolute. The bundle's own recipe has the paths as the user wrote them, relative to the original recipe file.
     """
     bundle = bundle.absolute()
     run_recipe = bundle.parent / RECIPE
@@ -329,7 +330,7 @@ def resolve_model_path(path: Path) -> Path:
     """Return the path of a bundle: `path` itself, or its `best` directory if `path` is a run.
 
     Raises:
-        CheckpointError: `path` is neither; the message says what is there instead.
+        CheckpointError: `path` is neither a bundle nor a run with a bundle. The message says what is there instead.
     """
     path = Path(path)
     for candidate in (path, path / BEST):
@@ -374,9 +375,9 @@ def _no_model(path: Path, expected: str) -> CheckpointError:
             run = Path("runs") / load_recipe(path, check_files=False).name
             if is_model(run):
                 return CheckpointError(f"{path} is a recipe. Name the model that was trained with it: {run}")
-            return CheckpointError(f"{path} is a recipe, and its run, {run}, contains no model yet. Train it first "
-                                   f"(seq2seq train {shlex.quote(str(path))}), or name the directory given with "
-                                   "--run-dir.")
+            return CheckpointError(f"{path} is a recipe, and its run, {run}, contains no model yet. Train the model "
+                                   f"first (seq2seq train {shlex.quote(str(path))}). If it was trained with --run-dir, "
+                                   "name that directory.")
     return CheckpointError(f"{path} is a file. {expected}")
 
 
@@ -403,7 +404,7 @@ def _user_files(path: Path) -> list[Path]:
 
 
 def _require_json(value: Any, name: str) -> None:
-    """Raise TypeError if JSON would silently change a value, such as a tuple to a list or a number as key to text.
+    """Raise TypeError if JSON would silently change a value. For example, JSON changes tuples to lists.
 
     name: name of the value in the message.
     """

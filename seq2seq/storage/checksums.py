@@ -1,7 +1,7 @@
-"""Checksums of the files that a run reads again, so that no training continues from data damaged on the disk.
+"""Checksums of the files that a run reads again. They prevent training on data that was damaged on the disk.
 
-Files of gigabytes are verified in the background, with zlib's crc32, because it processes 3 GB/s, but sha256 only
-0.9 GB/s. These checksums protect against accidents, not against attacks, so they need not be cryptographic.
+Large files are verified in the background. Their checksum is zlib's crc32, which processes 3 GB/s; sha256 processes
+only 0.9 GB/s. A crc32 is not cryptographic: it protects against accidents, not against attacks.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from seq2seq.json_reader import parse_json
 from seq2seq.storage.atomic import replace_file
 
 CHECKSUM_KEY = "checksum"
-"""Key of a JSON object whose value is the checksum of all other keys and their values."""
+"""Key under which a JSON object contains the checksum of all its other keys and values."""
 
 CHECKSUM_COMMENT = b"# checksum: "
-"""Beginning of the last line of a text that ends with its checksum."""
+"""Beginning of the line that `append_checksum` adds at the end of a text."""
 
 BLOCK_BYTES = 1 << 20
 FOREGROUND_BYTES = 1 << 27
-"""Maximum total size in bytes of files that are verified before the training starts. This takes 40 ms if the files are
-in the page cache. Files of a larger total size are verified in the background."""
+"""Maximum total size in bytes of files that are verified before the training starts. To verify this many bytes takes
+40 ms if the files are in the page cache. Files of a larger total size are verified in the background."""
 
 
 def crc32_of(path: Path) -> int:
@@ -86,14 +86,17 @@ def append_checksum(text: bytes) -> bytes:
 
 
 def strip_checksum(contents: bytes) -> bytes | None:
-    """Return a text without the line that `append_checksum` added, if there is one; None if the checksum is wrong."""
+    """Return a text without the line that `append_checksum` added; None if the checksum in this line is wrong.
+
+    If the text has no such line, it is returned unchanged.
+    """
     text, found, checksum = contents.rpartition(CHECKSUM_COMMENT)
     if not found:
         return contents
     return text if checksum.strip() == hashlib.sha256(text).hexdigest().encode() else None
 
 
-# Synthetic text: a journal beside the file records its length and checksum
+# Journal of a file of synthetic text: a JSON file beside it with its length and checksum
 
 
 def journal_path(text: Path) -> Path:
@@ -113,8 +116,8 @@ def write_journal(text: Path, crc32: int) -> None:
 def read_journal(text: Path) -> tuple[int, int] | None:
     """Return (length in bytes, zlib.crc32) of a text file from its journal.
 
-    Returns None if there is no journal, because an older version of seq2seq wrote the text. Returns (-1, -1), which
-    matches no text, if the journal is damaged.
+    If there is no journal, return None: an older version of seq2seq wrote the text. If the journal is damaged, return
+    (-1, -1), which matches no text.
     """
     try:
         journal = parse_json(regular_bytes(journal_path(text)))

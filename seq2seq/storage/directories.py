@@ -34,10 +34,11 @@ FORMAT_VERSION = 1
 
 METADATA = "metadata.json"
 RESERVED = ("format_version", "kind", "sha256", CHECKSUM_KEY)
-"""Keys of metadata.json that this module sets."""
+"""Keys of metadata.json that callers of `save_bundle` may not set."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Arguments of Linux' renameat2: paths are relative to the working directory; exchange the two names."""
+"""Constants of Linux' renameat2. AT_FDCWD: paths are relative to the working directory. RENAME_EXCHANGE: exchange the
+names of the two paths."""
 
 
 class DamagedError(CheckpointError):
@@ -49,10 +50,10 @@ class DamagedError(CheckpointError):
 
 @contextmanager
 def replace_directory(path: Path, needed: int | None) -> Iterator[Path]:
-    """Yield a temporary directory. It replaces `path` at the end of the block, or is deleted after an exception.
+    """Yield a temporary directory. At the end of the block it replaces `path`; after an exception it is deleted.
 
     Args:
-        needed: bytes to be written, for the message if the disk is full; None: unknown.
+        needed: number of bytes to write, for the error message if the disk is full; None: unknown.
     Raises:
         CheckpointError: the directory cannot be written; the old one is unchanged.
     """
@@ -119,7 +120,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def recover(path: Path) -> None:
-    """Rename the old directory back if `replace_directory` was interrupted between its two renames."""
+    """Rename the old directory back to `path` if `replace_directory` was interrupted between its two renames."""
     if not os.path.lexists(path) and old_path(path).exists():
         os.rename(old_path(path), path)
 
@@ -167,7 +168,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         if cause := re.search(r"os error (\d+)", str(error)):
             raise OSError(int(cause[1]), os.strerror(int(cause[1])), str(path)) from error
         raise
-    # Files created by safetensors are readable by their owner only; they get the permissions of the directory here.
+    # safetensors creates files that only their owner can read. The file gets the directory's permissions instead.
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
@@ -203,7 +204,9 @@ def as_json(values: Mapping[str, Any]) -> bytes:
 
 
 def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the reserved keys of metadata.json with their values. Call this after all other files have been written.
+    """Return the format version, the kind and the checksums of a directory's files, for its metadata.json.
+
+    Call this after all other files have been written.
 
     names: files whose checksums are included; None: all files in the directory.
     """
@@ -215,7 +218,7 @@ def cannot_save(path: Path, error: OSError, needed: int | None) -> CheckpointErr
     """Return the error that `path` cannot be written, with a remedy.
 
     Args:
-        needed: bytes to be written, for the message if the disk is full; None: unknown.
+        needed: number of bytes to write, for the message if the disk is full; None: unknown.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
@@ -257,10 +260,13 @@ def read_with_retry(path: Path, read: Callable[[Path], Read]) -> Read:
 
 @contextmanager
 def _keep_open(directory: Path) -> Iterator[tuple[int, int] | None]:
-    """Yield the directory's device and inode. The directory stays open, so that a new one cannot get the same inode."""
+    """Yield the directory's device and inode numbers; None if there is no directory.
+
+    The directory stays open during the block. If it were closed and then deleted, a new directory could get its inode.
+    """
     descriptor = None
     with suppress(OSError):
-        # O_DIRECTORY, because opening a named pipe would wait for a writer.
+        # Without O_DIRECTORY, opening a named pipe would wait for a writer.
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _identity(directory if descriptor is None else descriptor)
@@ -301,8 +307,8 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
         raise DamagedError(f"{path} is damaged, or seq2seq did not write it: it has no format_version.")
     if metadata["format_version"] > FORMAT_VERSION:
         raise CheckpointError(
-            f"{directory} was written by a newer seq2seq (format {metadata['format_version']}; this one reads up to "
-            f"{FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq-mt"
+            f"{directory} was written by a newer seq2seq (format {metadata['format_version']}; this version reads "
+            f"formats up to {FORMAT_VERSION}). Upgrade: pip install --upgrade seq2seq-mt"
         )
     if has_wrong_checksum(metadata):
         raise DamagedError(f"{path} is damaged: its contents do not match its checksum.")
@@ -331,7 +337,7 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
     """Verify the checksums of files.
 
     Raises:
-        DamagedError: a file is missing or has another checksum; the message names it.
+        DamagedError: a file is missing or has a wrong checksum; the message names the file.
         CheckpointError: a name refers to a file outside the directory.
     """
     for name, expected in checksums.items():
@@ -347,8 +353,8 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
 def path_inside(directory: Path, name: str) -> Path:
     """Return the path of a regular file in the directory, after checks against malicious metadata.
 
-    The name comes from metadata.json, which anybody may have written. Only files inside the directory are allowed, and
-    only regular ones, because reading from a named pipe or a device could block for ever.
+    The name comes from metadata.json, which anybody may have written. Only regular files inside the directory are
+    allowed. Reading from a named pipe or a device could block for ever.
 
     Raises:
         CheckpointError: the name or a symbolic link leads out of the directory, or no file can have this name.
@@ -404,7 +410,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         cannot_read(path, error)
     except (SafetensorError, RuntimeError) as error:  # RuntimeError: torch cannot map the file into memory
         raise DamagedError(f"{path} is damaged: {error}.") from error
-    # Copied to memory: if another process truncates the mapped file later, reading it kills this process.
+    # The tensors are copied to memory. If another process truncated the mapped file later, reading from the map would
+    # kill this process.
     return {name: tensor.clone() for name, tensor in mapped.items()}
 
 

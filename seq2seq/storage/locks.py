@@ -25,8 +25,8 @@ def _drop_locks() -> None:
     _held_locks.clear()
 
 
-# A forked worker inherits the lock, so it closes its copy. Otherwise a worker that survives the killed training would
-# keep the run locked.
+# A forked worker inherits the descriptors of the lock files and closes them at once. Otherwise, if the training is
+# killed and the worker survives, the worker would keep the run locked.
 os.register_at_fork(after_in_child=_drop_locks)
 
 
@@ -34,8 +34,9 @@ os.register_at_fork(after_in_child=_drop_locks)
 def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
     """Lock a run directory during the block. The system releases the lock when the process ends, even if it is killed.
 
-    If the block raises an exception in a new run directory, the lock file, the `provisional` files and the directories
-    that this function created are removed, unless the block has written other files.
+    If the run directory was missing or empty and the block raises an exception, the lock file, the `provisional` files
+    and the directories that this function created are removed. If the block has written other files, nothing is
+    removed.
 
     Args:
         provisional: names of files in the run directory that may be removed after an exception.
@@ -67,7 +68,7 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         with contextlib.suppress(OSError):
-            os.fsync(descriptor)                                # processes on other machines read who holds the lock
+            os.fsync(descriptor)                                # other machines can then read who holds the lock
         try:
             yield
         except BaseException:
@@ -75,8 +76,8 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
                 _remove_lock_file(path, missing, provisional)
             raise
     finally:
-        # The lock file of a run stays: if it were deleted, a second process that has opened it would lock the deleted
-        # file while a third one creates and locks a new file.
+        # The lock file is not deleted here. Otherwise two processes could both hold a lock: one that had opened the
+        # deleted file, and one that creates a new file.
         if descriptor in _held_locks:
             _held_locks.remove(descriptor)
             os.close(descriptor)
@@ -86,7 +87,8 @@ def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Coll
     """Remove a lock file that this process holds, the provisional files and `directories`. If the run contains other
     files, nothing is removed.
 
-    Another process may have opened the file before its removal and lock it afterwards. It then notices the removal.
+    Another process may have opened the lock file before its removal. If it locks the removed file, `_is_same_file`
+    tells it that the file is gone.
 
     Args:
         directories: directories that were created for the lock file, the innermost first.
@@ -100,7 +102,7 @@ def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Coll
 
 
 def require_lockable(run: Path) -> None:
-    """Raise CheckpointError if `lock_run` would raise one, as far as this can be checked without writing anything."""
+    """Raise CheckpointError if the run directory cannot be written or is locked. Nothing is written."""
     import fcntl
 
     existing = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
@@ -134,7 +136,7 @@ def _in_use(run: Path, descriptor: int) -> CheckpointError:
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:
-    """Return True if `path` refers to the open file, and not to another one or to none."""
+    """Return True if `path` still refers to the file that is open as `descriptor`."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

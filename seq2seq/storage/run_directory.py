@@ -28,8 +28,8 @@ TENSORBOARD = "tensorboard"
 def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     """Check that a training with `recipe` can start or resume in the directory `run`, and store the recipe there.
 
-    Before the first checkpoint, any change of the recipe is allowed; later, only changes of keys that may change when a
-    run is resumed. All changes are printed.
+    Before the first checkpoint, every key of the recipe may change. After it, only those keys may change that are
+    allowed to change when a run is resumed. All changes are printed.
 
     Returns:
         The recipe to train with; see `compare_with_stored_recipe`.
@@ -45,7 +45,7 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
         console.warn(f"{path} is damaged: its checksum is wrong. The file is written again.")
     elif changes is not None:
         if not all(change.may_change_on_resume for change in changes):
-            # Other changes are only allowed before the first checkpoint. The tokenizer is then trained again.
+            # The run has no checkpoints yet. The change may affect the tokenizer, so the tokenizer is trained again.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         for change in changes:
             console.print_message(f"changed since this run started: {change}")
@@ -60,9 +60,9 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[
 
     Returns:
         The recipe to start or resume the run with, and its differences from the stored recipe. The differences are None
-        if the run has no stored recipe, or a damaged one. The recipe is `recipe`, but in a run with checkpoints
-        `vocab_size: auto` is replaced by the size in the stored recipe, because the default of older versions of
-        seq2seq was a number.
+        if the run has no stored recipe, or a damaged one. The returned recipe is `recipe` with one exception: if the
+        run has checkpoints, `vocab_size: auto` is replaced by the value in the stored recipe. Older versions of seq2seq
+        had a number as the default of `vocab_size`.
     Raises:
         RecipeError: the run was trained with another recipe; the message lists the differences that are not allowed.
     """
@@ -96,9 +96,9 @@ def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> Non
     """Raise RecipeError if the run has checkpoints that were trained with another recipe."""
     checkpoint = newest_checkpoint(run)
     if checkpoint is not None and checkpoint.info.get("recipe") != recipe_checksum(recipe):
-        raise RecipeError(f"{path} is damaged: its checksum is wrong, and this run was last trained with another "
-                          "recipe than the one given now. Give the recipe of that training, unchanged; or restore "
-                          f"{path} from a backup; or train from the beginning with --restart.")
+        raise RecipeError(f"{path} is damaged: its checksum is wrong. The newest checkpoint of this run was trained "
+                          "with a recipe that differs from the one given now. Give the recipe of that training "
+                          f"unchanged, restore {path} from a backup, or train from the beginning with --restart.")
 
 
 def rename_old_run(recipe: Recipe, run: Path) -> Path:
@@ -123,7 +123,7 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
     while (renamed := run.with_name(f"{run.name}.{number}")).exists():
         number += 1
     run.rename(renamed)
-    run.mkdir()                                                                 # a symbolic link may point to it
+    run.mkdir()                                                                 # a symbolic link may point to this path
     return renamed
 
 
@@ -147,7 +147,7 @@ class Log:
         self.records = len(kept)
         self._file = open(self.path, "a", encoding="utf-8")                     # noqa: SIM115, closed by `close`
         # TensorBoard reads all event files in a directory, and a killed process may have truncated one. So all old
-        # files are replaced by one new file with the whole log, which contains each step exactly once.
+        # files are replaced by one new file, which contains the whole log.
         for old in (run / TENSORBOARD).glob("events.out.tfevents.*"):
             old.unlink()
         # Imported here because it takes a second, and only training needs it.
@@ -176,7 +176,7 @@ class Log:
                 self._board.add_scalar(f"{kind}/{name}", value, step, walltime=self._began + self._seconds)
 
     def flush(self) -> None:
-        """Sync the log to disk. Called before a checkpoint is saved, because the log must contain all its steps."""
+        """Sync the log to disk. Call this before saving a checkpoint: the log must contain all steps before it."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._board.flush()

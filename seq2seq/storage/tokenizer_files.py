@@ -72,9 +72,10 @@ def load_tokenizers(directory: Path) -> Tokenizers:
 def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokenizers:
     """Load the tokenizers from a run's tokenizer directory. If they are missing or damaged, write them there first.
 
-    In a run with checkpoints, missing or damaged tokenizers are copied from the run's best model if possible. Their
-    checksums are compared, because they must be the tokenizers that the run was trained with. If an older version of
-    seq2seq wrote the directory without checksums, the checksums are added.
+    If the run has checkpoints, missing or damaged tokenizers are copied from the run's best model if possible, and
+    otherwise trained again. If the checksums of the tokenizers that the run was trained with are known, the restored
+    tokenizers must have the same checksums. If an older version of seq2seq wrote the directory without checksums, the
+    checksums are added.
 
     Args:
         directory: tokenizer directory in the run directory.
@@ -111,7 +112,7 @@ def _write_checksums(directory: Path) -> None:
 
 
 def _recreate(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> dict[str, bytes]:
-    """Return the files of tokenizers that are missing or damaged: those of the run's best model, or else trained again.
+    """Return the files that replace missing or damaged tokenizers: from the run's best model, or newly trained ones.
 
     damage: message that says what is missing or damaged.
     """
@@ -131,7 +132,7 @@ def _recreate(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> d
 
 
 def _expected_checksums(directory: Path, run: Path) -> dict[str, str] | None:
-    """Return the sha256 of each tokenizer file that the run was trained with; None if it is unknown.
+    """Return the sha256 of each tokenizer file that the run was trained with; None if the checksums are unknown.
 
     The checksums are read from the newest checkpoint, or else from metadata.json in the tokenizer directory.
     """

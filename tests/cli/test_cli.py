@@ -189,8 +189,8 @@ def test_a_recipe_given_as_model_is_refused_with_the_command_to_train_it(run, di
                     ["translate", model, "--fusion", "mine.yaml"]):
         result = run(*command, stdin=b"ein Hund\n")
         assert result.code == 2
-        assert ("mine.yaml is a recipe, and its run, runs/tiny, contains no model yet. Train it first (seq2seq train "
-                "mine.yaml)") in result.err
+        assert ("mine.yaml is a recipe, and its run, runs/tiny, contains no model yet. Train the model first (seq2seq "
+                "train mine.yaml)") in result.err
     assert "not.yaml is a file. A model is" in run("translate", "not.yaml", stdin=b"").err
     shutil.copytree(model, directory / "runs/tiny/best")
     (directory / "runs/tiny/recipe.yaml").write_text(RECIPE)

@@ -200,7 +200,7 @@ def test_a_language_model_reports_no_cross_attention():
 
 def test_a_text_longer_than_the_positions_is_an_error():
     model = make_language_model(max_positions=7)
-    with pytest.raises(ValueError, match="8 tokens; this model has 7 positions"):
+    with pytest.raises(ValueError, match="8 tokens; this model supports at most 7"):
         model.forward(texts([3] * 7))
     state = model.start(torch.tensor([END_ID]), torch.tensor([0, 1]), 1)
     for _ in range(7):

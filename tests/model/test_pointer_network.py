@@ -234,7 +234,7 @@ def test_the_gradient_of_the_loss_equals_finite_differences():
 def test_a_sentence_longer_than_the_positions_is_an_error():
     model = make(max_positions=4)
     assert model(batch_of([([3, 4, 5], [1])])).dense().isfinite().any()
-    with pytest.raises(ValueError, match="a sentence of 5 tokens; this model has 4 positions"):
+    with pytest.raises(ValueError, match="a sentence has 5 tokens; this model supports at most 4"):
         model(batch_of([([3, 4, 5, 6], [1])]))
 
 

@@ -285,14 +285,14 @@ def test_a_sentence_longer_than_the_positions_is_an_error(make_model):
     model = make_model(max_positions=7)
     longest = pairs_of(([3] * 6, [4] * 6))
     model.forward(longest)
-    with pytest.raises(ValueError, match="a sentence of 8 tokens; this model has 7 positions"):
+    with pytest.raises(ValueError, match="a sentence has 8 tokens; this model supports at most 7"):
         model.forward(pairs_of(([3] * 7, [4])))
-    with pytest.raises(ValueError, match="a sentence of 8 tokens; this model has 7 positions"):
+    with pytest.raises(ValueError, match="a sentence has 8 tokens; this model supports at most 7"):
         model.forward(pairs_of(([3], [4] * 7)))
     state = model.start(longest.source, longest.source_offsets, longest.longest_source)
     for _ in range(7):
         _, state = model.step(torch.tensor([4]), state)
-    with pytest.raises(ValueError, match="a sentence of 8 tokens; this model has 7 positions"):
+    with pytest.raises(ValueError, match="a sentence has 8 tokens; this model supports at most 7"):
         model.step(torch.tensor([4]), state)
 
 
