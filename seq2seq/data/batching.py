@@ -21,7 +21,7 @@ from seq2seq.devices import copy_to_device
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 IGNORE_INDEX = -100
-"""Target id of the positions that fill a batch up to a fixed shape; loss and metrics ignore them."""
+"""Target id of the positions that fill a batch up to a fixed shape; loss and metrics ignore these positions."""
 
 # `Shape.rounded` rounds the numbers of tokens and of sentences in a batch up to multiples of these numbers.
 TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8

@@ -49,7 +49,7 @@ def divide(line: str, fits: Callable[[str], bool], prefix: str = "") -> DividedL
     """Split a line into parts that fit the model. No part is empty or has white space around it.
 
     Args:
-        fits: function that returns True if a text is short enough for the model, and True for any single character.
+        fits: function that returns True if a text is short enough for the model. Any single character must fit.
         prefix: language token at the beginning of the text; it is repeated before each part.
     """
     before, text, after = split_margins(line)
@@ -85,7 +85,7 @@ def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
     The concatenated parts are the text.
 
     Args:
-        fits: function that returns True if a text is short enough for the model, and True for any single character.
+        fits: function that returns True if a text is short enough for the model. Any single character must fit.
     """
     if len(text) <= 1 or fits(text):
         return [text]
