@@ -96,7 +96,7 @@ class MarianVocabulary(Vocabulary):
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)
         encoded = encode_lines(self._processor, texts, num_threads=threads)
-        # A character that is unknown to this sentencepiece model has an id if it is a piece of the other language's model.
+        # A character that this sentencepiece model does not know may be a piece of the other language's model.
         return [token + (self._look_up_pieces(text) if self._unknown in ids else self._id_of[ids].tolist())
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Subword tokenizers: sentencepiece with byte fallback, so that every line can be encoded and decoded without loss."""
+"""Subword tokenizers: sentencepiece with byte fallback, which can encode every character."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Tokenizers:
         """Return the tokenizers from the contents of their files, the inverse of `Tokenizers.files`.
 
         Raises:
-            TokenizerError: the file of a joint tokenizer or the files of both languages are missing, or a file is damaged.
+            TokenizerError: a joint tokenizer, or a tokenizer of a language, is missing or damaged.
         """
         if JOINT_FILE in files:
             joint = _read(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
