@@ -190,7 +190,7 @@ class Tokenizers:
         """Return the tokenizers from the contents of their files, the inverse of `Tokenizers.files`.
 
         Raises:
-            TokenizerError: a joint tokenizer, or a tokenizer of a language, is missing or damaged.
+            TokenizerError: there is neither a joint tokenizer nor one for each language, or a tokenizer is damaged.
         """
         if JOINT_FILE in files:
             joint = _read(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
