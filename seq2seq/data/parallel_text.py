@@ -25,7 +25,7 @@ class NotParallelError(CorpusError):
         counts = [f"{'at least ' * (at_least and count == max(lines))}{count:,} line{'s' * (count != 1)}"
                   for count in lines]
         super().__init__(f"{names[0]}: {counts[0]}; {names[1]}: {counts[1]}. They must match line by line. Run "
-                         "the step that wrote them again, and check that no tool drops blank lines.")
+                         "again the step that wrote them, and check that no tool drops blank lines.")
         self.shorter = min(lines)
 
 
