@@ -1,8 +1,8 @@
 """Packed batches: the plan of an epoch's optimizer steps, and the batches of token ids that it describes.
 
-The token ids of a corpus are stored in one flat array for each side, with the offset of each sentence (`EncodedCorpus`,
-memory-mapped by `preparation`). The plan of an epoch consists of arrays of pair indices. One NumPy operation copies the
-tokens of a batch, so neither worker processes nor padding are needed.
+The token ids of each side of a corpus are one flat array. A second array contains the index of each sentence's first
+token (`EncodedCorpus`, memory-mapped by `preparation`). The plan of an epoch consists of arrays of pair indices. One
+NumPy operation copies the tokens of a batch, so no worker processes are needed. Batches have no padding.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from seq2seq.devices import copy_to_device
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 IGNORE_INDEX = -100
-"""Target id of the positions that fill a batch up to a fixed shape; loss and metrics ignore them."""
+"""Target id of the positions that fill a batch up to a fixed shape; loss and metrics ignore these positions."""
 
 # `Shape.rounded` rounds the numbers of tokens and of sentences in a batch up to multiples of these numbers.
 TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8
-# `split_by_length` forms one more group of sentences only if this saves more than GROUP_COST attention scores, which
-# would be computed for padding. A few very long sentences then get a group of their own, but the image captions of a
-# step (2,048 tokens) stay together. Chosen by timing three models on one core.
+# `split_by_length` adds a group of sentences only if the number of attention scores computed for padding falls by more
+# than GROUP_COST. With this value, a few very long sentences get a separate group, but the image captions of a step
+# (2,048 tokens) stay together. The value was chosen by timing three models on one core.
 GROUP_COST = 700_000
 # Factor by which a fixed shape is larger than the largest micro-batch of the first epoch. Later epochs may have larger
 # micro-batches.
@@ -43,10 +43,10 @@ class Batch:
     source: (source_tokens,) int64, every sentence ends with `</s>`.
     source_offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
     source_positions: (source_tokens,) int64, position of each token in its sentence, from 0.
-    longest_source: length of the longest source in tokens, rounded up if the batch was filled up to a shape. It is a
-        Python number, because reading it from a tensor would wait for the GPU.
+    longest_source: number of tokens of the longest source sentence; `Shape.longest_source` if the batch was filled up
+        to a shape. It is a Python number, because reading a number from a tensor would wait for the GPU.
     target_input: (target_tokens,) int64, every sentence begins with `<s>`.
-    target_output: (target_tokens,) int64, target_input shifted by one token; every sentence ends with `</s>`.
+    target_output: (target_tokens,) int64, the token after each token of target_input; every sentence ends with `</s>`.
     target_offsets, target_positions, longest_target: as for the source.
     target_count: number of target tokens in the loss; tokens of dummy sentences are not counted.
     """
@@ -125,7 +125,7 @@ class EncodedSide:
 class EncodedCorpus:
     """Sentence pairs as token ids.
 
-    weights: (pairs,) float, number of times that each pair occurs in an epoch on average; None: each occurs once.
+    weights: (pairs,) float, average number of times that each pair occurs in an epoch; None: each pair occurs once.
     lines: (pairs,) int64, line number of each pair in its corpus; None if the numbers are not needed.
     """
 
@@ -159,9 +159,10 @@ class Shape:
 
     @staticmethod
     def for_plan(corpus: EncodedCorpus, plan: Iterable[Sequence[np.ndarray]], longest: int) -> Shape:
-        """Return one shape for all micro-batches of a training: SHAPE_ROOM times the largest one of the first epoch.
+        """Return one shape for all micro-batches of a training.
 
-        Larger micro-batches are rare in later epochs; `split_to_shape` splits them. A larger shape would waste memory:
+        Each size is SHAPE_ROOM times the largest one in the first epoch, plus room for dummy sentences. Later epochs
+        rarely have larger micro-batches; `split_to_shape` splits them. A larger shape would waste memory:
         the backward pass of the variable-length kernel allocates 128 rows for every sentence, even for an empty one.
 
         plan: micro-batches of each step of the first epoch. longest: maximum length of a sentence, in tokens.
@@ -171,8 +172,8 @@ class Shape:
                  for side in (corpus.source, corpus.target)]
         source, target, sentences = (math.ceil(SHAPE_ROOM * max(size)) for size in (*sizes, map(len, micro_batches)))
         source, target = max(source, longest), max(target, longest)
-        # Dummy sentences fill the rest of the batch. If real sentences fill one side, the dummy sentences need room on
-        # it nevertheless: at least one token each.
+        # Dummy sentences fill the rest of the batch. Even a side that is full of real sentences needs
+        # room for one token of each dummy sentence.
         dummies = -(-max(source, target) // longest) + 2
         return Shape(source + dummies, target + dummies, sentences + dummies, longest, longest)
 
@@ -180,8 +181,8 @@ class Shape:
     def rounded(corpus: EncodedCorpus, pairs: np.ndarray, longest: int) -> Shape:
         """Return the size of the batch of `pairs`, rounded up so that only few different shapes occur.
 
-        oneDNN generates code for every new size of a matrix product. Without rounding, this takes a fifth of a training
-        step on a CPU, and the generated code occupies gigabytes.
+        oneDNN generates code for every new size of a matrix product. Without rounding, code generation takes a fifth of
+        the time of a training step on a CPU, and the generated code occupies gigabytes of memory.
 
         longest: maximum length of a sentence, in tokens.
         """
@@ -196,12 +197,12 @@ class Shape:
         return Shape(source_tokens, target_tokens, sentences, longest_source, longest_target)
 
     def dummies_needed(self, source_tokens: int, target_tokens: int) -> int:
-        """Return the number of dummy sentences that fill up a batch of this many tokens."""
+        """Return the number of dummy sentences that fill up a batch of these sizes to this shape."""
         return max(-(-(self.source_tokens - source_tokens) // self.longest_source),
                    -(-(self.target_tokens - target_tokens) // self.longest_target))
 
     def fits(self, source_tokens: int, target_tokens: int, sentences: int) -> bool:
-        """Return True if a batch of this size can be filled up to the shape.
+        """Return True if a batch of these sizes can be filled up to the shape.
 
         Each dummy sentence needs tokens on both sides, because the attention of a query without keys is undefined.
         """

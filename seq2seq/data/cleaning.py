@@ -24,14 +24,14 @@ STATISTICS_PAIRS = 10_000
 
 def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
           languages: Languages | None = None) -> Iterator[Pair]:
-    """Yield the pairs that pass the filters. The others are counted in `counts`, by the reason to drop them.
+    """Yield the pairs that pass all filters. Dropped pairs are counted in `counts`, by reason.
 
     Duplicates are found by 64-bit hashes, which take some 80 bytes per pair. Two different pairs have the same hash
     with a probability of 1 in 10^19.
 
     Args:
-        sides: number of texts of a pair; 1 for monolingual text, whose source is empty. The filters that compare the
-            two sides are then skipped.
+        sides: number of texts of a pair; 1 for monolingual text, whose source is empty. For monolingual text, the
+            filters that compare the two sides are skipped.
         languages: language codes of both sides; only the filter `language: lingua` needs them.
     Raises:
         UserError: lingua is not installed, or does not know one of the languages.
@@ -52,7 +52,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Statistics of a corpus that the filters need; None where a filter is off.
+    """Statistics of a corpus that the filters need. `lengths` and `languages` are None if their filter is off.
 
     max_deviation: maximum of `LengthModel.deviation`, in standard deviations.
     """
@@ -72,7 +72,7 @@ class _Statistics:
 
 def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
                         ) -> tuple[_Statistics, Iterable[Pair]]:
-    """Return the statistics, and all pairs. If a filter needs statistics of the text, the first pairs are read now."""
+    """Return the statistics, and all pairs. If a filter needs statistics of the text, this reads the first pairs."""
     detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs
@@ -88,7 +88,7 @@ def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, l
 
 
 def _drop_reason(texts: Sequence[str], cleaning: Cleaning) -> str | None:
-    """Return the reason to drop a pair by its text alone; None to keep it."""
+    """Return the reason to drop a pair, found without statistics of the corpus; None to keep the pair."""
     lengths = [len(text.strip()) for text in texts]
     if not min(lengths):
         return "empty"

@@ -97,7 +97,7 @@ def read_lines(path: str | Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterat
 
 
 def read_texts(path: str | Path) -> list[str]:
-    r"""Return the lines of a file, without byte order mark and without the `\r` of `\r\n`, as `read_corpus` does.
+    r"""Return the lines of a file. As in `read_corpus`, the byte order mark and the `\r` of `\r\n` are removed.
 
     Raises:
         CorpusError: as `read_lines`.
@@ -142,10 +142,10 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> 
 
     Args:
         spec: section of the recipe; its paths are relative to `directory`.
-        counts: updated with the numbers of lines read, and of characters removed or replaced.
+        counts: updated with the numbers of lines read, and of the characters removed or replaced in them.
     Raises:
-        CorpusError: text is missing, not parallel or not UTF-8, or a column is missing; the message names file and
-            line.
+        CorpusError: a text is missing, not parallel or not UTF-8, or a column is missing. The message names the file
+            and the line.
     """
     counts = Counts() if counts is None else counts
     rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
@@ -175,7 +175,7 @@ def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
         yield from enumerate(zip_parallel([str(path) for path in paths], *sides, max_counted=None), 1)
     except NotParallelError as error:
         # If the missing line is in the middle of the shorter file, the lines after it do not match either.
-        advice = (f" To find the line where they stop matching, write `limit: {error.shorter}` in this corpus and run "
+        advice = (f" To find the first line without a match, write `limit: {error.shorter}` in this corpus and run "
                   "seq2seq check, which reports the line if it can detect it from the text.") if error.shorter else ""
         raise CorpusError(f"{error}{advice}") from None
 
@@ -215,8 +215,8 @@ HEADER_WORDS = frozenset((
 def first_line_warnings(recipe: Recipe) -> Iterator[str]:
     """Yield a warning for each text file or table whose first line may be misread.
 
-    Either the line looks like a header, but is read as a pair; or it has more than two columns, and the recipe does not
-    say which columns to read, so that the first two are read.
+    In the first case, the line looks like a header, but is read as text. In the second case, the line has more than two
+    columns, and the recipe does not choose any: columns 1 and 2 are read.
 
     Files that cannot be read are skipped, because reading the whole corpus will report the error.
     """
@@ -232,7 +232,7 @@ def first_line_warnings(recipe: Recipe) -> Iterator[str]:
             continue
         if by_number and len(fields) > 2 and spec.source is None and spec.text is None:
             yield (f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target. If "
-                   f"this is right, write `source: 1, target: 2` in {key}; if not, the numbers of the right columns.")
+                   f"this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
         indices = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))
         names = [fields[index] for index in indices if index < len(fields)]
         if names and all(_is_column_name(name, recipe.languages) for name in names):
@@ -253,7 +253,7 @@ def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
 
 
 def _is_column_name(text: str, languages: Languages) -> bool:
-    """Return True if all words of the text are HEADER_WORDS, names of any languages, or codes of the two `languages`.
+    """Return True if each word is in HEADER_WORDS, or the name of any language, or the code of one of `languages`.
 
     Examples: `en`, `German text`, `source_sentence1`.
     """
@@ -271,8 +271,8 @@ def _tsv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]
 def _csv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each line of a CSV file (RFC 4180).
 
-    The byte order mark of the file stays at the beginning of the first field, and the `\\r` of `\\r\\n` at the end of
-    the last field, even if these fields are quoted. `read_corpus` removes and counts them.
+    The byte order mark of the file is kept at the beginning of the first field. The `\\r` of `\\r\\n` is kept at the
+    end of the last field. Both are kept even if the field is quoted. `read_corpus` removes and counts them.
 
     Raises:
         CorpusError: a quote is misplaced or not closed in its line, or a line has more or fewer fields than the first
@@ -354,7 +354,7 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
 
     if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
         raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of its "
-                          f"directory, {path}, as a pattern. Rename it without *, ? and [.")
+                          f"directory, {path}, as a pattern. Rename the directory without *, ? and [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # Streamed data sets are downloaded while they are read.
@@ -374,8 +374,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
-    """Return the texts in a record's columns. If the first column is missing, the columns are read as the keys of the
-    record's value `translation`."""
+    """Return the texts in a record's columns. If the record has an object `translation`, but not the first column, the
+    texts are read from this object."""
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
     if spec.columns[0] not in record and isinstance(record.get("translation"), dict):

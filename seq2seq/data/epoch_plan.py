@@ -1,4 +1,4 @@
-"""Plan of an epoch: the pairs of each optimizer step, and batches of similar length for everything but training."""
+"""Plan of an epoch: the pairs of each optimizer step, and batches of similar length for validation and translation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seq2seq.data.batching import EncodedCorpus, derived_seed
 class EpochPlan:
     """Optimizer steps of an epoch, each a list of micro-batches.
 
-    A step is divided into micro-batches when it is read, so that training on a large corpus begins at once.
+    A step is divided into micro-batches only when it is accessed, so that training on a large corpus starts at once.
     """
 
     def __init__(self, corpus: EncodedCorpus, steps: list[np.ndarray], accumulation: int) -> None:
@@ -34,10 +34,10 @@ class EpochPlan:
 def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int, epoch: int) -> EpochPlan:
     """Assign the pairs of the corpus to the optimizer steps of an epoch; the same seed and epoch give the same plan.
 
-    Every pair occurs in exactly one step (if the corpora have weights, in `weight` steps on average). A step consists
-    of at most `batch_tokens` target tokens and a proportional number of source tokens, or of a single longer pair. The
-    pairs of a step are drawn at random, independently of their lengths. With pairs of similar length in each step, the
-    model learns more slowly, because each step pulls it towards this length (benchmarks/README.md, Learning).
+    If the corpus has no weights, every pair occurs in exactly one step; otherwise, its weight is the average number of
+    steps. A step has at most `batch_tokens` target tokens and a proportional number of source tokens, or is a single
+    longer pair. The pairs of a step are drawn at random, independently of their lengths. With pairs of similar length
+    in each step, the model learns more slowly: each step pulls it towards one length (benchmarks/README.md, Learning).
 
     Returns:
         For each step a list of at most `accumulation` micro-batches. Each micro-batch is an array of pair indices,
@@ -47,7 +47,7 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
 
 
 def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
-    """Yield the pair indices of each step of `plan_epoch`, in random order. Of the corpus, only lengths are read."""
+    """Yield the pair indices of each step of `plan_epoch`, in random order. Only sentence lengths are read, no ids."""
     random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
     order = random.permutation(_repeat_by_weight(corpus, random))
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
@@ -72,7 +72,7 @@ def _cut_into_steps(order: np.ndarray, source_lengths: np.ndarray, target_length
     while begin < len(order):
         source_before = source_ends[begin - 1] if begin else 0
         target_before = target_ends[begin - 1] if begin else 0
-        # For a limit that is not an integer, NumPy would first convert all sums to floating point, at every step.
+        # If the limit were not an integer, NumPy would convert all sums to floating point at every step.
         end = max(begin + 1, min(
             int(np.searchsorted(source_ends, int(source_before + source_budget), side="right")),
             int(np.searchsorted(target_ends, int(target_before + target_budget), side="right"))))

@@ -53,9 +53,9 @@ class SideLanguages:
     def wrong(self, source: str, target: str) -> str | None:
         """Return the side with text in the other side's language, `source` or `target`; None if both are right.
 
-        Words that occur on both sides may be names. The remaining words of the side, if there are any, must therefore
-        look like the other language, too. In the pair `Golf Cabrio (ab 2011)`, `Golf Cabrio (from 2011)` the remaining
-        words `ab` and `from` show that both sides are right.
+        Words that occur on both sides may be names. A side is therefore wrong only if its other words, if there are
+        any, look like the other side's language, too. In the pair `Golf Cabrio (ab 2011)`, `Golf Cabrio (from 2011)`
+        the other words `ab` and `from` show that both sides are right.
         """
         sides = {"source": _words(source), "target": _words(target)}
         for side, other, sign in (("source", "target", -1), ("target", "source", 1)):
@@ -131,7 +131,7 @@ class LanguageDetector:
         if (best.language == expected or best.value < MIN_OTHER_PROBABILITY
                 or _probability(expected, values) >= MIN_EXPECTED_PROBABILITY):
             return False
-        # As in SideLanguages.wrong: words on both sides may be names, so the remaining words are checked, too.
+        # Words on both sides may be names, so the other words are also checked, as in SideLanguages.wrong.
         remaining = _words_not_in(_words(text), _words(other))
         if not remaining:
             return True

@@ -1,6 +1,6 @@
-"""Splitting of input lines: white space around the text is set aside, and long text is split to fit the model.
+"""Splitting of input lines: white space around the text is removed, and long text is split to fit the model.
 
-The translated line gets the white space back.
+`DividedLine.join` adds the white space to the translated line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from seq2seq.recipe.language_codes import subtags
 
 # Codes of languages written without spaces between words and between sentences.
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
-# Codes of Chinese languages in ISO 639-3, which ISO 639-1 does not have.
+# ISO 639-3 codes of Chinese languages. In ISO 639-1, zh stands for all of them.
 CHINESE = {"cmn", "yue", "wuu", "lzh"}
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
@@ -49,7 +49,7 @@ def divide(line: str, fits: Callable[[str], bool], prefix: str = "") -> DividedL
     """Split a line into parts that fit the model. No part is empty or has white space around it.
 
     Args:
-        fits: function that returns True if a text is short enough for the model, and True for any single character.
+        fits: function that returns True if a text is short enough for the model. Any single character must fit.
         prefix: language token at the beginning of the text; it is repeated before each part.
     """
     before, text, after = split_margins(line)
@@ -85,7 +85,7 @@ def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
     The concatenated parts are the text.
 
     Args:
-        fits: function that returns True if a text is short enough for the model, and True for any single character.
+        fits: function that returns True if a text is short enough for the model. Any single character must fit.
     """
     if len(text) <= 1 or fits(text):
         return [text]
@@ -125,8 +125,8 @@ def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator
 def join_translations(parts: list[tuple[str, str]], target_language: str) -> str:
     """Join the translations of the parts of a line.
 
-    If the target language is written without spaces, the spaces between parts are removed. Otherwise parts that the
-    source line does not separate by white space get a space between them. Tabs and other white space are kept.
+    If the target language is written without spaces, the spaces between parts are removed. In other languages, a space
+    is inserted between two parts without white space between them in the source line. Other white space is kept.
 
     parts: translation of each part, and the white space after the part in the source line.
     """

@@ -1,8 +1,8 @@
 """Agreement of the numbers of a sentence pair: the share of the numbers that occur on both sides, as digits or words.
 
-Numbers in digits are compared first. If they differ, a number in digits has a counterpart nevertheless if the other
-text may contain it in another form: Chinese or Japanese numerals, English or German words, the name of a month, or a
-time of the day. Only numbers in digits need a counterpart; number words do not.
+Numbers in digits are compared first. If they differ, the counterpart of a number in digits may have another form in
+the other text: Chinese or Japanese numerals, English or German words, the name of a month, or a time of the day.
+Only numbers in digits need a counterpart; number words do not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def number_agreement(source: str, target: str) -> float:
     """Return the share of the numbers in digits that have a counterpart on the other side; 1 if there are no numbers.
 
     The share is 1 - unmatched / total. total: number of numbers on the side that has more of them. unmatched: number of
-    numbers without a counterpart, on the side that has more of these. A counterpart is the same number in digits, or a
+    numbers without a counterpart, on the side with more such numbers. A counterpart is the same number in digits, or a
     numeral or number word that may mean the number. Both sides are searched for words of all NUMBER_WORD_LANGUAGES.
     """
     source_numbers, target_numbers = numbers(source), numbers(target)
@@ -60,8 +60,8 @@ def _count_unmatched(candidates: Counter[str], own: _Readings, other: _Readings)
 
 
 Numeral = tuple[list[str], set[str]]
-"""The numbers in digits that a numeral contains, and the values that it may have as a whole: 2 and 5, and 25000, for
-2万5千."""
+"""The numbers in digits that a numeral contains, and the values that the whole numeral may have. For 2万5千, the
+numbers are 2 and 5, and the only value is 25000."""
 
 
 class _Readings:
@@ -132,7 +132,7 @@ CJK_NUMERAL = re.compile(
     rf"(?:{_DIGITS}(?=[{CJK_CHARACTERS}])|[{CJK_CHARACTERS}]|(?<=[{CJK_CHARACTERS}])\d{{1,15}}(?!\d))+")
 CJK_ITEM = re.compile(rf"{_DIGITS}|[{CJK_CHARACTERS}]")
 MAX_NUMERAL_ITEMS = 24
-"""Maximum length of a Chinese or Japanese numeral, in matches of CJK_ITEM. Longer runs of them are not numerals."""
+"""Maximum length of a Chinese or Japanese numeral, in matches of CJK_ITEM. Longer runs are not read as numerals."""
 # 半 means half: in 三点半 (3:30) it stands for 30, in 两个半 (2.5) for 5. 刻 is a quarter of an hour: 15 or 45 minutes.
 HALF_AND_QUARTER_READINGS = {"半": (30, 5), "刻": (15, 45)}
 KANA_VALUES = {word: value for value, words in {
@@ -176,8 +176,8 @@ def _cjk_values(items: list[str]) -> Iterator[str]:
     """Yield the values that a numeral may have.
 
     A numeral consists of sections, each of which ends with a large multiplier. Local variables: total: sum of the
-    sections that have ended. section: value so far of the current section. current: last number, if not yet added.
-    unit: last multiplier. largest: last large multiplier.
+    sections that have ended. section: value so far of the current section. current: last number, until it is added to
+    a section. unit: last multiplier. largest: last large multiplier.
     """
     digits = [str(DIGIT_VALUES[item]) for item in items if item in DIGIT_VALUES]
     yield from digits                                                           # 三四 may mean three or four

@@ -1,4 +1,4 @@
-"""Signs in the text of a pair that it is bad training data: lengths, damaged characters, tokenised text, HTML entities.
+"""Signs of bad training data in the text of a pair: lengths, damaged characters, tokenised text, HTML entities.
 
 Cleaning can drop pairs with unusual lengths or damaged characters. `seq2seq check` counts damaged lines, tokenised
 lines and lines with HTML entities. `number_agreement` compares the numbers of a pair.
@@ -53,7 +53,7 @@ class LengthModel:
         known = [(source, target) for source, target in lengths if source and target]
         mean = sum(target for _, target in known) / max(sum(source for source, _ in known), 1) or 1.0
         variance = sum((target - mean * source) ** 2 / source for source, target in known) / max(len(known), 1)
-        # If all pairs have the same length ratio, the variance is 0, and every other length would deviate infinitely.
+        # If all pairs have the same length ratio, the variance is 0. `deviation` cannot divide by 0.
         return LengthModel(mean, max(variance, 0.01))
 
     def deviation(self, source: int, target: int) -> float:

@@ -20,8 +20,8 @@ class NotParallelError(CorpusError):
     """Two texts have different numbers of lines. shorter: number of lines of the shorter text."""
 
     def __init__(self, names: Sequence[str], lines: Sequence[int], at_least: bool = False) -> None:
-        """names, lines: names and numbers of lines of the two texts. at_least: the larger number is only a lower bound,
-        because not all lines were counted."""
+        """names, lines: names and numbers of lines of the two texts. at_least: True if not all lines of the longer text
+        were counted; the message then says `at least`."""
         counts = [f"{'at least ' * (at_least and count == max(lines))}{count:,} line{'s' * (count != 1)}"
                   for count in lines]
         super().__init__(f"{names[0]}: {counts[0]}; {names[1]}: {counts[1]}. They must match line by line. Run "

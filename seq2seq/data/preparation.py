@@ -99,7 +99,7 @@ def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
     """Load the tokenizers in `directory`, or create them if they are missing or damaged.
 
-    New ones are copied from the model in `tokenizer.taken_from` or `training.start_from`, or trained on the text.
+    New tokenizers are copied from the model in `tokenizer.taken_from` or `training.start_from`, or trained on the text.
 
     Raises:
         CheckpointError: the tokenizers are damaged, and the run cannot continue with new ones.
@@ -139,7 +139,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     model = recipe.tokenizer_model
     if model is None:
         return None
-    # A run has a directory for its tokenizers before it has a checkpoint. In a bundle they are among the other files.
+    # A run has a directory for its tokenizers, even before the first checkpoint. A bundle has no such directory.
     tokenizers = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
     if not recipe.task.has_source:
         return Tokenizers(tokenizers.target, tokenizers.target)
@@ -204,7 +204,7 @@ def _read_description(directory: Path) -> dict[str, Any] | None:
 def _start_check(directory: Path, description: dict[str, Any]) -> Check:
     """Start to verify the checksums of the files.
 
-    Older versions of the program wrote no checksums. In this case, verify the offsets instead, and add checksums.
+    If an older version of the program wrote the files without checksums, verify the offsets, and add checksums.
     """
     def find_damage() -> Path | None:
         if "crc32" in description:
@@ -278,7 +278,7 @@ class SideWriter:
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest dtype for all ids. Batches are gathered faster in uint16, with half the memory traffic."""
+    """Return the smallest dtype that can hold all ids. uint16 halves the memory traffic of gathering batches."""
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
@@ -341,7 +341,7 @@ def within_max_pieces(lengths: Sequence[np.ndarray], numbers: np.ndarray, max_pi
     """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` pieces on each side.
 
     lengths: for each side the numbers of pieces of the pairs, (pairs,). numbers: line numbers of the pairs, (pairs,).
-    counts: updated with the other pairs, as dropped.
+    counts: pairs with more pieces are counted here as dropped.
     """
     kept = np.maximum.reduce(lengths) <= max_pieces
     for line in numbers[~kept].tolist():

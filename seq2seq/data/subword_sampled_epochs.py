@@ -18,8 +18,8 @@ from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 class SampledEpochs:
     """Training corpus with a new sample of segmentations in each epoch (Kudo 2018, Provilkov et al. 2020).
 
-    A thread encodes the next epoch during the current one. The random seed is derived from (seed, side, epoch, block),
-    so that an epoch is the same in every run.
+    A thread encodes the next epoch during the current one. The random seed of a block of lines is derived from (seed,
+    side, epoch, block), so that an epoch is the same in every run.
     """
 
     def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, is_main: bool = True) -> None:

@@ -112,7 +112,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         max_segment_bytes: maximum length of a segment in bytes.
     Raises:
         CorpusError: the file is not TMX, is damaged, or has a segment that is too long; the message names the line. Or
-            one of the languages occurs in no unit.
+            no unit has a variant in one of the languages.
     """
     missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
     for count, unit in enumerate(islice(_units(blocks, path, keep_markup, max_segment_bytes), limit), 1):
@@ -130,7 +130,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
 def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, max_segment_bytes: int) -> Iterator[_Unit]:
     reader = _Reader(path, keep_markup, max_segment_bytes)
     try:
-        # The parser may report units only at the end of the file (expat 2.6 does).
+        # The parser may hold back units until the call with last=True, as expat 2.6 does.
         for block, last in chain(((block, False) for block in blocks), [(b"", True)]):
             reader.parser.Parse(block, last)
             yield from reader.units
@@ -156,7 +156,7 @@ def _text(unit: _Unit, language: str) -> str | None:
     """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
     The shortest matching code is the best: `en` before `en-US`. Of equally short codes, one spelled as in `language` is
-    the best: for `en`, `en` before `eng`. Otherwise the first variant is the best.
+    the best: for `en`, `en` before `eng`. If several variants are equally good, the first one is the best.
     """
     wanted = subtags(language)
     matches = [(len(parts), _main_subtag(code) != _main_subtag(language), index)

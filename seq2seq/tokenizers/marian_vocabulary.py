@@ -38,8 +38,8 @@ class MarianVocabulary(Vocabulary):
 
     A text may begin with a language token, which is encoded as one piece if the vocabulary contains it.
 
-    sentencepiece: bytes of the sentencepiece model. ids: id of each piece; the symbols have the first ids, from 0, and
-    there are no gaps. language: language token that is added to every text without one, or None.
+    sentencepiece: bytes of the sentencepiece model. ids: id of each piece; the ids are 0, 1, 2 and so on, and the
+    symbols have the first ones. language: language token that is added to every text without one; None: none is added.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
@@ -96,7 +96,7 @@ class MarianVocabulary(Vocabulary):
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)
         encoded = encode_lines(self._processor, texts, num_threads=threads)
-        # A character that is unknown to this sentencepiece model may be a piece of the other language's model.
+        # A character that this sentencepiece model does not know may be a piece of the other language's model.
         return [token + (self._look_up_pieces(text) if self._unknown in ids else self._id_of[ids].tolist())
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
@@ -131,7 +131,7 @@ class MarianVocabulary(Vocabulary):
         return [self._names[int(index)] for index in ids]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        # sentencepiece does not convert the U+2581 in a piece that only the other language's model contains.
+        # In a piece that only the other language's model contains, sentencepiece does not convert U+2581 to a space.
         texts = (self._processor.decode_pieces(list(line)) for line in pieces)
         return [text.replace(WORD_BOUNDARY, " ").removeprefix(" ") for text in texts]
 

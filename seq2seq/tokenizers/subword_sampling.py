@@ -1,7 +1,7 @@
 """Subword sampling with reproducible random segmentations.
 
 sentencepiece (0.2.3) can sample, too, but mixes the seed of its random generator with a salt that differs between
-processes, so that a resumed training would not be bit-identical. This module uses the pieces and scores of a
+processes. A resumed training would therefore not be bit-identical. This module uses the pieces and scores of a
 sentencepiece model, and Python's random numbers, whose sequence for a seed is guaranteed.
 """
 
@@ -23,7 +23,7 @@ WORD_PATTERN = re.compile(f"{WORD_BOUNDARY}[^{WORD_BOUNDARY}]*|[^{WORD_BOUNDARY}
 # An unknown character scores this much below the worst piece, as in sentencepiece.
 UNKNOWN_PENALTY = 10.0
 # Maximum number of words in a cache; a full cache takes some 100 MB. The words that occur first are cached. Most of
-# them are frequent, so that they make up 90 % of the running words of a large corpus.
+# these words are frequent; together they make up 90 % of the running words of a large corpus.
 MAX_CACHED_WORDS = 1 << 15
 # Maximum length of a cached word, in characters, so that a few very long words cannot fill the memory.
 MAX_CACHED_WORD_LENGTH = 32
@@ -51,7 +51,7 @@ class SubwordSampler:
         self._max_piece_length = max(map(len, self._ids), default=1)
         self._pieces_cross_words = any(WORD_BOUNDARY in piece[1:] for piece in self._ids)
         self._unknown_score = min(self._scores.values(), default=0.0) - UNKNOWN_PENALTY
-        # A BPE model scores its merges by rank (0, -1, -2, …), a unigram model its pieces by log-probability.
+        # The scores of a BPE model are ranks of merges (0, -1, -2, …). Those of a unigram model are log-probabilities.
         self._is_bpe = all(score.is_integer() for score in self._scores.values())
         self._lattice_cache: dict[float, dict[str, list[Arcs]]] = {}            # alpha -> word -> lattice
         self._bpe_cache: dict[str, tuple[list[int], int]] = {}                  # word -> ids, number of merges
@@ -60,10 +60,10 @@ class SubwordSampler:
         """Return the ids of each line. The same arguments always return the same ids.
 
         Args:
-            alpha: for a unigram model, exponent of the distribution from which segmentations are sampled, in proportion
-                to P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959, with l = infinity, which means all
-                segmentations). 0 makes all of them equally probable, a large value selects the best one. For a BPE
-                model, probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
+            alpha: exponent for a unigram model. Each segmentation has a probability in proportion to
+                P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959, with l = infinity: all segmentations). If
+                alpha is 0, all segmentations are equally probable; a large value favours the best one. For a BPE
+                model, alpha is the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
         uniform = random.Random(seed).random
         sample_word = self._sample_bpe if self._is_bpe else self._sample_unigram
@@ -86,7 +86,7 @@ class SubwordSampler:
     # Unigram
 
     def _sample_unigram(self, word: str, alpha: float, uniform: UniformRandom) -> list[int]:
-        """Sample a segmentation of a word by forward filtering and backward sampling, from its end to its start."""
+        """Sample a segmentation of a word by forward filtering and backward sampling: its last piece is drawn first."""
         lattices = self._lattice_cache.setdefault(alpha, {})
         lattice = lattices.get(word)
         if lattice is None:
@@ -152,7 +152,7 @@ class SubwordSampler:
         Returns:
             The ids, and the number of merges, dropped ones included.
         """
-        pieces = list(word)                                                     # "" once merged into the left neighbour
+        pieces = list(word)                                                     # "" after a merge into the piece before
         after = list(range(1, len(word) + 1))
         before = list(range(-1, len(word) - 1))
         agenda: list[tuple[float, int, str]] = []

@@ -1,4 +1,4 @@
-"""Subword tokenizers: sentencepiece with byte fallback, so that every line can be encoded and decoded without loss."""
+"""Subword tokenizers: sentencepiece with byte fallback, which can encode every character."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ SOURCE_FILE = "source.model"
 TARGET_FILE = "target.model"
 SIDES = ("source", "target")
 
-# Number of threads that train a tokenizer. It is fixed, because sentencepiece adds up one partial sum per thread, so
-# that the trained model depends on the number of threads.
+# Number of threads that train a tokenizer. The trained model depends on this number, because sentencepiece adds up one
+# partial sum per thread. The number is therefore the same on all machines.
 TRAINING_THREADS = 16
-# Maximum length of a training line in bytes: the largest value that sentencepiece accepts, because it silently drops
-# longer lines. The default of sentencepiece is 4,192.
+# Maximum length of a training line in bytes. sentencepiece silently drops longer lines, so this is the largest value
+# that it accepts. The default of sentencepiece is 4,192.
 MAX_TRAINING_LINE_BYTES = 2**30
 # Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
 # encodes them as bytes, which search never generates.
@@ -190,7 +190,7 @@ class Tokenizers:
         """Return the tokenizers from the contents of their files, the inverse of `Tokenizers.files`.
 
         Raises:
-            TokenizerError: there is neither a joint tokenizer nor one for each language, or one is damaged.
+            TokenizerError: there is neither a joint tokenizer nor one for each language, or a tokenizer is damaged.
         """
         if JOINT_FILE in files:
             joint = _read(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
@@ -290,7 +290,7 @@ def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.R
 class _ImpossibleSize(TokenizerError):
     """Error that no vocabulary of this size can be trained on the text.
 
-    smallest, largest: smallest and largest possible size. The one that sentencepiece's message does not name is None.
+    smallest, largest: smallest and largest possible size; None if sentencepiece's message does not name it.
     """
 
     def __init__(self, message: str, smallest: int | None = None, largest: int | None = None) -> None:
@@ -328,7 +328,7 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int, sid
 
 
 def _alphabet(lines: Iterable[str], coverage: float) -> int:
-    """Return the number of most frequent characters that together make up the share `coverage` of the text."""
+    """Return the smallest number of different characters that together make up the share `coverage` of the text."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)

@@ -41,8 +41,8 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
 
 
 def smaller_vocabulary_size(largest: int, alphabet: int) -> int:
-    """Return the largest possible size, rounded down to two significant digits unless that is too small for the
-    alphabet."""
+    """Return the size `largest`, rounded down to two significant digits. If the rounded size is too small for the
+    alphabet, return `largest` itself."""
     step = _step(largest)
     rounded = largest // step * step
     return rounded if rounded > RESERVED_PIECES + alphabet else largest

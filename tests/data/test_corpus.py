@@ -286,8 +286,8 @@ def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{s
 def test_ambiguous_columns_are_named_in_the_error(tmp_path, name, line):
     told, = first_lines(tmp_path, f"{line}\n", {"file": name})
     assert told == (f"{tmp_path / name}: line 1 has 3 columns; columns 1 and 2 are read as source and target. If "
-                    "this is right, write `source: 1, target: 2` in data.train.0; if not, the numbers of the right "
-                    "columns.")
+                    "this is right, write `source: 1, target: 2` in data.train.0; if not, write the right column "
+                    "numbers.")
     assert not first_lines(tmp_path, f"{line}\n", {"file": name, "source": 1, "target": 2})
     assert not first_lines(tmp_path, line.partition("," if "csv" in name else "\t")[2], {"file": name})
 
@@ -531,7 +531,7 @@ def test_a_data_set_on_disk_whose_name_datasets_takes_for_a_pattern_is_refused(t
     for name in ("set[1]", "set*", "set?", "set*/deeper"):
         (tmp_path / name).mkdir()
         parquet(f"{name}/train", translation=TRANSLATIONS)
-        with pytest.raises(CorpusError, match=r"interprets the name of its directory, .*, as a pattern.* Rename it"):
+        with pytest.raises(CorpusError, match=r"interprets the name of its directory, .*, as a pattern.* Rename the"):
             pairs_of(tmp_path, hub=str(tmp_path / name), split="train", streaming=streaming, **KEYS)
     parquet("{a,set1}/train", translation=TRANSLATIONS)
     assert pairs_of(tmp_path, hub=str(tmp_path / "{a,set1}"), split="train", streaming=streaming, **KEYS) == FIRST_PAIRS
