@@ -198,8 +198,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
     """Compute attention in a decoding step. The queries of a sentence are the rows of its beam.
 
     Args:
-        query: (sentences, heads, queries, head_size), output of `Weighing.prepare`.
-        keys, values: (sentences, heads, keys, head_size).
+        query: (sentences, heads, queries, head_size), prepared. keys, values: (sentences, heads, keys, head_size).
         bias: (sentences, heads, queries or 1, keys), added to the scores.
     Returns:
         (sentences, heads, queries, head_size)

@@ -70,8 +70,7 @@ class CopyHead(nn.Module):
         """Encode the source for `step`. memory: (source_tokens, d_model), h. source: (source_tokens,), token ids."""
         flat = torch.cat([self.key(memory), self.of_source(memory)], 1)
         padded = unpack(flat[:, None, None], sentences)[0]                      # (sentences, 1, longest, d_model + 1)
-        # `</s>` cannot be copied. Otherwise hypotheses could end at every step, and finished ones would soon fill the
-        # beam. Only in an empty sentence `</s>` can be copied, because there is no other token.
+        # Only in an empty sentence, `</s>` can be copied. Otherwise finished hypotheses would soon fill the beam.
         copyable_tokens = (sentences.offsets.diff() - 1).clamp(min=1)
         copyable = torch.arange(sentences.longest, device=source.device) < copyable_tokens[:, None]
         bias = mask_to_bias(copyable[:, None, None], memory.dtype)

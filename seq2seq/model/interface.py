@@ -74,8 +74,7 @@ class CopyMixture:
 
     See et al. 2017 (arXiv:1704.04368, equation 9): p(y) = g p_vocabulary(y) + (1 - g) sum_{i: x_i = y} a_i
 
-    logits: logits of p_vocabulary. gate_logit: (tokens,), the logit of g.
-    weights: (tokens, longest_source), a; each row sums to 1.
+    logits: logits of p_vocabulary. gate_logit: (tokens,), logit of g. weights: (tokens, longest_source), a; sum to 1.
     pieces: (tokens, longest_source) int64, x: the token ids of the source sentence of each target token.
     """
 

@@ -176,8 +176,7 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
                             target_logits: Tensor, target_log_p: Tensor) -> None:
     """Overwrite logits with the gradient, softmax - (1 - e) one-hot; 0 in rows that do not count.
 
-    In log p, a probability of 0 counts as the smallest positive number (-87 nats in fp32). The gradient is exact
-    nevertheless.
+    In log p, a probability of 0 counts as the smallest positive number (-87 nats in fp32); the gradient is exact.
 
     Args:
         logits: (rows, vocab_size). targets: (rows, 1) int64, at least 0. counted: (rows,) bool. smoothing: e.

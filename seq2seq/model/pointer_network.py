@@ -62,8 +62,7 @@ class PointerState:
 class PointerNetwork(nn.Module):
     """Pointer network: a bidirectional recurrent encoder, and a recurrent decoder that points at encoder states.
 
-    The target vocabulary has END_ID + max_positions ids: the special symbols, and one id for each source token before
-    `</s>`.
+    The target vocabulary has END_ID + max_positions ids: special symbols, and one for each source token before `</s>`.
 
     Args:
         d_model: width of the embeddings, of the encoder states (both directions together) and of the decoder; even.

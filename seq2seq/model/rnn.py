@@ -59,8 +59,7 @@ class Cell(nn.Module):
 
     The caller projects the input, because it can project the embeddings of all positions in one matrix product.
 
-    gates: number of gates, including the candidate state (GRU: 3, LSTM: 4).
-    vectors: number of vectors in the state (GRU: 1, LSTM: 2).
+    gates: number of gates, candidate state included (GRU: 3, LSTM: 4). vectors: of the state (GRU: 1, LSTM: 2).
     """
 
     def __init__(self, cell: str, units: int) -> None:

@@ -19,8 +19,8 @@ from seq2seq.search.length_penalty import LENGTH_PENALTIES
 from seq2seq.search.logits_processors import force_prefix, min_length, no_repeat_ngram
 from seq2seq.search.minimum_bayes_risk import expected_utilities
 from seq2seq.search.options import CandidateSelection, LogitsProcessor, SearchOptions
+from seq2seq.search.phrase_spelling import PhraseSpeller
 from seq2seq.tokenizers.tokenizer import Vocabulary
-from seq2seq.translation.phrase_spelling import PhraseSpeller
 from seq2seq.translation.requests import Request
 from seq2seq.translation.word_confidence import Word
 

@@ -151,6 +151,7 @@ def test_compiled_kernels_are_cached(compiled_library, monkeypatch):
     assert {path.suffix for path in directory.iterdir()} == {".so", ".lock"}
 
 
+@pytest.mark.slow
 def test_a_library_that_cannot_be_loaded_is_compiled_again(compiled_library, tmp_path):
     cut_short = tmp_path / compiled_library.name
     cut_short.write_bytes(b"")
