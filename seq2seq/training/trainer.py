@@ -56,9 +56,6 @@ from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, ValidationResult, require_held_out
 from seq2seq.translation.translator import Translator
 
-OPTIMIZER = "optimizer."
-"""Prefix of the names of the optimizer's state in checkpoints."""
-
 
 def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, dict[str, Score]]:
     """Train the recipe's model in the directory `run`, or resume that run.
@@ -380,7 +377,7 @@ class Training:
         self.prepared.require_intact(wait=True)
         log.flush()                                                             # the checkpoint counts these records
         self.state.logged = log.records
-        state = {f"{OPTIMIZER}{key}": value for key, value in self.optimizer.state().items()} | {
+        state = {f"optimizer.{key}": value for key, value in self.optimizer.state().items()} | {
             f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.dtype),
@@ -407,8 +404,8 @@ class Training:
         _copy_all(self.weights, [checkpoint.model[name].to(self.device) for name in self.names])
         if self.compute_model is not self.model:
             _copy_all(list(self.compute_model.parameters()), self.weights)
-        self.optimizer.restore({key.removeprefix(OPTIMIZER): value for key, value in checkpoint.state.items()
-                                if key.startswith(OPTIMIZER)})
+        self.optimizer.restore({key.removeprefix("optimizer."): value for key, value in checkpoint.state.items()
+                                if key.startswith("optimizer.")})
         if self.ema_weights:
             self.ema_weights = [checkpoint.state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
         if checkpoint.info["precision"] != str(self.dtype):

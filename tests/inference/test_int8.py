@@ -193,9 +193,9 @@ def test_requested_attention_is_computed_by_the_pytorch_model(make_model, make_b
 def test_a_sentence_beyond_the_last_position_is_refused(make_model, make_batch, load):
     engine, batch = load(make_model(torch.float32, max_positions=7)), make_batch()
     state = engine.start(batch.source, batch.source_offsets, batch.longest_source)
-    with pytest.raises(ValueError, match="this model has 7 positions"):
+    with pytest.raises(ValueError, match="this model supports at most 7"):
         engine.step(torch.zeros(4, dtype=torch.int64), replace(state, position=7))
-    with pytest.raises(ValueError, match="this model has 7 positions"):
+    with pytest.raises(ValueError, match="this model supports at most 7"):
         engine.start(torch.zeros(11, dtype=torch.int64), torch.tensor([0, 11], dtype=torch.int32), 11)
 
 
@@ -233,7 +233,7 @@ def test_hooks_that_change_a_step_disable_the_search_in_the_kernels(make_model, 
         search(engine, batch.source, batch.source_offsets, batch.longest_source, max_lengths,
                SearchOptions(2, power_length_penalty(1.0), **hooks), whole_search=whole)
     except ValueError as error:
-        assert "max_lengths" in hook and "has 9 positions" in str(error)
+        assert "max_lengths" in hook and "this model supports at most 9" in str(error)
 
 
 def test_nan_weights_are_detected(make_model, make_batch, load):

@@ -120,6 +120,7 @@ def test_a_broken_build_is_detected_reported_and_not_used(compiled_library, tmp_
         library(cache)
 
 
+@pytest.mark.slow
 def test_a_good_build_passes_its_check_with_progress(compiled_library):
     steps = []
     assert self_check(compiled_library, lambda amount, news="": steps.append(amount)) is None

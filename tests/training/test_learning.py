@@ -91,8 +91,8 @@ def test_with_equal_weights_and_no_dropout_every_step_has_the_loss_of_torch_nn_t
     assert losses == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["post-norm", *(pytest.param(kind, marks=pytest.mark.slow)
-                                                 for kind in ("pre-norm", "rnn"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MODELS)
 def test_with_random_weights_the_loss_after_300_steps_is_not_above_that_of_the_reference(corpus, kind):
     settings, seeds, tolerance = MODELS[kind]
     losses = {ours: 0.0, reference: 0.0}
