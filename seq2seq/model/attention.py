@@ -204,7 +204,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
         (sentences, heads, queries, head_size)
     """
     sentences, heads, queries, _ = query.shape
-    # Batched matrix products cost more to start, and need several queries to fill AMX tiles. In bf16 (PyTorch 2.13) they
+    # Batched matrix products cost more to start and need several queries to fill AMX tiles. In bf16 (PyTorch 2.13) they
     # take 50 microseconds for one sentence, the fused kernel 12; for 64 sentences with a beam of 5, 20 % less than it.
     few = queries == 1 or sentences * heads <= MAX_FUSED_SENTENCES_TIMES_HEADS
     if weighing.is_scaled_dot_product and (query.is_cuda or few):
