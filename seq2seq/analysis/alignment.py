@@ -34,7 +34,8 @@ def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndar
     """Return a mask, (pieces, words) bool: True = the piece belongs to the word.
 
     A piece that overlaps several words belongs to all of them. A piece that overlaps no word belongs to the words of
-    the next piece. Such a piece is white space, or a byte of a character: only the character's last byte has a span.
+    the next piece. Such a piece is white space, or a byte piece (byte fallback) other than the last of its character:
+    these byte pieces have an empty span.
     """
     overlap = np.zeros((len(pieces), len(words)), bool)
     next_piece = np.zeros(len(words), bool)

@@ -40,7 +40,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         run: run directory of the training. If it contains a tokenizer for this recipe, this tokenizer is used.
         measured: True to train a few steps in a temporary directory, and report their time and memory.
     Raises:
-        UserError: the model of a corpus with `translated_by` cannot be used.
+        UserError: the model that `translated_by` of a corpus names cannot be used.
     """
     report = Report(recipe.name, [], warnings=list(first_line_warnings(recipe)))
     recipe, uses_run_tokenizer = check_run_directory(recipe, run, report)

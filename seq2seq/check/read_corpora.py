@@ -46,9 +46,10 @@ class CorpusReader:
         self.pieces: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
 
     def scan(self, sample: Sample | None) -> None:
-        """Read all lines without cleaning, and count the lines of each kind.
+        """Read all lines without cleaning, and count the lines of each kind. If the corpus cannot be read,
+        `report.error` says why.
 
-        If `sample` is not None, it samples blocks of the pairs. If the corpus cannot be read, `report.error` says why.
+        sample: receives some blocks of the pairs; None: no blocks are sampled.
         """
         try:
             pairs = read_pairs(self.recipe, self.spec.untagged)

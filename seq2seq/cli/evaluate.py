@@ -148,7 +148,7 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
 
     Args:
         system, baseline: each a model or a file of translations.
-        source: text to translate. None: both systems are files of translations, or `references` is empty.
+        source: text to translate; None if both systems are files of translations, or if `references` is empty.
         references: files of reference translations. Empty: both systems translate the test sets in the recipe of
             `system`.
         test: the arguments `metrics`, `test` and `samples` of `significance.compare`.

@@ -34,10 +34,10 @@ class EpochPlan:
 def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int, epoch: int) -> EpochPlan:
     """Assign the pairs of the corpus to the optimizer steps of an epoch; the same seed and epoch give the same plan.
 
-    If the corpus has no weights, every pair occurs in exactly one step; otherwise, its weight is the average number of
-    steps. A step has at most `batch_tokens` target tokens and a proportional number of source tokens, or is a single
-    longer pair. The pairs of a step are drawn at random, independently of their lengths. With pairs of similar length
-    in each step, the model learns more slowly: each step pulls it towards one length (benchmarks/README.md, Learning).
+    If the corpus has no weights, every pair occurs in exactly one step. Otherwise, the weight of a pair is the average
+    number of steps in which it occurs. A step has at most `batch_tokens` target tokens and a proportional number of
+    source tokens, or is a single longer pair. The pairs of a step are drawn at random, independently of their lengths.
+    With pairs of similar length in each step, the model learns more slowly (benchmarks/README.md, Learning).
 
     Returns:
         For each step a list of at most `accumulation` micro-batches. Each micro-batch is an array of pair indices,

@@ -53,9 +53,9 @@ class SideLanguages:
     def wrong(self, source: str, target: str) -> str | None:
         """Return the side with text in the other side's language, `source` or `target`; None if both are right.
 
-        Words that occur on both sides may be names. A side is therefore wrong only if its other words, if there are
-        any, look like the other side's language, too. In the pair `Golf Cabrio (ab 2011)`, `Golf Cabrio (from 2011)`
-        the other words `ab` and `from` show that both sides are right.
+        A side is wrong if its text looks like the other side's language. Words that occur on both sides may be names.
+        So the rest of its words, if it has any more, must look like that language, too. In the pair
+        `Golf Cabrio (ab 2011)`, `Golf Cabrio (from 2011)`, the words `ab` and `from` show that both sides are right.
         """
         sides = {"source": _words(source), "target": _words(target)}
         for side, other, sign in (("source", "target", -1), ("target", "source", 1)):

@@ -65,12 +65,12 @@ class _Cache:
 class Int8State:
     """Decoding state. `past` maps hypotheses to cache rows, so reordering hypotheses moves no rows of the KV cache.
 
-    position: position of the next token. used: number of cache rows that were reserved when this state was created. The
-        rows after them belong to other states.
+    position: position of the next token. used: number of rows of the whole cache that were reserved when this state
+        was created. The rows after them belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
     memory: bf16, keys and values of cross-attention: memory_stride elements for each decoder layer, then padding. The
-        part of a layer contains the keys of a sentence, (d_model, tokens), then its values, (tokens, d_model), then
-        the keys of the next sentence, and so on.
+        elements of a layer are the keys of a sentence, (d_model, tokens), its values, (tokens, d_model), the keys of
+        the next sentence, and so on.
     first, count: (rows,) int32, index of the first source token of each row's sentence, and its number of tokens.
     """
 

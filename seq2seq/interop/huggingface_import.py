@@ -212,7 +212,7 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
     if unknown not in target or not all(isinstance(id, int) and id in names for id in (start, end)):
         raise FormatError(f"{files[1]} lacks {unknown}, or the ids that {CONFIG} gives to the start and the end of a "
                           f"sentence ({start} and {end}).")
-    # A source has no start symbol. In a separate source vocabulary, the padding symbol takes the id of <s>.
+    # A source has no start symbol. If the source has a vocabulary of its own, its padding symbol replaces <s> there.
     symbols = {"target": [target[unknown], start, end], "source": []}
     pad = _symbol(tokenizer_config, "pad_token", "<pad>")
     for name in (unknown, pad if separate else names[start], names[end]):
@@ -240,8 +240,8 @@ def _read_ids(path: Path) -> dict[str, int]:
 
 
 def _vocabulary(model: bytes, ids: Mapping[str, int], language: str | None, where: str) -> Vocabulary:
-    """Return a `MarianVocabulary`. If every piece has the same id in the sentencepiece model, as in exports of this
-    package, return a plain `Tokenizer` instead."""
+    """Return a `MarianVocabulary`. If `ids` equal the ids in the sentencepiece model, as in exports of this package,
+    return a plain `Tokenizer` instead."""
     vocabulary = MarianVocabulary(model, ids, language, where)
     try:
         tokenizer = Tokenizer(model, where)

@@ -149,7 +149,7 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
     unfinished = (lengths > torch.arange(sentences.longest)[:, None]).sum(1).tolist()
     active_rows = [len(sentences)] * bool(unfinished)
     for rows in unfinished[1:]:
-        # At least 1: `longest` may be above the longest length, and then no sentence has the last positions.
+        # At least 1: `longest` may be rounded up, and then no sentence reaches the last positions.
         active_rows.append(max(1, rows) if rows <= 0.75 * active_rows[-1] else active_rows[-1])
     return active_rows, order
 
@@ -158,8 +158,8 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
 class RecurrentState:
     """Decoding state.
 
-    hidden: (layers, vectors, rows, units), states of the cells. output: (rows, units), input of the output layer in the
-        last step, for input feeding.
+    hidden: (layers, vectors, rows, units), states of the cells: h, and c of an LSTM. output: (rows, units), vector from
+        which the previous step computed the logits; it is the input for input feeding.
     attention: (rows, longest_source), attention weights of the last step, averaged over the heads.
     copy_source: encoded source of the copy mechanism, if the model has one.
     """

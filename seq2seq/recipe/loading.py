@@ -134,7 +134,7 @@ def _read_overrides(overrides: Sequence[str], diagnostics: list[Diagnostic]) -> 
 
 
 def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return KEY and VALUE of `--set decoding.KEY=VALUE` options. The values are not checked; `decoding_with` does so.
+    """Return KEY and VALUE of `--set decoding.KEY=VALUE` options. `decoding_with` checks the values later.
 
     Raises:
         RecipeError: an option sets a key that is not in the `decoding` section, or its value is not YAML. The message

@@ -26,7 +26,8 @@ class TrainingSection(Section):
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
     """Number of target tokens per optimizer step."""
     accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1
-    """Number of micro-batches per optimizer step. A larger number needs less memory; the result is the same."""
+    """Number of micro-batches into which the `batch_tokens` of an optimizer step are divided. A larger number needs
+    less memory. Except for dropout, the gradient stays the same."""
     optimizer: Literal["adam", "adamw", "muon"] = "adam"
     """`adam`; `adamw`, which is Adam with decoupled weight decay; or `muon`, which uses Muon for the matrices of the
     layers and AdamW for all other weights."""

@@ -138,8 +138,9 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
     if not all(phrases):
         raise ValueError("a phrase is empty; every text would contain it")
     forbidden = [_ForbiddenPhrase(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
-    # Maximum number of tokens at the end of a target that matter: the tokens of the phrase, of the character before it
-    # and of an incomplete character after it. A character has at most four bytes. A token has at least one byte.
+    # Maximum number of tokens at the end of a target that decide which ids are banned: those of the phrase, of the
+    # character before the phrase, and of a character after it that is incomplete. A character has at most four bytes,
+    # and a token at least one.
     context = 4 * max(map(len, phrases), default=0) + 8
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -166,7 +167,7 @@ class _ForbiddenPhrase:
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
         prefix = self.phrase.matched_prefix(characters)
         if not prefix and not self.phrase.may_begin_after(characters):
-            prefix = "x"                                                        # stands for any word before the phrase
+            prefix = "x"                        # a letter: after it, the phrase is part of a longer word
         return self.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
 
     def _completing_ids(self, prefix: bytes) -> Tensor:
@@ -184,7 +185,7 @@ def _ends_in_word(text: str) -> bool:
 
 
 def begins_in_word(text: str) -> bool:
-    """Return True if the text begins with a letter, a digit or a combining mark. It would continue a word before it."""
+    """Return True if the text begins with a letter, a digit or a combining mark, and so would continue a word."""
     return text[:1].isalnum() or _belongs_to_letter(text[:1])
 
 

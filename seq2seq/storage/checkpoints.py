@@ -299,8 +299,8 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
 
     def update(current: Path) -> None:
         # The directory is opened before its file is read, and the file is replaced in this open directory. If another
-        # process replaces the bundle in between, this process writes only to the old directory, and `read_with_retry`
-        # updates the new bundle.
+        # process replaces the bundle meanwhile, this process changes only the old directory. `read_with_retry` then
+        # calls this function again for the new one.
         descriptor = -1
         try:
             descriptor = os.open(current, os.O_RDONLY)

@@ -100,7 +100,7 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokeni
 
 
 def _write_checksums(directory: Path) -> None:
-    """Write metadata.json with the checksums of the tokenizer files in a directory that has none."""
+    """Write metadata.json with the checksums of the tokenizer files in a directory, which has no metadata.json yet."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
         try:

@@ -47,8 +47,8 @@ SIDES = ("source", "target")
 # Number of threads that train a tokenizer. The trained model depends on this number, because sentencepiece adds up one
 # partial sum per thread. The number is therefore the same on all machines.
 TRAINING_THREADS = 16
-# Maximum length of a training line in bytes. sentencepiece silently drops longer lines, so this is the largest value
-# that it accepts. The default of sentencepiece is 4,192.
+# Maximum length of a training line in bytes: the largest value of this option of sentencepiece, because sentencepiece
+# silently drops longer lines. Its default is 4,192.
 MAX_TRAINING_LINE_BYTES = 2**30
 # Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
 # encodes them as bytes, which search never generates.

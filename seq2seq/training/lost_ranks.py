@@ -20,7 +20,7 @@ import torch.distributed as dist
 from seq2seq.signals import Stopped
 
 GRACE_SECONDS = 15
-"""Time in which a process ends by itself after another rank was lost. Then its watching thread ends the process."""
+"""After another rank is lost, a process has this time to end by itself. Then its watching thread ends it."""
 WATCHING_TIMEOUT = timedelta(days=1000)
 """Maximum duration of a training."""
 
@@ -29,9 +29,9 @@ WATCHING_TIMEOUT = timedelta(days=1000)
 def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     """End this process if the process of another rank ends during the block.
 
-    The main rank watches all ranks, and all others watch the main rank. All ranks must enter the block. If all leave it
-    without an error, or because a signal has stopped them all, they wait for each other at its end: the main rank may
-    still be saving.
+    The main rank watches all ranks, and all others watch the main rank. All ranks must enter the block. A rank that
+    finishes the block, or leaves it with Stopped, waits until all ranks have left it. Otherwise it would look lost to
+    the main rank, which may still be saving.
     """
     group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
     leaving = threading.Event()
@@ -45,7 +45,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
             _print(f"process {peer} of this training has ended; process {rank} ends, too")
             if not leaving.wait(GRACE_SECONDS):
                 _print("Run the same command again; training resumes from the last checkpoint.")
-                os._exit(2)                                 # as after a UserError; files are replaced atomically
+                os._exit(2)                                 # no file is damaged: files are replaced atomically
 
     peers = range(1, world_size) if rank == 0 else [0]
     threads = [threading.Thread(target=watch, args=(peer,), name=f"watch-{peer}", daemon=True) for peer in peers]

@@ -59,8 +59,8 @@ class PairScore:
 class LineTranslator(ABC):
     """Translator of lines of text; subclasses implement the search and the scores.
 
-    decoding: decoding options that a call does not override. max_pieces: maximum number of source pieces of a part; a
-    longer line is translated in several parts. device: device of the model. task: task of the model.
+    decoding: default decoding options; a call can override them. max_pieces: maximum number of source pieces of a part;
+    a longer line is translated in several parts. device: device of the model. task: task of the model.
     """
 
     tokenizers: Tokenizers

@@ -188,7 +188,7 @@ def _repetitions(words: Sequence[str]) -> Iterator[tuple[int, int]]:
     index_of = {word: index for index, word in enumerate(dict.fromkeys(words))}
     ids = np.array([index_of[word] for word in words])
     for period in range(1, min(MAX_PERIOD, len(words) // 2) + 1):
-        # Boundaries of the runs of words in which each word is equal to the word `period` words later.
+        # A run is a sequence of words that each occur again `period` words later. These are the boundaries of all runs.
         boundaries = np.flatnonzero(np.concatenate([[True], ids[period:] != ids[:-period], [True]]))
         longest = int(np.diff(boundaries).argmax())
         begin, length = int(boundaries[longest]), int(boundaries[longest + 1] - boundaries[longest]) - 1

@@ -34,8 +34,8 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     Args:
         found: n-best lists as `Translator.translate` returns them.
         models: models with their weights. The vocabulary of a model may differ from that of the model that translated.
-        length_penalty: exponent of the number of tokens. If all weights are 0 and the search used the same length
-            penalty in the form `power`, but no coverage penalty and no `mbr`, the order stays the same.
+        length_penalty: exponent of the number of tokens. With the length penalty of the search (form `power`, without
+            coverage penalty and `mbr`) and weights of 0, the order of the translations stays the same.
     Raises:
         CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
         OptionError: there are no models, or the length penalty is not a valid value of `decoding.length_penalty`.

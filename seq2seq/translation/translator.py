@@ -153,7 +153,7 @@ class Translator(LineTranslator):
     def _search_batch(self, parts: Sequence[Part], ids: np.ndarray, offsets: np.ndarray, setup: SearchSetup
                       ) -> list[list[PartTranslation]]:
         """Search a batch of parts. ids: source tokens of all parts, one after another. offsets: (parts + 1,), index in
-        `ids` of the first token of each part, then the number of tokens."""
+        `ids` of the first token of each part; the last element is the number of all tokens."""
         model = setup.ensemble((self.engine, *self.other_engines))
         searched = setup.with_fusion_and_coverage(model, self.language_model)
         whole_search = self.engine.whole_search if searched is self.engine else None
