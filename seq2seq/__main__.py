@@ -1,7 +1,16 @@
 """`python -m seq2seq` does the same as the command `seq2seq`."""
 
+import os
 import sys
+from contextlib import suppress
 
 from seq2seq.cli import main
 
-sys.exit(main())
+code = main()
+if code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    # After an error under `torchrun`, the normal end of Python might wait for connections to processes that were lost.
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+sys.exit(code)

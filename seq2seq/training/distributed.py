@@ -199,16 +199,11 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
         raise UserError(f"the {size} processes of this training cannot connect to each other: {error}. Start them with "
                         "one torchrun command on each machine.") from error
     group = ProcessGroup(dist.get_rank(), size, gradients)
-    try:
-        if not group.is_main:
-            console.silence()
-        with watch_ranks(group.rank, size):
-            yield group
-    except BaseException:
-        if gradients is None:                                           # NCCL would wait for ranks that have ended
-            dist.destroy_process_group()
-        raise
-    dist.destroy_process_group()
+    if not group.is_main:
+        console.silence()
+    with watch_ranks(group.rank, size):
+        yield group
+    dist.destroy_process_group()                    # not after an error: it might wait for ranks that have ended
 
 
 def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Request], *,

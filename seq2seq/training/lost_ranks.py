@@ -34,17 +34,18 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     the main rank, which may still be saving.
     """
     group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
-    leaving = threading.Event()
+    leaving, finished = threading.Event(), threading.Event()
 
     def watch(peer: int) -> None:
         try:
             dist.recv(torch.zeros(1), peer, group=group)                        # sent when the peer leaves the block
         except RuntimeError:
-            if leaving.is_set():
-                return
-            _print(f"process {peer} of this training has ended; process {rank} ends, too")
-            if not leaving.wait(GRACE_SECONDS):
-                _print("Run the same command again; training resumes from the last checkpoint.")
+            if not leaving.is_set():
+                _print(f"process {peer} of this training has ended; process {rank} ends, too")
+            # Also a process that is ending with an error may never end: destructors may wait for the lost rank.
+            if not finished.wait(GRACE_SECONDS):
+                if not leaving.is_set():
+                    _print("Run the same command again; training resumes from the last checkpoint.")
                 os._exit(2)                                 # no file is damaged: files are replaced atomically
 
     peers = range(1, world_size) if rank == 0 else [0]
@@ -54,6 +55,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
 
     def leave_together() -> None:
         leaving.set()
+        finished.set()
         with suppress(RuntimeError):                                            # this rank has finished its work
             for peer in peers:
                 dist.send(torch.zeros(1), peer, group=group)
