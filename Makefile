@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# The tests start some hundred processes. Without cached bytecode, each of them would compile the package again.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help setup demo test test-all test-gpu check bench bench-gpu
 
 help: ## list the targets

@@ -5,9 +5,21 @@ import os
 import signal
 
 import torch
+import torch.distributed as dist
 
 from seq2seq.storage.checkpoints import newest_checkpoint
 from seq2seq.training.trainer import Training
+
+# Code for a process of `torchrun`: from step 8 the learning rate is so high that the loss diverges, until a rollback.
+EXPLODING = """
+import os
+from seq2seq.training import train_state, trainer
+if "EXPLODES" in os.environ:
+    train_state.SMOOTHING_STEPS = 2
+    update = trainer.Training._update
+    trainer.Training._update = lambda self, rate, step, skip: update(
+        self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip)
+"""
 
 
 class NoTensorBoard:
@@ -41,6 +53,22 @@ def press_ctrl_c():
 
 def die():
     raise MemoryError("ends the training without saving a checkpoint")
+
+
+def run_forked_ranks(world_size, store, work):
+    """Call `work(rank)` in forked processes of a gloo group, which meet in the file `store`; returns the exit codes."""
+    children = []
+    for rank in range(world_size):
+        child = os.fork()
+        if child == 0:
+            try:
+                dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+                work(rank)
+                os._exit(0)
+            finally:
+                os._exit(99)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
 def final_weights(run):

@@ -212,11 +212,10 @@ def test_models_that_marian_does_not_support_are_refused_with_the_reason(model, 
 
 
 @pytest.mark.parametrize("decoding, unsupported, exported", [
-    ({"length_penalty_form": "wu"}, "decoding.length_penalty_form", {"beam_size": 3, "length_penalty": 1.0}),
-    ({"coverage_penalty": 0.2, "forbid": ["dog"]}, "decoding.coverage_penalty and decoding.forbid",
-     {"beam_size": 3, "length_penalty": 0.7}),
-    ({"sampling": True, "temperature": 0.7, "n_best": 7}, "decoding.sampling",
-     {"beam_size": 3, "length_penalty": 0.7, "n_best": 3}),
+    ({"length_penalty_form": "wu", "coverage_penalty": 0.2},
+     "decoding.length_penalty_form and decoding.coverage_penalty", {"beam_size": 3, "length_penalty": 1.0}),
+    ({"sampling": True, "temperature": 0.7, "n_best": 7, "forbid": ["dog"]},
+     "decoding.forbid and decoding.sampling", {"beam_size": 3, "length_penalty": 0.7, "n_best": 3}),
 ])
 def test_unsupported_decoding_keys_are_left_out_of_the_exported_recipe(decoding, unsupported, exported, tmp_path,
                                                                        capsys):

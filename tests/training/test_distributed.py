@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from toy import RECIPE, write_corpus
+from trainings import EXPLODING
 
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
@@ -23,10 +24,9 @@ from seq2seq.training.distributed import ProcessGroup, join_process_group
 from seq2seq.training.trainer import train
 
 # `torchrun` starts this; DOUBLE lets it compute in float64, where nothing is lost to rounding.
-WORKER = """
-import os, sys
+WORKER = EXPLODING + """
+import sys
 from pathlib import Path
-from seq2seq.training import trainer
 from seq2seq.cli import main
 if "DOUBLE" in os.environ:
     build = trainer.build_model
@@ -49,12 +49,6 @@ if os.environ.get("RANK") == "1" and "DIFFERS" in os.environ:
             weight.data.add_(0.25)
         return found
     setattr(trainer, name, other)
-if "EXPLODES" in os.environ:
-    from seq2seq.training import train_state
-    train_state.SMOOTHING_STEPS = 2
-    update = trainer.Training._update
-    trainer.Training._update = lambda self, rate, step, skip: update(
-        self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip)
 if os.environ.get("RANK") == os.environ.get("ELSEWHERE"):
     sys.argv[-1] += "-elsewhere"
 if "ELSEWHERE" in os.environ:

@@ -1,7 +1,6 @@
 """A distributed training survives the loss of any process in any phase."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from toy import RECIPE, write_corpus
+from trainings import run_forked_ranks
 
 from seq2seq.signals import Stopped
 from seq2seq.training import lost_ranks
@@ -59,19 +58,12 @@ def test_the_loss_of_one_of_four_ranks_changes_no_result(tmp_path):
 @pytest.mark.parametrize(("error", "code"), [(None, 0), (Stopped(15, "saved"), 0), (ValueError("of one rank"), 2)])
 def test_the_main_rank_may_save_after_others_have_finished_or_stopped(tmp_path, monkeypatch, error, code):
     monkeypatch.setattr(lost_ranks, "GRACE_SECONDS", 0.2)
-    children = []
-    for rank in range(2):
-        child = os.fork()
-        if child == 0:
-            try:
-                dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=rank, world_size=2)
-                with suppress(Stopped), lost_ranks.watch_ranks(rank, 2):
-                    if rank == 0:
-                        time.sleep(1)                                           # saves
-                    if error:
-                        raise error
-                os._exit(0)
-            finally:
-                os._exit(99)
-        children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [code, 99 if code else 0]
+
+    def work(rank):
+        with suppress(Stopped), lost_ranks.watch_ranks(rank, 2):
+            if rank == 0:
+                time.sleep(1)                                                   # saves
+            if error:
+                raise error
+
+    assert run_forked_ranks(2, tmp_path / "store", work) == [code, 99 if code else 0]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from toy import RECIPE, write_corpus
-from trainings import final_weights, logged, same
+from trainings import EXPLODING, final_weights, logged, run_forked_ranks, same
 
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
@@ -22,18 +22,13 @@ from seq2seq.training import run_start
 from seq2seq.training.distributed import ProcessGroup
 
 # Each `torchrun` stands for a machine. Its working directory contains the recipe and the text.
-WORKER = """
-import os, sys
+WORKER = EXPLODING + """
+import sys
 from seq2seq.cli import main
-from seq2seq.training import run_start, train_state, trainer
+from seq2seq.training import run_start
 run_start.DIRECTORY_SECONDS = 1
 if os.environ.get("RANK") == os.environ.get("ELSEWHERE"):
     sys.argv[-1] += "-elsewhere"
-if "EXPLODES" in os.environ:
-    train_state.SMOOTHING_STEPS = 2
-    update = trainer.Training._update
-    trainer.Training._update = lambda self, rate, step, skip: update(
-        self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip)
 if os.environ.get("RANK") == os.environ.get("DIES"):
     step = trainer.Training._step
     def dying(self, micro_batches):
@@ -66,15 +61,21 @@ def machine(folder, name):
     return own
 
 
-def start(machines, run="run", processes=1, settings=(), options=(), **environment):
-    """Start a `torchrun` in each machine's directory; returns the processes. Their output is in the file `errors`."""
+def start(machines, run="run", processes=1, settings=(), options=(), static=False, **environment):
+    """Start a `torchrun` in each machine's directory; returns the processes. Their output is in the file `errors`.
+
+    If `static`, the first machine has rank 0; else the machines agree on their ranks.
+    """
     port = free_port()
     started = []
     for number, own in enumerate(machines):
         command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(machines)}", f"--node-rank={number}",
-                   f"--nproc-per-node={processes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
-                   f"--rdzv-conf=is_host={int(number == 0)}", "--local-addr=127.0.0.1", "worker.py", "recipe.yaml",
-                   *options, *(argument for setting in settings for argument in ("--set", setting)), "--run-dir", run]
+                   f"--nproc-per-node={processes}", "--local-addr=127.0.0.1",
+                   *(["--master-addr=127.0.0.1", f"--master-port={port}"] if static else
+                     ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                      f"--rdzv-conf=is_host={int(number == 0)}"]),
+                   "worker.py", "recipe.yaml", *options,
+                   *(argument for setting in settings for argument in ("--set", setting)), "--run-dir", run]
         around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd()), **environment}
         with (own / "errors").open("a") as errors:
             started.append(subprocess.Popen(command, cwd=own, stdout=errors, stderr=errors, env=around,
@@ -201,19 +202,12 @@ def test_copies_have_the_files_of_the_main_rank_and_no_others(tmp_path, monkeypa
     (tmp_path / "1" / "old" / "deep" / "file").write_bytes(b"not on the main rank")
     inode = (tmp_path / "1" / "same").stat().st_ino
     names = "same", "tokenizer", "one", "old"
-    children = []
-    for rank in range(3):
-        child = os.fork()
-        if child == 0:
-            try:
-                dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=rank, world_size=3)
-                DirectoryCopies(dist.group.WORLD, rank).update([tmp_path / str(rank) / name for name in names])
-                dist.barrier()
-                os._exit(0)
-            finally:
-                os._exit(99)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+
+    def work(rank):
+        DirectoryCopies(dist.group.WORLD, rank).update([tmp_path / str(rank) / name for name in names])
+        dist.barrier()
+
+    assert run_forked_ranks(3, tmp_path / "store", work) == [0, 0, 0]
     for rank in (1, 2):
         copy = tmp_path / str(rank)
         files = {str(path.relative_to(copy)): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
@@ -256,9 +250,7 @@ def test_only_the_machine_of_the_main_rank_needs_the_training_text(tmp_path):
     train([alone], processes=2)
     for language in ("en", "de"):
         (second / f"train.{language}").unlink()
-    codes = [process.wait(timeout=300) for process in start([first, second])]
-    if codes != [0, 0]:                                                         # the second became the main rank
-        pytest.skip("the machine without text was given rank 0")
+    assert [process.wait(timeout=300) for process in start([first, second], static=True)] == [0, 0]
     assert_same_training(alone / "run", first / "run")
 
 

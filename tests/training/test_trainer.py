@@ -313,7 +313,7 @@ def exploding(monkeypatch):
 
 
 def test_a_diverging_loss_stops_the_training_and_names_the_last_good_checkpoint(recipe, tmp_path, exploding):
-    settings = "training.max_steps=60", "training.validate_every=3"
+    settings = "training.max_steps=30", "training.validate_every=3"
     with pytest.raises(UserError, match=r"step \d+: .* has risen from .*: the training has diverged. The checkpoint of "
                                         r"step 3 .*training.divergence=lower_rate"):
         train(recipe(*settings), tmp_path / "run")
@@ -324,8 +324,8 @@ def test_a_diverging_loss_stops_the_training_and_names_the_last_good_checkpoint(
     train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "other")
     assert rates == {record["step"]: record["learning_rate"] for record in logged(tmp_path / "other")
                      if record["kind"] == "training"}
-    assert list(rates) == list(range(2, 61, 2))
-    assert rates[60] == pytest.approx(0.5 * 0.01 * (3 / 60) ** 0.5)
+    assert list(rates) == list(range(2, 31, 2))
+    assert rates[30] == pytest.approx(0.5 * 0.01 * (3 / 30) ** 0.5)
     assert rates[2] == pytest.approx(0.01 * 2 / 3)
     assert all(record["loss"] < 8 for record in logged(tmp_path / "run"))
     assert newest_checkpoint(tmp_path / "run").info["progress"]["retreats"] == 1
