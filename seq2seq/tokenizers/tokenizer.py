@@ -87,7 +87,7 @@ class Tokenizer(Vocabulary):
 
     @cached_property
     def never_generated_ids(self) -> list[int]:
-        controls = {chr(byte) for byte in CONTROL_BYTES}
+        controls = {chr(code) for code in CONTROL_CHARACTERS}
         names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
         return [
             index

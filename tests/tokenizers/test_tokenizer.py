@@ -406,8 +406,8 @@ def foreign_model(**options) -> bytes:
 
 
 def test_pieces_with_control_characters_in_imported_models_are_banned():
-    tokenizer = Tokenizer(foreign_model(user_defined_symbols=["a\tb", "\n"]))
-    assert tokenizer.pieces(tokenizer.never_generated_ids) == ["<unk>", "<s>", "a\tb", "\n"]
+    tokenizer = Tokenizer(foreign_model(user_defined_symbols=["a\tb", "\n", "c\u2028", "\x85"]))
+    assert tokenizer.pieces(tokenizer.never_generated_ids) == ["<unk>", "<s>", "a\tb", "\n", "c\u2028", "\x85"]
 
 
 def test_a_model_that_numbers_its_symbols_otherwise_is_refused():
