@@ -165,7 +165,7 @@ def collect_results(run: Path) -> dict[str, Any]:
                                for path in files}
     for path in list_checkpoints(run)[-1:]:
         progress = parse_json((path / METADATA).read_bytes())["info"]["progress"]
-        results["counters"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
+        results["the train state"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
     for record in map(_without_clock, _records(run)):
         results.setdefault(f"the log of step {record['step']}", []).append(record)
     return results
