@@ -20,8 +20,8 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 PAIRS = 50_000
 """Maximum number of pairs to read from each corpus; enough for batches of realistic shapes."""
 STEPS = 30
-"""Number of steps to run. The first half is slower, because early steps also generate kernels and allocate memory:
-0.7 s instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores. Only the last third is reported."""
+"""Number of steps to run. The first half is slower, because the first steps generate kernels and allocate memory: 0.7 s
+instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores. Only the last third is reported."""
 SECONDS = 20.0
 """Total time of the steps, in seconds, after which no further step is started."""
 

@@ -127,7 +127,7 @@ class ProcessGroup:
     def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Check that all ranks start from the same step and the same tensors.
 
-        Otherwise each rank would add the same updates to different weights. Only the main rank's weights are saved.
+        Otherwise the ranks would add the same updates to different weights. Only the main rank's weights are saved.
 
         Raises:
             UserError: a rank starts from another step or from other tensors than the main rank.
@@ -140,8 +140,8 @@ class ProcessGroup:
         starts = self.gather([(step, checksum)])
         for rank, (at, found) in enumerate(starts):
             if (at, found) != starts[0]:
-                raise UserError(f"process {rank} starts from other weights (step {at:,}) than process 0 (step "
-                                f"{starts[0][0]:,}). All machines must use the same version of torch.")
+                raise UserError(f"process {rank} (step {at:,}) does not start from the same weights and optimizer state"
+                                f" as process 0 (step {starts[0][0]:,}). Use the same version of torch on all machines.")
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each number over all ranks."""

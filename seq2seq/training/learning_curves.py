@@ -31,7 +31,7 @@ CHARACTER_WIDTH = 6.6
 MAX_POINTS = 700
 """Approximate maximum number of points of a curve, one per pixel of width. Longer curves are downsampled."""
 MAX_VALUE = 1e300
-"""Limit of the absolute values that are drawn; values from this limit on, infinity and NaN are omitted."""
+"""Only absolute values below this limit are drawn; larger values, infinity and NaN are omitted."""
 MIN_RANGE = 1e-300
 """Minimum range of an axis. In a smaller range, the distance between ticks could round to 0, which has no logarithm."""
 TICKS = 6

@@ -22,7 +22,7 @@ from seq2seq.signals import Stopped
 GRACE_SECONDS = 15
 """Time in seconds that a process has to end by itself after another rank is lost. Then a watching thread ends it."""
 WATCHING_TIMEOUT = timedelta(days=1000)
-"""Timeout of the watching threads, which wait for a message from the end of another rank; longer than any training."""
+"""Maximum time that a watching thread waits for the last message of another rank; longer than any training."""
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class LossScale:
     The scale is halved after a step whose gradient is not finite, and doubled after GROWTH_STEPS steps with finite
     gradients. It stays on the device, because on a GPU the host would have to wait for it.
 
-    value: () float32. finite_steps: () float32, number of consecutive finite steps; reset at GROWTH_STEPS.
+    value: () float32. finite_steps: () float32, consecutive steps with finite gradients, modulo GROWTH_STEPS.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -95,7 +95,7 @@ def _receivers(run: Path, start: str, group: ProcessGroup) -> list[int]:
     deadline = time.monotonic() + DIRECTORY_SECONDS
     while not sees_start() and time.monotonic() < deadline:
         time.sleep(0.1)
-    machine = os.environ.get("GROUP_RANK", "0")                                 # each machine has one torchrun command
+    machine = os.environ.get("GROUP_RANK", "0")                         # number of the machine's torchrun command
     ranks = group.gather([(machine, socket.gethostname(), sees_start())])
     receivers: dict[str, int] = {}
     for rank, (number, host, sees) in enumerate(ranks):

@@ -151,7 +151,7 @@ def _translate(spec: Corpus, model: Path, text: Path, translation: Path, transla
                           f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
-        # With `begin`, blocks end at the same lines as without an interruption. Rounding in bf16 depends on the block.
+        # `begin` makes blocks end as without an interruption, because rounding in bf16 depends on the lines of a block.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
@@ -167,7 +167,7 @@ def _translate(spec: Corpus, model: Path, text: Path, translation: Path, transla
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, model: Path, languages: Languages) -> None:
-    """Raise RecipeError unless `model`, which translates between `languages`, has the direction that `spec` needs."""
+    """Raise RecipeError if `model`, with these `languages`, does not translate in the direction that `spec` needs."""
     forward = recipe.languages.source, recipe.languages.target
     expected = forward if spec.target is None else forward[::-1]
     actual = languages.source, languages.target

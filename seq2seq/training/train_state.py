@@ -14,7 +14,7 @@ MIN_RISE, MIN_RISE_AT_START = 1.0, 3.0
 """Minimum rise of the smoothed loss that counts as divergence, in nats per token; a smaller rise may be noise. The
 second value applies until the loss has fallen by MIN_RISE, because the loss can rise during warm-up."""
 MAX_RISE_AFTER_GOOD = 0.2
-"""Maximum of `TrainState.relative_rise` at which an older checkpoint is accepted as good; 1 counts as divergence."""
+"""Maximum of `TrainState.relative_rise` at which an older checkpoint is accepted as good. 1 means divergence."""
 
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "exact": True, "loss": False, "perplexity": False}
 
@@ -37,9 +37,9 @@ class TrainState:
     logged: number of records in the log; None in a checkpoint of an older version of seq2seq, which did not count them.
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
         log-likelihood per target token.
-    candidate_step: step of the checkpoint that becomes good_step if the loss has not risen SMOOTHING_STEPS later.
-    good_step: step of the newest checkpoint after which the loss had not risen SMOOTHING_STEPS later; the rollback
-        target after divergence. 0: there is none yet.
+    candidate_step: step of the checkpoint that becomes good_step if the loss has not risen SMOOTHING_STEPS steps later.
+    good_step: step of the newest checkpoint that was accepted as good in this way; the rollback target. 0: none was
+        accepted yet.
     rate_factor: factor of the recipe's learning rate, halved at each rollback.
     retreats: number of rollbacks.
     """

@@ -429,7 +429,7 @@ class Training:
                                     translate=partial(translate_on_all_ranks, translator, self.group))
         if not self.group.is_main:
             return scores
-        if best.recipe_text != self.recipe.to_yaml():                           # keys that may change on resume
+        if best.recipe_text != self.recipe.to_yaml():                 # keys such as `decoding` may have changed
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})
         for warning in check_expected(scores, self.recipe.expected):
