@@ -141,7 +141,7 @@ class ProcessGroup:
         for rank, (at, found) in enumerate(starts):
             if (at, found) != starts[0]:
                 raise UserError(f"process {rank} (step {at:,}) does not start from the same weights and optimizer state"
-                                f" as process 0 (step {starts[0][0]:,}). Use the same version of torch on all machines.")
+                                f" as process 0 (step {starts[0][0]:,}). All machines need the same version of torch.")
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each number over all ranks."""

@@ -38,8 +38,7 @@ class TrainState:
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
         log-likelihood per target token.
     candidate_step: step of the checkpoint that becomes good_step if the loss has not risen SMOOTHING_STEPS steps later.
-    good_step: step of the newest checkpoint that was accepted as good in this way; the rollback target. 0: none was
-        accepted yet.
+    good_step: step of the newest checkpoint that was accepted as good in this way, the rollback target; 0: none.
     rate_factor: factor of the recipe's learning rate, halved at each rollback.
     retreats: number of rollbacks.
     """
