@@ -111,8 +111,8 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
         return
     section = recipe.training
     kept = max(section.keep_checkpoints, section.average.count if section.average.kind != "none" else 0)
-    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. While a checkpoint
-    # is saved, there is one more than `kept`.
+    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. While a checkpoint is saved,
+    # there is one more than `kept`.
     checkpoints = (kept + 1) * (12 + (4 if section.ema_decay else 0)) * report.model["parameters"]
     tokens = sum(side.tokens for corpus in report.corpora if corpus.role == "train" for side in corpus.sides.values())
     pairs = sum(corpus.pairs for corpus in report.corpora if corpus.role == "train")

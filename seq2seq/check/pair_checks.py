@@ -35,7 +35,7 @@ MAX_LANGUAGE_ID_PAIRS = 300
 class CorpusChecker:
     """Checks the pairs of corpora with translation tables and character n-grams, trained on a sample of these pairs.
 
-    If lingua is installed, it also checks the languages. fault: why the installed lingua cannot be used, or None.
+    If lingua is installed, it also checks the languages. fault: reason why it cannot; None if it can or is missing.
     """
 
     def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:

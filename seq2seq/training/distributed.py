@@ -43,7 +43,7 @@ class ProcessGroup:
     """Process group of a distributed training, from the point of view of one rank.
 
     rank: number of this process, from 0. world_size: number of processes. gradients: NCCL group that sums and
-    broadcasts tensors on GPUs; None on CPUs, where the default group does this. The default group uses gloo, so that
+    broadcasts tensors on GPUs; None on CPUs, where the default group does so. The default group uses gloo, so that
     the processes can wait for each other and agree on decisions without waiting for their GPUs.
     """
 
@@ -209,7 +209,7 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
 def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Request], *,
                            progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                            ) -> list[list[Translation]]:
-    """Return the translations of all lines, as `Translator.translate` does. Each rank translates a share of them."""
+    """Return the translations of all lines, as `Translator.translate` does. Each rank translates a share."""
     requests = list(number_requests(lines))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)
