@@ -20,11 +20,11 @@ from seq2seq.training.validation import Validation, require_text
 
 
 def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Recipe, bool]:
-    """Add errors to the report if the run directory is not writable, is locked, or was trained with another recipe.
+    """Add errors to the report if the run directory is not writable, is locked, or has checkpoints of another recipe.
 
     Returns:
-        recipe: the recipe to train with in this directory.
-        reuse: True if the tokenizers in the run directory, if any, can be used with this recipe.
+        recipe: the recipe to train with in this directory; see `compare_with_stored_recipe`.
+        reuse: True if tokenizers in the run directory can be used with this recipe.
     """
     try:
         require_lockable(run)
@@ -39,9 +39,9 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Reci
 
 
 def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
-    """Return (tokenizers that a training would use, None), or (None, the error that would stop it). Writes nothing.
+    """Return (tokenizers that a training would use, None), or (None, the error that would stop it). Write nothing.
 
-    If there is neither training text nor a tokenizer model, both are None.
+    If there is neither a training corpus nor a model whose tokenizers are taken, return (None, None).
 
     use_run: True to load the tokenizers of the run if it has any.
     """

@@ -35,7 +35,7 @@ ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949
 FREQUENT = frozenset("的是不了在有我他一人大这這个個们們中来來上国國和说說时時，。、のにはをたがで")
 """Frequent characters of Chinese and Japanese. Most text can be decoded without errors in several encodings: nearly all
 Big5 text is also valid GB18030. The encoding that yields the most of these characters is taken as the correct one."""
-# For each of these values of three keys of data.cleaning, the report counts the pairs that the value would drop.
+# Values of keys in data.cleaning. For each value, the report counts the pairs that this value alone would drop.
 LENGTH_RATIOS = (1.5, 2.0, 3.0, 4.0)
 MAX_CHARACTERS = (250, 500, 1000, 5000)
 NUMBER_AGREEMENTS = (0.5, 0.7, 1.0)
@@ -127,7 +127,7 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
 
 def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[str, dict[str, Any]]:
     """Describe each file of a corpus that cannot be read: number of lines, number and examples of lines that are not
-    UTF-8, and likely encoding."""
+    UTF-8, and likely encoding; or only the error, if a file cannot be read even as bytes."""
     described: dict[str, dict[str, Any]] = {}
     for path in spec.paths:
         lines, damaged, is_utf16, undecoded = 0, Finding(), False, b""
@@ -145,7 +145,7 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
             continue
         seems = "UTF-16" if is_utf16 else "UTF-8"
         if damaged.count and not is_utf16:
-            # A table contains text in both languages, a text file in one.
+            # A table contains text in both languages; a text file contains only one of them.
             one_side = spec.form == "files"
             codes = [language for language, file in ((languages.source, spec.source), (languages.target, spec.target))
                      if language and not (one_side and str(file) != str(path))]
@@ -155,7 +155,7 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
 
 
 def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
-    """Return the most likely encoding of bytes that are not UTF-8, by its name in iconv.
+    """Return the iconv name of the most likely encoding of bytes that are not UTF-8, or "Latin-1 or Windows-1252".
 
     languages: possible languages of the text. Encodings of the first language are tried first.
     """
@@ -164,6 +164,6 @@ def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
         for encoding in encodings:
             with contextlib.suppress(UnicodeDecodeError):
                 decoded[encoding] = data.decode(encoding)
-        if decoded:                                                             # in case of a tie, the first one
+        if decoded:                                         # in case of a tie, `max` returns the first encoding
             return max(decoded, key=lambda encoding: sum(map(FREQUENT.__contains__, decoded[encoding])))
     return "Latin-1 or Windows-1252"

@@ -45,12 +45,12 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     from seq2seq.model import build_model
 
     sizes = report.vocabulary["source_vocab_size"], report.vocabulary["vocab_size"]
-    if "auto" in sizes:                                                         # not known without training text
+    if "auto" in sizes:                                             # the sizes are unknown without training text
         return
     try:
         with torch.device("meta"), SkipInitialization():                                   # weights without storage
             model = build_model(recipe.model, *sizes)
-    except RuntimeError as error:                                               # number of elements overflows
+    except RuntimeError as error:                                   # the number of elements exceeds 64 bits
         report.errors.append(f"model: the network is too large for any machine ({str(error).splitlines()[0]}). "
                              "Lower model.d_model, model.feed_forward or tokenizer.vocab_size.")
         return
@@ -81,7 +81,7 @@ def estimate_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np
     """Add the numbers of tokens and optimizer steps of an epoch to the report.
 
     Args:
-        lengths: for each corpus of `data.train` and each of its sides, arrays of the line lengths in pieces.
+        lengths: for each corpus of `data.train`, its `CorpusReader.lengths`.
     Raises:
         CorpusError: no pair is left, or the corpus weights make an epoch empty or too long.
     """
@@ -111,8 +111,8 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
         return
     section = recipe.training
     kept = max(section.keep_checkpoints, section.average.count if section.average.kind != "none" else 0)
-    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. While a checkpoint
-    # is saved, there is one more than `kept`.
+    # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. While a checkpoint is saved,
+    # there is one more than `kept`.
     checkpoints = (kept + 1) * (12 + (4 if section.ema_decay else 0)) * report.model["parameters"]
     tokens = sum(side.tokens for corpus in report.corpora if corpus.role == "train" for side in corpus.sides.values())
     pairs = sum(corpus.pairs for corpus in report.corpora if corpus.role == "train")
@@ -124,6 +124,6 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
     free = shutil.disk_usage(directory).free
     report.disk = {"needed": needed, "free": free, "place": str(directory)}
     if needed > free:
-        report.warnings.append(f"the run needs about {needed / 1e9:,.1f} GB of disk space, and {directory} has "
-                               f"{free / 1e9:,.1f} GB free. Free some space, lower training.keep_checkpoints, or "
+        report.warnings.append(f"the run needs about {needed / 1e9:,.1f} GB of disk space, but {directory} has "
+                               f"only {free / 1e9:,.1f} GB free. Free some space, lower training.keep_checkpoints, or "
                                "choose another --run-dir.")

@@ -1,4 +1,4 @@
-"""Measurement of a training's speed and memory on a few steps. Leaves nothing on disk."""
+"""Measurement of a training's speed and memory on a few steps. It leaves no files on disk."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 PAIRS = 50_000
 """Maximum number of pairs to read from each corpus; enough for batches of realistic shapes."""
 STEPS = 30
-"""Number of steps to run. About the first half are slow, because they also generate kernels and allocate memory: 0.7 s
+"""Number of steps to run. The first half is slower, because the first steps generate kernels and allocate memory: 0.7 s
 instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores. Only the last third is reported."""
 SECONDS = 20.0
-"""Time in seconds after which no further step is started."""
+"""Total time of the steps, in seconds, after which no further step is started."""
 
 
 def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
-    """Train a few steps in a temporary directory; add their speed and peak memory, or an error, to the report.
+    """Train a few steps in a temporary directory; report their speed and peak memory, or why they cannot be measured.
 
     The reported time per step is the median of the last third of the steps. It does not include validation.
     """
@@ -51,7 +51,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
             (run / "tokenizer").mkdir()
             tokenizers.save(run / "tokenizer")
             training = Training(_recipe_to_measure(recipe), run)
-            if training.sampled:                                                # close it before its files are deleted
+            if training.sampled:                                    # must be closed before its files are deleted
                 stack.callback(training.sampled.close)
             cuda = training.device.type == "cuda"
             console.print_message(f"measuring {STEPS} steps")

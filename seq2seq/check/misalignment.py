@@ -2,8 +2,8 @@
 
 IBM model 1 (Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1) learns a small translation table. The
 score of a pair is the log of a ratio: the probability of the target given this source, divided by its probability
-without a source. Each pair must be scored with a table that was learned from other pairs: a table gives too high scores
-to the pairs that it was learned from.
+without a source. Each pair must be scored with a table that was learned from other pairs, because a table overrates the
+pairs that it was learned from.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MIN_COUNT = 2
 ITERATIONS = 4
 """Number of iterations of expectation maximisation."""
 MAX_LINKS = 3_000_000
-"""Approximate maximum number of links (a source word and a target word of the same pair) to learn from. To learn from
-this number of links takes some seconds and 200 MB of memory."""
+"""Approximate maximum number of links to learn from. A link is a source word and a target word of the same pair.
+Learning from this number of links takes some seconds and 200 MB of memory."""
 UNTRANSLATED_SHARE = 0.1
 """Assumed share of target words that translate no source word. It limits how much a single word can lower a score."""
 SHARED_RARE_WORD_SCORE = 3.0
@@ -45,10 +45,10 @@ class TranslationTable:
     """Translation table of IBM model 1: p(target word | source word), and p(target word) without a source."""
 
     def __init__(self, pairs: Sequence[Texts]) -> None:
-        """Learn from sentence pairs. Most of them must be translations of each other."""
+        """Learn from sentence pairs. In most pairs, the target must be a translation of the source."""
         words = [tuple(map(_words, pair)) for pair in pairs]
         counts = [Counter(word for both in words for word in both[side]) for side in (0, 1)]
-        # Id 0 on the source side is the empty word, which every target word may be linked to.
+        # Id 0 on the source side is the empty word (NULL in the paper), to which every target word is linked.
         self._source = {word: index for index, word in enumerate(
             (word for word, count in counts[0].items() if count >= MIN_COUNT), start=1)}
         self._target = {word: index for index, word in enumerate(
@@ -128,8 +128,8 @@ def _links(sentences: Sequence[tuple[np.ndarray, np.ndarray]], targets: int
 
     targets: number of target words in the vocabulary.
     Returns:
-        keys: (links,), source id × targets + target id. group: (links,), index of the target word among those of all
-        pairs. owner: (target_words,), index of the pair of each target word.
+        keys: (links,), source id × targets + target id. group: (links,), index of the link's target word in `owner`.
+        owner: (target_words,), for each target word of all pairs, the index of its pair.
     """
     sources = np.array([len(source) for source, _ in sentences], np.int64)
     lengths = np.array([len(target) for _, target in sentences], np.int64)

@@ -19,7 +19,7 @@ MIN_BLOCKS = 8
 """Minimum number of sampled blocks. If there are fewer, no pair is checked: the sample is too small to train on."""
 SUSPECT_THRESHOLD = -5.0
 """A pair is reported as suspect if its score, in nats, is below this number. In Multi30k, 0.1 % of the pairs are
-suspect. If one side of Multi30k is shuffled, 90 % are."""
+suspect. If one side of Multi30k is shuffled, 90 % of the pairs are suspect."""
 MIN_MEDIAN_DIFFERENCE = 3.0
 """Alignment is checked only if the median score of the sampled pairs exceeds the median score of random pairs by more
 than this number of nats."""
@@ -29,13 +29,13 @@ MIN_SHIFT_GAIN = 60.0
 """A shift of one side by a line is reported only if it raises the sum of the scores of consecutive lines by at least
 this number of nats."""
 MAX_LANGUAGE_ID_PAIRS = 300
-"""Maximum number of pairs per corpus whose language lingua identifies. For this number, it needs a few seconds."""
+"""Maximum number of pairs per corpus whose languages lingua identifies, which takes a few seconds."""
 
 
 class CorpusChecker:
     """Checks the pairs of corpora with translation tables and character n-grams, trained on a sample of these pairs.
 
-    fault: if lingua is installed but cannot be used, the reason; otherwise None.
+    If lingua is installed, it also checks the languages. fault: reason why it cannot; None if it can or is missing.
     """
 
     def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
@@ -45,8 +45,8 @@ class CorpusChecker:
         self._blocks = [blocks[index] for index in np.random.default_rng(1).permutation(len(blocks))]
         self._train(shift=0)
         if not self.is_discriminative:
-            # If one side is shifted by a line from the first line of the corpus on, the lines are translations of each
-            # other only after this side is shifted back.
+            # One side of the whole corpus may be shifted by a line. Then the tables must be trained on pairs that are
+            # formed by shifting this side back.
             for shift in (1, -1):
                 self._train(shift)
                 if self.is_discriminative:
@@ -86,7 +86,7 @@ class CorpusChecker:
         return bool(median > random_median + MIN_MEDIAN_DIFFERENCE and median > 0)
 
     def check(self, pairs: Iterable[Pair], count: int) -> PairReport:
-        """Check a corpus of `count` pairs. In a long corpus, only every n-th block is checked."""
+        """Check a corpus of `count` pairs. In a long corpus, only one of every `block_interval` blocks is checked."""
         report = PairReport()
         if self._sides is None or not count:
             return report
@@ -108,7 +108,7 @@ class CorpusChecker:
             if self.is_discriminative:
                 self._check_alignment(block, report, runs)
         if self.is_discriminative and report.pairs:
-            # Not all misaligned pairs are suspects. Their scores are like those of random pairs, so the share of random
+            # Not all misaligned pairs are suspects. Misaligned pairs score like random pairs, so the share of random
             # pairs below the threshold estimates the recall.
             recall = max(float((self._random_scores < SUSPECT_THRESHOLD).mean()), 0.5)
             report.misaligned = min(report.suspects.count / report.pairs / recall, 1.0)
@@ -126,10 +126,10 @@ class CorpusChecker:
         scores = table.evidence([pair[1:] for pair in block])
         for index in np.flatnonzero(scores < SUSPECT_THRESHOLD).tolist():
             line, source, target = block[index]
-            if source.strip() and target.strip():                               # empty sides are counted elsewhere
+            if source.strip() and target.strip():                               # `scan_corpus` counts empty sides
                 report.suspects.add(line)
         for shift, run in runs.items():
-            # To save time, shifted pairs are scored only if a run is open or three scores of the block are negative.
+            # To save time, shifted pairs are scored only if the run is open or three scores in the block are negative.
             if run.is_open or (scores < 0).sum() >= 3:
                 shifted_scores = table.evidence(_shift(block, shift))
                 first = max(0, -shift)

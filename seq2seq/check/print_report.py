@@ -17,7 +17,7 @@ def show_report(report: Report) -> None:
 
     out = Console(highlight=False)
     if not out.is_terminal:
-        out = Console(highlight=False, width=120)                               # a file has no terminal width
+        out = Console(highlight=False, width=120)                               # a file or pipe has no width
 
     # rich would parse brackets in file names or text as markup.
     def plain(text: str) -> str:
@@ -49,7 +49,7 @@ def show_report(report: Report) -> None:
                 for corpus in read for kind, finding, checked in _findings(corpus) if finding.count]
     if findings:
         columns = ["corpus", "kind", "lines", "of", "share", "example lines"]
-        print_table("Conspicuous lines before cleaning", columns, findings, left=2)
+        print_table("Suspicious lines before cleaning", columns, findings, left=2)
     limits = [[corpus.label, key, ", ".join(f"{value}: {count:,}" for value, count in values.items())]
               for corpus in training for key, values in corpus.limits.items() if any(values.values())]
     if limits:

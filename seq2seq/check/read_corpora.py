@@ -1,4 +1,4 @@
-"""Statistics of one corpus as training reads it: pairs after cleaning, line lengths, and numbers of pieces."""
+"""Reader that reads one corpus as training does, and collects statistics of its pairs, line lengths and pieces."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CorpusReader:
     """Reads one corpus and fills in its report.
 
     tokenizers: tokenizers for counting pieces; None: pieces are not counted.
-    lengths: for each side, the line lengths of the pairs that training keeps, in pieces, `</s>` included. Each array
-        belongs to one block of pairs.
+    lengths: for each side, the line lengths in pieces, `</s>` included. There is one array for each block of pairs. In
+        a training corpus, only pairs that cleaning keeps are included.
     """
 
     def __init__(self, role: str, spec: Corpus, recipe: Recipe) -> None:
@@ -166,7 +166,7 @@ def _lengths(lines: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _unknown_ids(tokenizer: Vocabulary) -> list[int]:
-    """Return the ids of the unknown token and of the bytes, which encode characters that are not in the vocabulary."""
+    """Return the ids of the unknown token and of the byte pieces, which encode characters outside the vocabulary."""
     names = tokenizer.pieces(range(tokenizer.vocab_size))
     return [token_id for token_id, name in enumerate(names)
             if token_id == UNKNOWN_ID or re.fullmatch("<0x[0-9A-F]{2}>", name)]

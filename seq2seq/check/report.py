@@ -18,7 +18,7 @@ EXAMPLES = 5
 class SideReport:
     """Line lengths of one side of a corpus.
 
-    characters, words: line length in this unit by percentile; percentile 100 is the longest line.
+    characters, words: percentiles of the line length in this unit; percentile 100 is the longest line.
     """
 
     characters: dict[int, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class SideReport:
     characters_a_piece: float | None = None
     """Mean number of characters per piece; None without a tokenizer."""
     unknown: float | None = None
-    """Share of the pieces that are unknown words, or bytes of characters that are not in the vocabulary."""
+    """Share of the pieces that are unknown words or byte pieces; None without a tokenizer."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ class CorpusReport:
     pairs: int = 0
     counts: Counts = field(default_factory=Counts)
     findings: dict[str, Finding] = field(default_factory=dict)
-    """Lines of each kind before cleaning; `counts` contains the lines that cleaning dropped."""
+    """Lines of each kind before cleaning; `counts` contains the numbers of pairs that cleaning dropped."""
     limits: dict[str, dict[str, int]] = field(default_factory=dict)
     """For several limits in data.cleaning, by key and value: number of pairs that this limit alone would drop."""
     judgement: PairReport | None = None
@@ -103,7 +103,7 @@ class CorpusReport:
     in_train_example: int | None = None
     """Line number of the first of these lines."""
     in_train_lines: list[int] = field(default_factory=list)
-    """Line numbers of all of these lines."""
+    """Line numbers of all these lines."""
     error: str | None = None
     lines: int = 0
     """Number of lines read."""

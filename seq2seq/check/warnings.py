@@ -40,8 +40,8 @@ MAX_WRONG_LANGUAGE_SHARE = 0.03
 """A warning is given if, according to lingua, more than this share of the lines is in another language. Lingua
 misclassifies some short lines and lists of names."""
 MAX_UNKNOWN_SHARE = 0.05
-"""A warning is given if more than this share of the pieces is bytes or unknown. Text like the training text has less
-than 1 %. A character that is not in the vocabulary is encoded as two to four bytes."""
+"""A warning is given if more than this share of the pieces are bytes or unknown. In text like the training text, less
+than 1 % are. A character that is not in the vocabulary is encoded as two to four bytes."""
 EPOCHS_WARNING_THRESHOLD = 100
 """A warning is given if a training has more epochs than this. The recipes in `recipes/` train for 3 to 32 epochs. More
 than 100 epochs usually mean that the text is small and that `max_steps` has its default value."""

@@ -1,1 +1,1 @@
-"""Training: the loop, gradients, optimizers, learning rate, validation, divergence, synthetic text, many processes."""
+"""Training: the loop, gradients, optimizers, validation, divergence, synthetic text, distributed training."""

@@ -42,9 +42,9 @@ GRADIENT_TIMEOUT = timedelta(minutes=10)
 class ProcessGroup:
     """Process group of a distributed training, from the point of view of one rank.
 
-    rank: number of this process, from 0. world_size: number of processes. gradients: group that sums and broadcasts
-    tensors on GPUs, by NCCL; None: the default group. The default group, by gloo, connects the processes on the hosts,
-    so that they wait for each other and agree on decisions without waiting for their GPUs.
+    rank: number of this process, from 0. world_size: number of processes. gradients: NCCL group that sums and
+    broadcasts tensors on GPUs; None on CPUs, where the default group does so. The default group uses gloo, so that
+    the processes can wait for each other and agree on decisions without waiting for their GPUs.
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1, gradients: dist.ProcessGroup | None = None) -> None:
@@ -66,7 +66,7 @@ class ProcessGroup:
     def main_rank_first(self, function: Callable[[], Result], *paths: Path) -> Result:
         """Return the result of a function that is called on the main rank first, then on the other ranks.
 
-        The other ranks thus find the files that the main rank has written. paths: see `share`.
+        The other ranks thus find the files that the main rank has written. paths: these files, for `share`.
         """
         result = function() if self.is_main else None
         self.share(*paths)
@@ -82,9 +82,9 @@ class ProcessGroup:
             self.copies = DirectoryCopies(members, self.rank)
 
     def share(self, *paths: Path) -> None:
-        """Copy files and directories of the main rank to the same paths on the machines that do not see them.
+        """Copy files and directories of the main rank to the same paths on machines that do not see its run directory.
 
-        Without such machines this method does nothing, and does not wait.
+        All ranks must call this method. If there are no such machines, it returns at once.
         """
         if self.copying:
             with explain_lost_rank():
@@ -97,7 +97,7 @@ class ProcessGroup:
         return items[self.rank :: self.world_size]
 
     def gather(self, items: Sequence[Item]) -> list[Item]:
-        """Gather the results of all ranks for their shards, and return them in the order of the unsharded items."""
+        """Return the results of all ranks for their shards, in the order that the items had before `shard`."""
         if self.world_size == 1:
             return list(items)
         shards: list[Any] = [None] * self.world_size
@@ -127,7 +127,7 @@ class ProcessGroup:
     def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Check that all ranks start from the same step and the same tensors.
 
-        Otherwise the ranks would add the same updates to different weights, and only those of the main rank are saved.
+        Otherwise the ranks would add the same updates to different weights. Only the main rank's weights are saved.
 
         Raises:
             UserError: a rank starts from another step or from other tensors than the main rank.
@@ -140,8 +140,8 @@ class ProcessGroup:
         starts = self.gather([(step, checksum)])
         for rank, (at, found) in enumerate(starts):
             if (at, found) != starts[0]:
-                raise UserError(f"process {rank} starts from other weights (step {at:,}) than process 0 (step "
-                                f"{starts[0][0]:,}). All machines must use the same version of torch.")
+                raise UserError(f"process {rank} (step {at:,}) does not start from the same weights and optimizer state"
+                                f" as process 0 (step {starts[0][0]:,}). All machines need the same version of torch.")
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each number over all ranks."""
@@ -176,7 +176,7 @@ SINGLE_PROCESS = ProcessGroup()
 def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     """Join the process group of `torchrun`; without `torchrun`, yield a group of one process.
 
-    device: `training.device` of the recipe. If it means GPUs, each process uses the GPU whose index is its local rank.
+    device: `training.device` of the recipe. On GPUs, each process uses the GPU whose index is its local rank.
     Raises:
         UserError: the processes cannot connect to each other, or `device` is a single GPU for several processes.
     """
@@ -193,7 +193,7 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
         torch.cuda.set_device(gpu)
     try:
         dist.init_process_group("gloo", timeout=WAITING_TIMEOUT)
-        # Without device_id, NCCL guesses the GPU from the global rank: wrong if nodes differ in size.
+        # Without device_id, NCCL derives the GPU from the global rank: wrong if machines differ in number of GPUs.
         gradients = dist.new_group(backend="nccl", timeout=GRADIENT_TIMEOUT, device_id=gpu) if gpu else None
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes of this training cannot connect to each other: {error}. Start them with "
@@ -203,13 +203,13 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
         console.silence()
     with watch_ranks(group.rank, size):
         yield group
-    dist.destroy_process_group()                    # not after an error: it might wait for ranks that have ended
+    dist.destroy_process_group()            # not called after an error: it might wait for ranks that have ended
 
 
 def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Request], *,
                            progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                            ) -> list[list[Translation]]:
-    """Return the translations of all lines, as `Translator.translate` does. Each rank translates a share of them."""
+    """Return the translations of all lines, as `Translator.translate` does. Each rank translates a share."""
     requests = list(number_requests(lines))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)

@@ -18,7 +18,7 @@ MAX_SKIPPED_STEPS = 10
 
 
 class Diverged(UserError):
-    """The training has diverged. evidence: what shows the divergence, for messages, such as the rise of the loss."""
+    """The training has diverged. evidence: description of the symptom for messages, such as the rise of the loss."""
 
     def __init__(self, evidence: str, remedy: str) -> None:
         super().__init__(f"{evidence}: the training has diverged. {remedy}")
@@ -46,7 +46,7 @@ def divergence_error(evidence: str, state: TrainState, run: Path) -> Diverged:
     restart = ("train from the beginning (--restart) with a lower training.learning_rate, a longer warmup_steps, "
                "precision fp32, or divergence: lower_rate")
     if not _has_checkpoint(run, state.good_step):
-        return Diverged(evidence, f"No good checkpoint from before the divergence exists: {restart}.")
+        return Diverged(evidence, f"There is no good checkpoint from before the divergence, so {restart}.")
     return Diverged(evidence, f"The checkpoint of step {state.good_step:,} in {run} is from before the divergence. To "
                               "resume from it with half the learning rate, run the same command with --set "
                               f"training.divergence=lower_rate; or {restart}.")
@@ -71,7 +71,7 @@ def roll_back(run: Path, state: TrainState) -> None:
         state: train state of the diverged training. Its best score and number of skipped steps are kept.
     """
     checkpoints = {step_of(path): path for path in list_checkpoints(run)}
-    good = load_checkpoint(checkpoints[state.good_step])                     # verified before others are deleted
+    good = load_checkpoint(checkpoints[state.good_step])        # a damaged one is an error, before others are deleted
     prune_checkpoints(run, [step for step in checkpoints if step <= state.good_step])
     progress: dict[str, Any] = {
         **good.info["progress"], "rate_factor": state.rate_factor * ROLLBACK_RATE_FACTOR,

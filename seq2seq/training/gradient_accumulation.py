@@ -20,14 +20,14 @@ from seq2seq.model.loss import training_loss
 from seq2seq.training.optimizers import LossScale
 
 ALIGNMENT = 4
-"""Weights begin at multiples of this number of elements in the gradient, 16 bytes, as vector instructions need it."""
+"""Weights begin at multiples of this number of elements in the gradient buffer: 16 bytes, for vector instructions."""
 
 
 class StepGradients:
     """Computes gradients of micro-batches with the model or its copy in bf16 or fp16, and adds them up in fp32.
 
-    max_tokens: maximum number of source and target tokens of a micro-batch; larger ones are split. It is lowered
-        permanently after each out-of-memory error. None: no limit.
+    max_tokens: maximum number of tokens of a micro-batch, source and target together; larger micro-batches are split.
+        It is lowered permanently after each out-of-memory error. None: no limit.
     """
 
     def __init__(self, compute_model: nn.Module, weights: Sequence[Tensor], *, seed: int, label_smoothing: float,
@@ -38,16 +38,16 @@ class StepGradients:
         Args:
             compute_model: model that computes loss and gradients: the model itself, or a copy in bf16 or fp16.
             weights: fp32 weights, in the order of the model's parameters.
-            shape: shape to which all batches are padded; None: each batch is padded to a rounded shape of its own.
-            max_length: maximum number of tokens of a sentence.
-            loss_scale: factor of the loss in the backward pass; the gradients are divided by it.
+            shape: shape that all batches are filled up to; None: each batch is filled up to a rounded shape of its own.
+            max_length: maximum number of tokens of a sentence, `</s>` included.
+            loss_scale: factor of the loss in the backward pass; the gradients are divided by it. None: 1.
         """
         self.compute_model, self.weights = compute_model, weights
         self.compute_weights = list(compute_model.parameters())
         self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights]
         self.seed, self.label_smoothing = seed, label_smoothing
-        # A batch that is padded to the fixed shape needs the same memory, however few tokens it has. So if the number
-        # of tokens is limited, the fixed shape is not used.
+        # A batch that is filled up to the fixed shape needs the same memory, however few tokens it has. So if the
+        # number of tokens is limited, the fixed shape is not used.
         self.shape = shape if max_tokens is None else None
         self.max_length, self.max_tokens, self.loss_scale = max_length, max_tokens, loss_scale
 
@@ -59,7 +59,7 @@ class StepGradients:
         Returns:
             sums: (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in
                 nats, summed over the tokens of these micro-batches.
-            gradient: (elements,), in the type of the weights: the memory of all `grad`, one weight after another.
+            gradient: (elements,), in the dtype of the weights: the buffer that contains all `grad`, in their order.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
@@ -80,18 +80,17 @@ class StepGradients:
                 pending = [((*path, number), split) for number, split in enumerate(splits)] + pending
         if gradient is None:                                                    # a rank without micro-batches
             gradient = torch.zeros(sum(self.sizes), dtype=self.weights[0].dtype, device=sums.device)
-        for weight, part in zip(self.weights, self._parts(gradient), strict=True):
-            weight.grad = part
+        for weight, view in zip(self.weights, self._views(gradient), strict=True):
+            weight.grad = view
         return sums, gradient
 
-    def _parts(self, gradient: Tensor) -> list[Tensor]:
+    def _views(self, gradient: Tensor) -> list[Tensor]:
         """Return a view of the gradient of each weight, in the shape of the weight."""
-        return [part[: weight.numel()].view_as(weight)
-                for part, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
+        return [elements[: weight.numel()].view_as(weight)
+                for elements, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
 
     def _split_to_fit(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the parts of a micro-batch that are computed separately; the whole micro-batch if it need not be split.
-        """
+        """Yield the micro-batch `pairs`, split if it exceeds `max_tokens` or `shape` or its lengths differ too much."""
         if self.max_tokens is not None and len(pairs) > 1 and _tokens(corpus, pairs) > self.max_tokens:
             yield from (pairs[::2], pairs[1::2])
         elif self.shape is not None:
@@ -101,11 +100,11 @@ class StepGradients:
 
     def _gradient_of_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray,
                                  sums: Tensor) -> Tensor | None:
-        """Return the gradient of a micro-batch, (elements,), and add its sums to those of the step.
+        """Return the gradient of a micro-batch, (elements,), and add its loss and negative log-likelihood to `sums`.
 
         path: number of the step and path of the micro-batch, from which the dropout masks are seeded.
         Returns:
-            None, with nothing added, if memory does not suffice.
+            None if memory does not suffice; `sums` is then unchanged.
         """
         device = self.compute_weights[0].device
         try:
@@ -115,7 +114,7 @@ class StepGradients:
                                  self.label_smoothing)
             loss.total.backward(None if self.loss_scale is None else self.loss_scale.value)
             gradient = torch.empty(sum(self.sizes), dtype=self.weights[0].dtype, device=device)
-            torch._foreach_copy_(self._parts(gradient), [gradient_of(weight) for weight in self.compute_weights])
+            torch._foreach_copy_(self._views(gradient), [gradient_of(weight) for weight in self.compute_weights])
             if self.loss_scale is not None:
                 gradient.div_(self.loss_scale.value)
         except RuntimeError as error:

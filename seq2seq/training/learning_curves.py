@@ -22,16 +22,16 @@ Point = tuple[int, float]
 
 CURVES = "curves.svg"
 
-# In pixels: width of the picture, and height of a panel's plot; margins of each panel; heights of title and footer.
+# Sizes in pixels: width of the picture and height of each plot; margins of each plot; heights of title and footer.
 WIDTH, PLOT_HEIGHT = 800, 180
 LEFT, RIGHT, ABOVE, BELOW = 70, 20, 34, 12
 TITLE_HEIGHT, FOOTER_HEIGHT = 36, 42
 CHARACTER_WIDTH = 6.6
 """Mean width of a character in pixels, used to place the names in the legend."""
 MAX_POINTS = 700
-"""Maximum number of points of a curve, about the plot's width in pixels; curves with more points are downsampled."""
+"""Approximate maximum number of points of a curve, one per pixel of width. Longer curves are downsampled."""
 MAX_VALUE = 1e300
-"""Maximum absolute value that is drawn; larger values, infinity and NaN are omitted."""
+"""Only absolute values below this limit are drawn; larger values, infinity and NaN are omitted."""
 MIN_RANGE = 1e-300
 """Minimum range of an axis. In a smaller range, the distance between ticks could round to 0, which has no logarithm."""
 TICKS = 6
@@ -58,7 +58,7 @@ polyline {{ fill: none; stroke-width: 1.6; stroke-linejoin: round; }}
 
 @dataclass(frozen=True)
 class Curve:
-    """Curve of a panel. kind: kind of the log records it shows; sets its colour. points: (step, value), by step."""
+    """Curve of a panel. kind: kind of its log records, which selects its colour. points: (step, value), in order."""
 
     name: str
     kind: str
@@ -81,8 +81,8 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
     Args:
         records: records of metrics.jsonl.
         title: title of the picture.
-        metric: validation score to draw. Instead of `loss`, which has its own panel, and of a score that no record
-            contains, the first other score in the records is drawn.
+        metric: validation score to draw. If it is `loss`, which has its own panel, or if no record contains it, another
+            score from the records is drawn.
         smoothed: True if the training loss includes label smoothing. The legend says so, because the training loss is
             then not comparable with the validation loss.
     Returns:
@@ -120,9 +120,9 @@ def draw_curves(run: Path, metric: str, smoothed: bool) -> None:
         replace_file(path, learning_curves(records, run.absolute().name, metric, smoothed).encode())
     except OSError as error:
         console.warn(f"{path} cannot be written: {error.strerror}. The training continues. The metrics are in "
-                     f"{LOG_FILE}, and the next validation tries again to draw them.")
+                     f"{LOG_FILE}, and the curves are drawn again after the next validation.")
     except CheckpointError as error:
-        console.warn(f"{path} cannot be drawn: {error} The training continues; it does not need that file.")
+        console.warn(f"{path} cannot be drawn: {error} The training continues, because it does not use the log.")
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -157,8 +157,7 @@ def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> li
 
 
 def _curves(records: list[Mapping[str, Any]], value: str, **names: str) -> list[Curve]:
-    """Return a curve of `value` for each kind of log records in `names`, if any contain it. names: curve names by kind.
-    """
+    """Return a curve of `value` for each kind whose log records contain it. names: name of the curve, by kind."""
     curves = []
     for kind, name in names.items():
         points = sorted((record["step"], float(record[value])) for record in records
@@ -183,7 +182,7 @@ def _downsample(points: list[Point]) -> list[Point]:
 
 
 def _render_panel(panel: Panel, top: int, last: int) -> list[str]:
-    """Return the SVG elements of a panel. top: vertical position of its plot. last: step at the right edge."""
+    """Return the SVG elements of a panel. top: y of the upper edge of its plot. last: step at the right edge."""
     values = [value for curve in panel.curves for _, value in curve.points]
     value_ticks = ticks(min(values), max(values))
     low, high = value_ticks[0], value_ticks[-1]

@@ -10,10 +10,10 @@ from seq2seq.recipe import TrainingSection
 def learning_rate(section: TrainingSection, step: int) -> float:
     """Return the learning rate of `step`, counted from 1.
 
-    In all schedules the rate rises linearly to `learning_rate` during the first `warmup_steps` steps. After that,
-    inverse_sqrt falls with sqrt(warmup_steps / step) (Vaswani et al. 2017, section 5.3, equation 3), linear falls
-    linearly to 0 at step `max_steps` + 1, cosine falls to 0 at the same step along half a cosine (Loshchilov and Hutter
-    2017), and constant stays the same.
+    In all schedules the rate rises linearly to `learning_rate` during the first `warmup_steps` steps. After that, with
+    inverse_sqrt, it is multiplied by sqrt(warmup_steps / step) (Vaswani et al. 2017, section 5.3, equation 3); with
+    linear, it falls linearly to 0 at step `max_steps` + 1; with cosine, it falls to 0 at the same step along half a
+    cosine (Loshchilov and Hutter 2017); with constant, it stays the same.
     """
     peak, warmup = section.learning_rate, section.warmup_steps
     if step <= warmup:

@@ -1,7 +1,7 @@
 """Detection of lost ranks: a distributed training ends on all ranks if the process of one rank ends.
 
 A rank that waits for a lost rank gets an error, because the connection is closed. A rank that works alone for hours,
-such as the main rank during the preparation of a large corpus, does not wait for others. So threads watch the
+such as the main rank during the preparation of a large corpus, would not notice the loss. So threads watch the
 connections between the main rank and all other ranks.
 """
 
@@ -20,18 +20,18 @@ import torch.distributed as dist
 from seq2seq.signals import Stopped
 
 GRACE_SECONDS = 15
-"""After another rank is lost, a process has this time to end by itself. Then its watching thread ends it."""
+"""Time in seconds that a process has to end by itself after another rank is lost. Then a watching thread ends it."""
 WATCHING_TIMEOUT = timedelta(days=1000)
-"""Maximum duration of a training."""
+"""Maximum time that a watching thread waits for the last message of another rank; longer than any training."""
 
 
 @contextmanager
 def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     """End this process if the process of another rank ends during the block.
 
-    The main rank watches all ranks, and all others watch the main rank. All ranks must enter the block. A rank that
-    finishes the block, or leaves it with Stopped, waits until all ranks have left it. Otherwise it would look lost to
-    the main rank, which may still be saving.
+    The main rank watches all other ranks, and they watch the main rank. All ranks must enter the block. A rank that
+    finishes the block, or leaves it with Stopped, waits until the ranks that it watches leave the block, too. Otherwise
+    the main rank, which may still be saving, would regard this rank as lost.
     """
     group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
     leaving, finished = threading.Event(), threading.Event()
@@ -42,7 +42,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
         except RuntimeError:
             if not leaving.is_set():
                 _print(f"process {peer} of this training has ended; process {rank} ends, too")
-            # Also a process that is ending with an error may never end: destructors may wait for the lost rank.
+            # Even a process that is ending with an error may hang, because destructors may wait for the lost rank.
             if not finished.wait(GRACE_SECONDS):
                 if not leaving.is_set():
                     _print("Run the same command again; training resumes from the last checkpoint.")
@@ -56,7 +56,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     def leave_together() -> None:
         leaving.set()
         finished.set()
-        with suppress(RuntimeError):                                            # this rank has finished its work
+        with suppress(RuntimeError):                        # a lost peer does not matter: this rank has finished
             for peer in peers:
                 dist.send(torch.zeros(1), peer, group=group)
         for thread in threads:
@@ -74,5 +74,5 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
 
 
 def _print(message: str) -> None:
-    """Print a message on every rank; `console` prints those of the main rank only."""
+    """Print a message on any rank; `console` prints messages of the main rank only."""
     os.write(sys.stderr.fileno(), f"{message}\n".encode())

@@ -11,7 +11,7 @@ from seq2seq.recipe import TrainingSection
 
 FIRST_LOSS_SCALE, MAX_LOSS_SCALE = 128.0, 32768.0
 """First and maximum loss scale of fp16. The loss is a sum over tokens, so its gradients are larger than those of a mean
-and need a smaller scale. A scale above the maximum would be infinite in fp16."""
+and need a smaller scale. Twice the maximum would be infinite in fp16."""
 GROWTH_STEPS = 2000
 """Number of consecutive steps with finite gradients after which the loss scale doubles, as in PyTorch's GradScaler."""
 LOSS_SCALE = "loss_scale"
@@ -23,8 +23,8 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
     """Build the recipe's optimizer: fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), or Muon.
 
     Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) orthogonalises the momentum of each hidden matrix in
-    five Newton-Schulz steps. Its updates are scaled to the size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that
-    the same learning rate suits both. AdamW updates all other weights: embeddings, biases and norms.
+    five Newton-Schulz steps. Its updates are scaled to the RMS of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that
+    the same learning rate suits both. AdamW updates all other weights, such as embeddings, biases and norms.
 
     Args:
         parameters: names and values of all parameters of the model.
@@ -44,8 +44,8 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
-    """Return True if Muon updates this weight: a matrix in a layer of the encoder or decoder. Embeddings, learned
-    positions and the output layer are updated by AdamW."""
+    """Return True if Muon updates this weight: a matrix whose name begins with `encoder.` or `decoder.`. Embeddings,
+    learned positions and the output layer have other names; AdamW updates them."""
     return weight.dim() == 2 and name.startswith(("encoder.", "decoder."))
 
 
@@ -55,7 +55,7 @@ class LossScale:
     The scale is halved after a step whose gradient is not finite, and doubled after GROWTH_STEPS steps with finite
     gradients. It stays on the device, because on a GPU the host would have to wait for it.
 
-    value: () float32. finite_steps: () float32, number of steps since the last change.
+    value: () float32. finite_steps: () float32, consecutive steps with finite gradients, modulo GROWTH_STEPS.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -83,8 +83,8 @@ class Optimizer:
     def step(self, learning_rate: float, skip: Tensor | None = None) -> None:
         """Update all weights with this learning rate.
 
-        skip: () float32 on the device of the weights; 1: leave weights and optimizer state as they are. Adam reads it
-            on the device. Muon makes the host wait for it. None: 0.
+        skip: () float32 on the device of the weights; 1: leave weights and optimizer state as they are; None: as 0.
+            Adam reads `skip` on the device. With Muon, the host waits for it.
         """
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -104,15 +104,15 @@ class Optimizer:
             optimizer.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state of all weights, such as Adam's moments, and of the loss scale, by name of the weight and of
-        the tensor. Before the first step, weights have no state."""
+        """Return the state tensors of all weights, such as Adam's moments, and of the loss scale. Their names are
+        WEIGHT.TENSOR or loss_scale.TENSOR. Before the first step, weights have no state."""
         state = {f"{name}.{key}": value for name, weight in self.weights.items() for optimizer in self.optimizers
                  if weight in optimizer.state for key, value in optimizer.state[weight].items()}
         return state if self.loss_scale is None else state | {
             f"{LOSS_SCALE}.{key}": value for key, value in vars(self.loss_scale).items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned, on any device. Without a loss scale in `state`, it stays as it is."""
+        """Restore a result of the method `state`, from any device. If it has no loss scale, the scale is unchanged."""
         of_name = dict[str, dict[str, Tensor]]()
         for key, value in state.items():
             name, _, tensor = key.rpartition(".")
@@ -126,14 +126,14 @@ class Optimizer:
 
 
 def mean_gradient_norm(gradients: list[Tensor], tokens: int) -> Tensor:
-    """Return the norm of the mean gradient, () float64. gradients: sums over the step's target tokens."""
+    """Return the norm of the mean gradient, () float64. gradients: summed over the step's `tokens` target tokens."""
     return torch.nn.utils.get_total_norm(gradients).double() / tokens
 
 
 def scale_gradient(gradient: Tensor, norm: Tensor, tokens: int, clip: float) -> None:
     """Divide a summed gradient in place by the step's target tokens, then clip its norm to at most `clip`.
 
-    norm: of the mean gradient before clipping, () float64. clip: maximum norm; 0 turns clipping off.
+    norm: norm of the mean gradient before clipping, () float64. clip: maximum norm; 0 turns clipping off.
     """
     factor = torch.full_like(norm, 1 / tokens)
     if clip:

@@ -14,7 +14,7 @@ from seq2seq.training.train_state import TrainState
 
 
 def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> None:
-    """Print the sizes of model and data, where to find the learning curves, and definitions of loss and perplexity.
+    """Print the sizes of model and data, the path of the learning curves, and definitions of loss and perplexity.
 
     Args:
         sizes: text with the sizes of model and data, and the device.
@@ -32,7 +32,8 @@ def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> 
 
 
 def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float]:
-    """Return the means over the steps since the last log line, and reset their sums; {} if all steps were skipped."""
+    """Return the values of a log line, mostly means since the last one, and reset `state.window`; {} if all steps since
+    then were skipped."""
     window, state.window = state.window, {}
     state.seconds += window["seconds"]
     if "steps" not in window:
@@ -50,12 +51,12 @@ def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float
 
 
 def progress_bar_fields(means: Mapping[str, float]) -> list[str]:
-    """Return the means of `pop_window_means` as texts for the progress bar, the most important first."""
+    """Return the result of `pop_window_means` as texts for the progress bar, the most important first."""
     return [f"loss {means['loss']:.3f}", f"perplexity {format_number(means['perplexity'])}",
             f"epoch {means['epoch'] + 1:.0f}", f"{means['tokens_per_second']:,.0f} tokens/s",
             f"learning rate {means['learning_rate']:.2e}", f"gradient {means['gradient_norm']:.2f}"]
 
 
 def format_number(value: float) -> str:
-    """Format a number with two decimals; numbers from one million in scientific notation."""
+    """Format a number with two decimals; from one million on, in scientific notation."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.2e}"

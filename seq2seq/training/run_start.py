@@ -21,29 +21,29 @@ from seq2seq.storage.run_directory import check_and_store_recipe, rename_old_run
 from seq2seq.training.distributed import ProcessGroup
 
 DIRECTORY_SECONDS = 30
-"""Maximum time until a file that the main rank has written is visible on other machines. Network file systems keep old
+"""Maximum time until a file that the main rank has written is visible on other machines. Network file systems cache
 lists of files for some seconds."""
 START = ".start"
-"""File with a random text, by which ranks recognise the run directory of the main rank. It is deleted at once."""
+"""File with a random text, by which ranks recognise the main rank's run directory. It is deleted after this check."""
 COPY = ".copy"
 """File that marks a run directory as the copy of one on another machine."""
 OWN_KEYS = ("data.root", "data.valid", "data.test", "training.device", "training.threads", "training.start_from")
-"""Keys whose values may differ between machines. Texts are compared instead of their paths."""
+"""Keys whose values may differ between machines. For data.valid and data.test, the text must be the same."""
 
 
 @contextmanager
 def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held_out_crc32: int) -> Iterator[Recipe]:
     """Lock the run directory during the block, store the recipe, and yield the recipe to train with.
 
-    Machines that do not see the run directory of the main rank receive copies of its tokenizer, checkpoints and best
-    model, now and whenever `ProcessGroup.share` is called.
+    Machines that do not see the run directory of the main rank receive copies of its recipe, tokenizer, checkpoints and
+    best model. `ProcessGroup.share` later updates the copies.
 
     Args:
         restart: True to rename an existing run.
         held_out_crc32: checksum of the validation and test text, which must be the same for all ranks.
     Raises:
-        UserError: the ranks of a machine see different run directories, or recipe or text differ between ranks; or see
-            `lock_run` and `check_and_store_recipe`.
+        UserError: only some ranks of a machine see the main rank's run directory, or recipe or text differ between
+            ranks, or a copy would replace other files; or as in `lock_run` and `check_and_store_recipe`.
     """
     with ExitStack() as stack:
         if group.is_main:
@@ -74,7 +74,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
             (run / COPY).unlink(missing_ok=True)
             recipe = check_and_store_recipe(recipe, run)
         group.share(run / RECIPE, run / "tokenizer", run / CHECKPOINTS, run / BEST)
-        # In a resumed run, the stored recipe may replace `vocab_size: auto` by a number.
+        # On the main rank, `check_and_store_recipe` may have replaced `vocab_size: auto` by the stored number.
         tokenizer, *_ = group.gather([recipe.tokenizer])
         yield recipe.model_copy(update={"tokenizer": tokenizer})
 
@@ -95,7 +95,7 @@ def _receivers(run: Path, start: str, group: ProcessGroup) -> list[int]:
     deadline = time.monotonic() + DIRECTORY_SECONDS
     while not sees_start() and time.monotonic() < deadline:
         time.sleep(0.1)
-    machine = os.environ.get("GROUP_RANK", "0")                                 # number of the torchrun command
+    machine = os.environ.get("GROUP_RANK", "0")                         # number of the machine's torchrun command
     ranks = group.gather([(machine, socket.gethostname(), sees_start())])
     receivers: dict[str, int] = {}
     for rank, (number, host, sees) in enumerate(ranks):
@@ -120,42 +120,42 @@ def _mark_as_copy(run: Path) -> None:
         return
     if any(path.name != LOCK for path in run.iterdir()):
         raise UserError(f"{run} on {socket.gethostname()} contains files, and the run directory of process 0 is on "
-                        "another machine, so that it would be copied there. Start process 0 on the same machine as "
-                        "before, or move the directory away, or name another --run-dir.")
+                        "another machine. A copy of that directory would replace these files. Start process 0 on the "
+                        "same machine as before, or move the files away, or name another --run-dir.")
     replace_file(run / COPY, b"This directory is a copy of the run directory of another machine.\n")
 
 
 def _require_no_lost_run(run: Path, group: ProcessGroup) -> None:
-    """Check, before copies are changed, that no copy is the only directory with the run's checkpoints.
+    """Check, before the copies are updated, that the main rank's run directory has not lost its checkpoints.
 
     Raises:
-        UserError: it is.
+        UserError: a copy has checkpoints, and the main rank's run directory has none.
     """
     states = group.gather([(socket.gethostname(), len(list_checkpoints(run)))])
     for host, count in states[1:] if not states[0][1] else ():
         if count:
-            raise UserError(f"{run} on {host} contains checkpoints, and that of process 0 on {states[0][0]} contains "
-                            f"none. To resume, copy the directory to {states[0][0]}; to train from the beginning, use "
-                            "--restart.")
+            raise UserError(f"{run} on {host} contains checkpoints, but the run directory of process 0 on "
+                            f"{states[0][0]} contains none. To resume, copy {run} from {host} to {states[0][0]}; to "
+                            "train from the beginning, use --restart.")
 
 
 def _common_recipe(recipe: Recipe, held_out_crc32: int, group: ProcessGroup) -> Recipe:
-    """Return this rank's recipe, with the training corpora of the main rank, whose weights determine the steps.
+    """Return this rank's recipe with the main rank's `data.train`, because weights of corpora determine the steps.
 
     Raises:
-        RecipeError: another value differs from that of the main rank.
-        UserError: the validation or test text differs.
+        RecipeError: a key that must be equal on all ranks has another value on the main rank.
+        UserError: the validation or test text differs from that of the main rank.
     """
     main, *_ = group.gather([recipe])
-    changed = [f"{change.key} ({change.old} and {change.new})"
+    changed = [f"{change.key} is {change.new} instead of {change.old}"
                for change in differences(main.with_directory(recipe.directory), recipe)
                if not change.key.startswith((*OWN_KEYS, "data.train", "tokenizer.taken_from"))]
     ranks = group.gather([(socket.gethostname(), changed, held_out_crc32)])
     for rank, (host, keys, crc32) in enumerate(ranks):
         if keys:
-            raise RecipeError(f"process {rank} on {host} has another recipe than process 0 on {ranks[0][0]}: "
-                              f"{', '.join(keys[:5])}. Use the same recipe and options on all machines.")
+            raise RecipeError(f"the recipe of process {rank} on {host} differs from that of process 0 on "
+                              f"{ranks[0][0]}: {', '.join(keys[:5])}. Use the same recipe and options on all machines.")
         if crc32 != ranks[0][2]:
-            raise UserError(f"process {rank} on {host} has other validation or test text than process 0 on "
-                            f"{ranks[0][0]}. Copy the text of data.valid and data.test to all machines.")
+            raise UserError(f"the validation or test text of process {rank} on {host} differs from that of process 0 "
+                            f"on {ranks[0][0]}. Copy the text of data.valid and data.test to all machines.")
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": main.data.train})})

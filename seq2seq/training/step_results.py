@@ -1,7 +1,7 @@
 """Losses and gradient norms of steps.
 
-On a GPU they stay there until a log line, a checkpoint or a validation needs them, because the host waits for all
-earlier work of the GPU whenever it reads a number from it.
+If they are on a GPU, they stay there until a log line, a checkpoint or a validation needs them, because the host waits
+for all earlier work of the GPU whenever it reads a number from the GPU.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class StepResults:
     """Results of steps that the train state does not include yet."""
 
     def __init__(self, state: TrainState, corpus: EncodedCorpus, run: Path, dtype: torch.dtype) -> None:
-        """Create a store without results.
+        """Create an empty list of results.
 
-        corpus: training pairs; their line numbers identify the pairs of a skipped step. dtype: type of the gradients.
+        corpus: training pairs; their line numbers identify the pairs of a skipped step. dtype: type of the forward and
+            backward pass.
         """
         self.state, self.lines, self.run, self.dtype = state, corpus.lines, run, dtype
         self.unread = list[StepResult]()
@@ -81,7 +82,7 @@ class StepResults:
             require_convergence(self.state, self.run)
 
     def _count_skipped(self, result: StepResult) -> None:
-        """Count a step whose gradient is not finite, which changed no weights, and print its lines."""
+        """Count a step that was skipped because its gradient is not finite, and print a warning."""
         self.state.skipped += 1
         self.state.skipped_in_row += 1
         if self.dtype == torch.float16:                         # usual after each increase of the loss scale

@@ -1,7 +1,7 @@
 """Synthetic pairs from monolingual text: back-translation and knowledge distillation.
 
-Back-translation (Sennrich et al. 2016, arXiv:1511.06709) translates target text to the source language, by sampling
-(Edunov et al. 2018, arXiv:1808.09381) and with a tag before each source (Caswell et al. 2019, arXiv:1906.06442).
+Back-translation (Sennrich et al. 2016, arXiv:1511.06709) translates target text to the source language, by default by
+sampling (Edunov et al. 2018, arXiv:1808.09381). A tag can mark its sources (Caswell et al. 2019, arXiv:1906.06442).
 Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947) translates source text by beam search with a
 larger teacher model.
 """
@@ -34,20 +34,20 @@ from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import Rank, TranslatorPool
 
 BLOCK_LINES = 8192
-"""Maximum number of lines translated between updates of the journal, from which an interrupted translation resumes."""
+"""Maximum number of lines that each rank translates between updates of the journal (see `_truncate_to_journal`)."""
 
 
 def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = SINGLE_PROCESS) -> Recipe:
     """Translate the monolingual corpora, and return the recipe with each translation as the missing side of its corpus.
-    Other ranks than the main rank, which do not read the training text, return the recipe as it is.
+    Ranks other than the main rank do not read the training text; they return the recipe unchanged.
 
-    An interrupted translation resumes with the same result, because the sample of a line does not depend on others. The
-    result does not depend on the number of ranks, either, because each rank translates whole blocks of lines.
+    An interrupted translation resumes with the same result, because the sample of a line does not depend on other
+    lines. Nor does the result depend on the number of ranks, because each rank translates whole blocks of lines.
 
     Args:
-        directory: directory of the translations. group: the ranks that share the lines; the main rank writes the files.
+        directory: directory of the translations. group: the ranks that translate; the main rank writes the files.
     Raises:
-        CheckpointError: a model that the recipe names does not exist.
+        CheckpointError: a model that the recipe names does not exist or is damaged.
         RecipeError: a model does not translate between the languages of the recipe, in the direction that is needed.
         CorpusError: a text cannot be read.
     """
@@ -59,7 +59,7 @@ def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = S
 
     if not group.is_main:
         serve_main_rank(group.rank, broadcast)
-        group.barrier()                                                         # fails if the main rank has failed
+        group.barrier()                                             # raises an error if the main rank has ended
         return recipe
     if group.world_size == 1:
         return _completed(recipe, directory, ())
@@ -101,7 +101,7 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
 
 
 def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Corpus:
-    """Translate a monolingual corpus if this was not done before; return it with the translation as a file."""
+    """Return a monolingual corpus with its translation as the missing side. Translate it first if necessary."""
     model, text, translation = _paths(spec, recipe, directory)
     if not translation.exists():
         _require_direction(spec, recipe, model, parse_recipe(
@@ -134,7 +134,7 @@ def _key(spec: Corpus, model: Path, text: Path) -> str:
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
     inputs = [str(text), status.st_size, status.st_mtime_ns, spec.limit, spec.samples,
-              read_metadata(model, "bundle", required=())["sha256"]]          # without the scores, which may change
+              read_metadata(model, "bundle", required=())["sha256"]]          # not the scores, which may change
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
@@ -151,7 +151,7 @@ def _translate(spec: Corpus, model: Path, text: Path, translation: Path, transla
                           f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
-        # `begin` makes blocks end at the same lines as without an interruption, because bf16 rounding depends on them.
+        # `begin` makes blocks end as without an interruption, because rounding in bf16 depends on the lines of a block.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
@@ -167,7 +167,7 @@ def _translate(spec: Corpus, model: Path, text: Path, translation: Path, transla
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, model: Path, languages: Languages) -> None:
-    """Raise RecipeError unless a model with these languages translates the corpus in the direction it needs."""
+    """Raise RecipeError if `model`, with these `languages`, does not translate in the direction that `spec` needs."""
     forward = recipe.languages.source, recipe.languages.target
     expected = forward if spec.target is None else forward[::-1]
     actual = languages.source, languages.target
@@ -188,14 +188,14 @@ def _options(decoding: DecodingSection, samples: bool) -> dict[str, Any]:
 
 
 def _lines(spec: Corpus, text: Path) -> Iterator[str]:
-    """Yield the lines of the monolingual text, as many as the limit of the corpus allows."""
+    """Yield the lines of the monolingual text, at most `spec.limit`."""
     corpus = Corpus(text=str(text), limit=spec.limit, max_line_bytes=spec.max_line_bytes)
     for _, _, line in read_corpus(corpus, Path(), Counts()):
         yield line
 
 
 def _truncate_to_journal(part: Path) -> tuple[int, int]:
-    """Truncate a partial translation to the blocks recorded in its journal; to nothing if it is damaged.
+    """Truncate a partial translation to the length recorded in its journal, or to 0 if the translation is damaged.
 
     Without a journal, only an incomplete last line is removed.
 

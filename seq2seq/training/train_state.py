@@ -9,12 +9,12 @@ from seq2seq.recipe import Average, Recipe
 SMOOTHING_STEPS = 50
 """Time constant, in steps, of the loss' exponential moving average; a single bad batch hardly changes the average."""
 MAX_STEP_LOSS = 20.0
-"""Maximum loss of a step in the moving average, in nats per token; a higher loss counts as this one."""
+"""Maximum loss of a step in the moving average, in nats per token; higher losses are lowered to this value."""
 MIN_RISE, MIN_RISE_AT_START = 1.0, 3.0
 """Minimum rise of the smoothed loss that counts as divergence, in nats per token; a smaller rise may be noise. The
 second value applies until the loss has fallen by MIN_RISE, because the loss can rise during warm-up."""
 MAX_RISE_AFTER_GOOD = 0.2
-"""Maximum of `TrainState.relative_rise` at which an older checkpoint is accepted as good; 1 counts as divergence."""
+"""Maximum of `TrainState.relative_rise` at which an older checkpoint is accepted as good. 1 means divergence."""
 
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "exact": True, "loss": False, "perplexity": False}
 
@@ -26,20 +26,19 @@ class TrainState:
     step: number of optimizer steps done.
     epoch, step_in_epoch: position of the next step in the data: its epoch and its number in this epoch, both from 0.
     best_score, best_step: best validation score by the recipe's best_metric, and its step.
-    validations: [step, score] of each validation.
+    validations: [step, score by best_metric] of each validation.
     stale: number of validations since the best score.
     skipped: number of steps that were skipped because their gradient was not finite.
-    skipped_in_row: number of such steps since the last step with a finite gradient.
+    skipped_in_row: number of steps skipped since the last step with a finite gradient.
     window: sums since the last log line, by name; `likelihood` is the negative log-likelihood of the targets.
     seconds: time spent in training and validation until the last log line.
     averaged: True if the average of checkpoints has been validated after the last step.
-    most_tokens: maximum number of tokens of a micro-batch, lowered after an out-of-memory error; None: no limit.
+    most_tokens: `StepGradients.max_tokens`, which is lowered after out-of-memory errors.
     logged: number of records in the log; None in a checkpoint of an older version of seq2seq, which did not count them.
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
         log-likelihood per target token.
-    candidate_step: step of the checkpoint that becomes good_step if the loss does not rise in the 50 steps after it.
-    good_step: step of the newest checkpoint that was followed by 50 steps without a rise of the loss; the rollback
-        target after divergence.
+    candidate_step: step of the checkpoint that becomes good_step if the loss has not risen SMOOTHING_STEPS steps later.
+    good_step: step of the newest checkpoint that was accepted as good in this way, the rollback target; 0: none.
     rate_factor: factor of the recipe's learning rate, halved at each rollback.
     retreats: number of rollbacks.
     """
@@ -75,13 +74,13 @@ class TrainState:
         return bool(self.validations) and self.validations[-1][0] == self.step
 
     def is_better(self, score: float, metric: str) -> bool:
-        """Return True if `score` is better than the best score so far, or the first one."""
+        """Return True if `score` is better than the best score so far, or is the first score."""
         if self.best_score is None:
             return True
         return score > self.best_score if HIGHER_IS_BETTER[metric] else score < self.best_score
 
     def steps_to_average(self, average: Average, metric: str) -> list[int]:
-        """Return the steps of the checkpoints to average: the last or the best of the steps validated so far."""
+        """Return the steps of the checkpoints to average: the newest or the best validated steps, by `average.kind`."""
         if average.kind == "none":
             return []
         chosen = self.validations
@@ -111,7 +110,7 @@ class TrainState:
     def update_good_step(self) -> None:
         """Update `good_step` and `candidate_step`; called before each checkpoint is saved."""
         # An update that damages the weights raises the loss of later steps only, and the moving average even later. So
-        # a checkpoint is accepted as good SMOOTHING_STEPS steps after it was saved.
+        # a checkpoint is not accepted as good until SMOOTHING_STEPS steps after it was saved.
         if (self.step >= self.candidate_step + SMOOTHING_STEPS and self.relative_rise() < MAX_RISE_AFTER_GOOD
                 and not self.skipped_in_row):
             self.good_step, self.candidate_step = self.candidate_step, self.step

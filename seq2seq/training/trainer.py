@@ -86,7 +86,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
                 return training.test()
             except Diverged as divergence:
                 possible = recipe.training.divergence != "stop" and can_roll_back(run, training.state)
-                group.barrier()                                         # before the main rank deletes checkpoints
+                group.barrier()                                         # until all ranks have listed the checkpoints
                 if not possible:
                     raise
                 if group.is_main:
@@ -113,7 +113,7 @@ class Training:
         self.dtype = choose_dtype(self.section.precision, self.device)
         torch.backends.cuda.matmul.allow_tf32 = self.section.precision == "tf32"
         make_deterministic(self.device)
-        # Only the main rank reads the training text. The other ranks read what it has prepared.
+        # Only the main rank reads the training text. The other ranks read the files that it has prepared.
         text = with_synthetic_text(recipe, run / SYNTHETIC, group)
         tokenizers = run / "tokenizer"
         self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, tokenizers), tokenizers)
@@ -157,7 +157,7 @@ class Training:
         self.results = StepResults(self.state, self.prepared.corpus, run, self.dtype)
 
     def _prepare(self, text: Recipe) -> Prepared:
-        """Return the prepared text. text: recipe with the training text; the main rank prepares it."""
+        """Prepare the training text on the main rank; open it on all ranks. text: result of `with_synthetic_text`."""
         arguments = text, self.tokenizers, (parent := self.run / "prepared"), torch.get_num_threads()
         prepared = prepare(*arguments) if self.group.is_main else None
         name, *_ = self.group.gather([prepared.directory.name if prepared else ""])
@@ -167,7 +167,7 @@ class Training:
     # The loop
 
     def loop(self) -> None:
-        """Train until the last step, early stopping or a signal; then average checkpoints if the recipe says so.
+        """Train until the last step or early stopping; then average checkpoints if the recipe says so.
 
         Raises:
             Stopped: a signal stopped the training, which has saved a checkpoint.
@@ -198,7 +198,7 @@ class Training:
                     self._stop(stopped_by)
                     if self._validate_if_due(log):
                         saved_at = time.monotonic()
-                self._stop(*self.group.maximum((request.number or 0,)))  # signal during last validation
+                self._stop(*self.group.maximum((request.number or 0,)))     # for a signal during the last validation
             self._average_checkpoints(log)
         finally:
             self._draw_curves()
@@ -229,7 +229,7 @@ class Training:
         return plan_epoch(self.corpus, self.section.batch_tokens, self.section.accumulation, self.recipe.seed, epoch)
 
     def _step(self, micro_batches: Sequence[np.ndarray]) -> None:
-        """Do one optimizer step. Gradients are summed over all micro-batches, then divided by their target tokens."""
+        """Do one optimizer step. The gradient is summed over all micro-batches, then divided by the target tokens."""
         began = time.monotonic()
         step = self.state.step + 1
         sums, gradient = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
@@ -238,7 +238,7 @@ class Training:
         source_tokens, target_tokens = self.corpus.tokens(micro_batches)        # of all ranks
         norm = mean_gradient_norm([gradient_of(weight) for weight in self.weights], target_tokens)
         scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
-        # The device decides about skipping, because on a GPU the host would have to wait for the norm.
+        # The device decides whether to skip the update. On a GPU, the host would have to wait for the norm.
         self._update(self._learning_rate(step), step, skip=1 - norm.isfinite().float())
         self.optimizer.zero_grad()
         self.state.step = step
@@ -283,7 +283,7 @@ class Training:
     # Validation
 
     def _validate_if_due(self, log: Log) -> bool:
-        """Validate and save if a validation is due and was not done yet; return True if it was done now."""
+        """Validate and save if a validation is due at this step and was not done before; return True if so."""
         state = self.state
         due = state.step % self.section.validate_every == 0 or state.finished(self.recipe)
         if not state.step or not due or state.validated():
@@ -304,7 +304,7 @@ class Training:
 
     def _evaluate(self, log: Log, kind: str, title: str) -> tuple[ValidationResult, bool]:
         """Validate the weights in the model, and save them as the best bundle if their score is the best so far. Return
-        the results, and True for the best score. kind: kind of the log record. title: beginning of the message."""
+        the results, and True if the weights were saved. kind: kind of the log record. title: start of the message."""
         try:
             result = self.validation.measure(self.model, self._translator(), self.group)
         except FloatingPointError as error:
@@ -341,10 +341,10 @@ class Training:
             self.model.train()
 
     def _average_checkpoints(self, log: Log) -> None:
-        """Average the checkpoints that the recipe selects, and save the average as the best model if it is better."""
+        """Average the checkpoints that the recipe selects, and save the average if it is better than the best model."""
         steps = self.state.steps_to_average(self.section.average, self.section.best_metric)
         self.group.barrier()                                            # until the last checkpoint is written
-        # If the recipe now averages more checkpoints than before, some of them have been deleted already.
+        # If the recipe was changed to average more checkpoints than before, some may have been deleted already.
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
         if len(paths) < 2 or self.state.averaged:
             return
@@ -375,7 +375,7 @@ class Training:
 
     def _write_checkpoint(self, log: Log) -> None:
         self.prepared.require_intact(wait=True)
-        log.flush()                                                             # the checkpoint counts these records
+        log.flush()                                                     # the checkpoint contains the number of records
         self.state.logged = log.records
         state = {f"optimizer.{key}": value for key, value in self.optimizer.state().items()} | {
             f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
@@ -396,11 +396,11 @@ class Training:
         if checkpoint is None:
             return
         if checkpoint.info.get("tokenizer", self.tokenizer_checksums) != self.tokenizer_checksums:
-            raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer than {self.run / 'tokenizer'} "
-                                  "now contains. Restore that directory, or train from the beginning with --restart.")
+            raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer: {self.run / 'tokenizer'} has "
+                                  "changed since. Restore that directory, or train from the beginning with --restart.")
         if checkpoint.info["data"] != self.prepared.fingerprint:
-            raise CheckpointError(f"{checkpoint.path} was trained on other text than data.train now contains. "
-                                  "Restore the files, or train from the beginning with --restart.")
+            raise CheckpointError(f"{checkpoint.path} was trained on other text: the text of data.train has changed "
+                                  "since. Restore the files, or train from the beginning with --restart.")
         _copy_all(self.weights, [checkpoint.model[name].to(self.device) for name in self.names])
         if self.compute_model is not self.model:
             _copy_all(list(self.compute_model.parameters()), self.weights)
@@ -410,8 +410,8 @@ class Training:
             self.ema_weights = [checkpoint.state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
         if checkpoint.info["precision"] != str(self.dtype):
             before, now = (str(dtype).removeprefix("torch.") for dtype in (checkpoint.info["precision"], self.dtype))
-            console.warn(f"this run was trained in {before} so far and now continues in {now}, which precision auto "
-                         "means on this device")
+            console.warn(f"this run has been trained in {before} so far and now continues in {now}, because "
+                         f"training.precision: auto means {now} on this device")
         self.state = TrainState(**checkpoint.info["progress"])
         self.logged_crc32 = checkpoint.info.get("log")
 
@@ -420,7 +420,7 @@ class Training:
     def test(self) -> dict[str, dict[str, Score]]:
         """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
         self.group.barrier()                                            # until the best model is written
-        # The main rank has deleted the sampled epochs, which copies still contain.
+        # The main rank has deleted the files of the sampled epochs. `share` deletes them from the copies, too.
         self.group.share(self.run / BEST, *([self.prepared.directory] if self.sampled else ()))
         best = load_bundle(self.run / BEST)
         with self._use_weights([best.weights[name].to(self.device) for name in self.names]):
@@ -429,7 +429,7 @@ class Training:
                                     translate=partial(translate_on_all_ranks, translator, self.group))
         if not self.group.is_main:
             return scores
-        if best.recipe_text != self.recipe.to_yaml():                           # decoding options may have changed
+        if best.recipe_text != self.recipe.to_yaml():                 # keys such as `decoding` may have changed
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})
         for warning in check_expected(scores, self.recipe.expected):

@@ -32,7 +32,7 @@ class ValidationResult:
     """Results of a validation.
 
     loss: mean negative log-likelihood per target token in nats, without label smoothing.
-    scores: scores of the translations, by metric; empty for a language model.
+    scores: scores of the translations, by metric; empty without VALIDATION_METRICS, as for a language model.
     """
 
     loss: float
@@ -57,7 +57,7 @@ class Validation:
 
         Raises:
             CorpusError: the set cannot be read.
-            RecipeError: all its pairs are too long for the model.
+            RecipeError: the set is empty, or all its pairs are too long for the model.
         """
         self.recipe, self.tokenizers = recipe, tokenizers
         self.pairs = [(source, target) for _, source, target in read_pairs(recipe, recipe.data.valid)]
@@ -96,7 +96,7 @@ class Validation:
                 sums += torch.stack([losses.double().sum(), torch.tensor(batch.target_count, device=sums.device)])
         group.sum([sums])
         total, tokens = sums.tolist()
-        if math.isnan(total):                                                   # inf is allowed: p can be 0 with entmax
+        if math.isnan(total):                                                   # inf is allowed: p of a target can be 0
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATION_METRICS]
         return ValidationResult(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], metrics,
@@ -123,7 +123,7 @@ def require_text(recipe: Recipe, key: str, spec: Corpus, crc32: int = 0) -> int:
     """Return the zlib.crc32 of a validation or test set. Raise CorpusError if it cannot be read to its end, or has no
     target text.
 
-    key: recipe key of the set in the section `data`, for the message. crc32: checksum of the text before.
+    key: recipe key of the set in the section `data`, for the message. crc32: initial value, to chain several sets.
     """
     lines = 0
     for _, source, target in read_pairs(recipe, spec):

@@ -27,7 +27,7 @@ TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_s
 """Keys of log records and train states whose values depend on the clock, or on the steps at which checkpoints were
 saved, and therefore differ between the interrupted and the uninterrupted training."""
 VALIDATIONS, VALID_SENTENCES = 3, 20
-"""Number of validations in each training, and of sentences translated in each validation."""
+"""Approximate number of validations in each training, and number of sentences translated in each validation."""
 MAX_KILL_DELAY_SECONDS = 0.3
 """Maximum delay between the log record of a step and the kill. The delay is drawn at random."""
 POLL_SECONDS = 0.02
@@ -80,8 +80,8 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     Args:
         directory: new directory for both runs.
         steps: number of steps of each training.
-        kills: number of times that the interrupted training is killed and restarted; at most `steps` - 1.
-        advance: called repeatedly with the number of steps that both trainings have done so far.
+        kills: number of times that the interrupted training is killed and restarted; lowered to `steps` - 1 if above.
+        advance: called repeatedly with the number of steps that both trainings together have done so far.
     Raises:
         UserError: the directory cannot be created, or the training fails; the message contains its error.
     """
@@ -94,7 +94,7 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     uninterrupted, interrupted = directory / "whole", directory / "parted"
     _watch(directory, uninterrupted, steps, advance, 0)
     interrupted.mkdir()
-    # Preparing a large corpus takes long, so the prepared data are copied: only the training is interrupted here.
+    # The prepared data are copied, because preparing a large corpus takes long. So only the training is interrupted.
     for name in ("tokenizer", "prepared", "synthetic"):
         if (uninterrupted / name).exists():
             shutil.copytree(uninterrupted / name, interrupted / name)
@@ -159,13 +159,13 @@ def collect_results(run: Path) -> dict[str, Any]:
     They are the checksums of the best weights and of the last checkpoint's files, the last train state and all log
     records. TIME_DEPENDENT_KEYS are omitted.
     """
-    # Only the last checkpoint is compared: at which steps earlier ones are saved depends on the clock and on signals.
+    # Only the last checkpoint is compared, because the steps of earlier ones depend on the clock and on signals.
     files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run)[-1:] for name in (MODEL, STATE))]
     results: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                                for path in files}
     for path in list_checkpoints(run)[-1:]:
         progress = parse_json((path / METADATA).read_bytes())["info"]["progress"]
-        results["counters"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
+        results["the train state"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
     for record in map(_without_clock, _records(run)):
         results.setdefault(f"the log of step {record['step']}", []).append(record)
     return results
@@ -181,7 +181,7 @@ def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
 
 
 def _records(run: Path) -> list[dict[str, Any]]:
-    """Return the records of a log. An incomplete last line, which the training is just writing, is omitted."""
+    """Return the records of a log. An incomplete last line, which the training is still writing, is omitted."""
     try:
         text = (run / LOG_FILE).read_bytes()
     except FileNotFoundError:

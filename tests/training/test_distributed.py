@@ -197,7 +197,7 @@ def test_processes_that_resume_from_other_weights_are_refused(folder):
     trained(folder, "run", 2, "training.max_steps=3")
     assert start(folder, "run", 2, "training.max_steps=5", DIFFERS="checkpoint").wait(timeout=120) != 0
     told = (folder / "run.errors").read_text()
-    assert "process 1 starts from other weights (step 3) than process 0 (step 3)" in told
+    assert "process 1 (step 3) does not start from the same weights and optimizer state as process 0 (step 3)" in told
     assert newest_checkpoint(folder / "run").step == 3
 
 
@@ -215,7 +215,7 @@ def test_ranks_compare_step_and_weights(monkeypatch, others, same):
     monkeypatch.setattr(ProcessGroup, "gather", lambda self, items: gathered.append(items) or items)
     ProcessGroup(1, 2).require_same(step, [weights[0], weights[1] + change])
     monkeypatch.setattr(ProcessGroup, "gather", lambda self, items: [*items, *gathered[0]])
-    with nullcontext() if same else pytest.raises(UserError, match="process 1 starts from other weights"):
+    with nullcontext() if same else pytest.raises(UserError, match="does not start from the same weights"):
         ProcessGroup(0, 2).require_same(7, weights)
 
 

@@ -166,5 +166,5 @@ def test_training_continues_after_its_log_was_deleted(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").unlink()
     draw_curves(tmp_path, "bleu", True)
     assert capsys.readouterr().err == (
-        f"warning: {tmp_path}/curves.svg cannot be drawn: {tmp_path}/metrics.jsonl is missing. The training continues; "
-        "it does not need that file.\n")
+        f"warning: {tmp_path}/curves.svg cannot be drawn: {tmp_path}/metrics.jsonl is missing. The training continues, "
+        "because it does not use the log.\n")
