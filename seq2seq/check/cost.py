@@ -110,7 +110,11 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
     if not report.model:
         return
     section = recipe.training
-    kept = max(section.keep_checkpoints, section.average.count if section.average.kind != "none" else 0)
+    averaged = section.average.count if section.average.kind != "none" else 0
+    # The best checkpoints may all be older than the newest ones; so may the two to which a diverged training returns.
+    kept = section.keep_checkpoints + averaged if section.average.kind == "best" else max(
+        section.keep_checkpoints, averaged)
+    kept += 2 if section.divergence != "stop" else 0
     # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. While a checkpoint is saved,
     # there is one more than `kept`.
     checkpoints = (kept + 1) * (12 + (4 if section.ema_decay else 0)) * report.model["parameters"]

@@ -69,7 +69,7 @@ class CorpusReader:
         language model."""
         sources: list[str] = []
         for block in self._blocks(clean=False):
-            sources += self._sides(block)[0][1]
+            sources += self._sources(block)
         return sources
 
     def read_train(self, held_out: set[str], overlap: set[str], characters: dict[str, set[str]]) -> None:
@@ -81,10 +81,13 @@ class CorpusReader:
             characters: for each side, receives the characters of its text.
         """
         for block in self._blocks(clean=True):
-            sides = self._sides(block)
-            overlap |= held_out.intersection(sides[0][1])
-            for side, texts in sides:
+            overlap |= held_out.intersection(self._sources(block))
+            for side, texts in self._sides(block):
                 characters[side].update(*texts)
+
+    def _sources(self, block: list[Pair]) -> list[str]:
+        """Return the sources of a block, or the texts of a language model, without the tag of the corpus."""
+        return [text.removeprefix(self.spec.tagged("")) for text in self._sides(block)[0][1]]
 
     def _sides(self, block: list[Pair]) -> list[tuple[str, list[str]]]:
         """Return (name of the side, its texts) for each side of a block."""

@@ -44,9 +44,10 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
-    """Return True if Muon updates this weight: a matrix whose name begins with `encoder.` or `decoder.`. Embeddings,
-    learned positions and the output layer have other names; AdamW updates them."""
-    return weight.dim() == 2 and name.startswith(("encoder.", "decoder."))
+    """Return True if Muon updates this weight: a matrix of an encoder or decoder layer. AdamW updates all others, such
+    as embeddings, learned positions and the output layer."""
+    # A language model has `layers`, the decoder of a recurrent model `cells`.
+    return weight.dim() == 2 and name.startswith(("encoder.", "decoder.", "layers.", "cells."))
 
 
 class LossScale:

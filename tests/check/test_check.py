@@ -109,8 +109,9 @@ def test_percentiles_equal_those_computed_by_hand():
     assert percentiles(Counter()) == {}
 
 
-def test_sentences_of_valid_and_test_that_occur_in_train_are_counted(directory):
-    report = checked()
+@pytest.mark.parametrize("overrides", [(), ("data.train.0.tag=<BT>",), ("data.test.first.tag=<X>",)])
+def test_sentences_of_valid_and_test_that_occur_in_train_are_counted_without_tags(directory, overrides):
+    report = checked(*overrides)
     found = {corpus.role: (corpus.in_train, corpus.in_train_example) for corpus in report.corpora}
     assert found == {"train": (None, None), "valid": (1, 2), "test.first": (2, 2)}
     assert any("test.first: 2 of 4 sources also occur in train (such as line 2)" in line for line in report.warnings)

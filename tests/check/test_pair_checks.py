@@ -279,6 +279,11 @@ def test_disk_usage_is_computed_from_sizes(directory, monkeypatch):
     write("train", corpus(23))
     report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     assert report.disk["needed"] > 4 * 12 * report.model["parameters"]          # 3 checkpoints, one being written
+    kept = [check_recipe(load_recipe("recipe.yaml", [f"training.average={{kind: {kind}, count: 5}}",
+                                                     f"training.divergence={divergence}"]), Path("run")).disk["needed"]
+            for kind, divergence in (("none", "stop"), ("last", "stop"), ("best", "stop"), ("best", "lower_rate"))]
+    checkpoint = (kept[1] - kept[0]) / 2                                                # 3, 5, 3 + 5, 3 + 5 + 2
+    assert [round((needed - kept[0]) / checkpoint, 6) for needed in kept] == [0, 2, 5, 7]
     monkeypatch.setattr("seq2seq.check.cost.shutil.disk_usage", lambda _: type("", (), {"free": 7})())
     report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     assert any("Free some space" in warning for warning in report.warnings)

@@ -9,6 +9,7 @@ from seq2seq.training.optimizers import (
     FIRST_LOSS_SCALE,
     GROWTH_STEPS,
     build_optimizer,
+    is_hidden_matrix,
     mean_gradient_norm,
     scale_gradient,
     update_moving_average,
@@ -86,6 +87,15 @@ def test_muon_takes_the_matrices_of_layers_and_adamw_the_rest(make_model):
     assert {"target_embedding", "target_positions", "output_bias", "encoder.0.self_residual.norm.weight"} \
         <= {names[weight] for weight in adamw}
     assert type(optimizer.optimizers[1]) is torch.optim.Muon
+
+
+@pytest.mark.parametrize(("name", "hidden"), [
+    ("encoder.0.feed_forward.first.weight", True), ("decoder.weight_ih_l0", True),      # the latter: pointer network
+    ("layers.0.self_attention.output.weight", True), ("cells.0.weight_hh", True),       # language model, RNN
+    ("source_embedding", False), ("output", False), ("first.weight", False)])
+def test_muon_takes_the_matrices_of_layers_in_all_types_of_models(name, hidden):
+    assert is_hidden_matrix(name, torch.zeros(2, 3)) == hidden
+    assert not is_hidden_matrix(name, torch.zeros(3))
 
 
 def test_the_update_of_muon_has_nearly_equal_singular_values():
