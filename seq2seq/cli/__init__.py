@@ -81,7 +81,7 @@ for command in COMMANDS:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. If several ranks of `torchrun` translate, only the main rank runs it.
+    """Run a command and return its exit code. Under `torchrun`, the main rank runs `translate`, and the rest serve it.
 
     arguments: arguments of the command line, without the name of the program; None: those in sys.argv.
     """

@@ -52,7 +52,7 @@ class AlignmentRule(StrEnum):
 
 def align(
     model: Model,
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Text, one sentence a line.", show_default=False)],
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Text, one sentence per line.", show_default=False)],
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="Translation of SOURCE, line by line.",
                                            show_default=False)],
     layer: Annotated[int | None, typer.Option(
@@ -66,9 +66,9 @@ def align(
         "predicts the piece. reads: the next step, which has the piece as its input.",
         rich_help_panel=ATTENTION, show_default="the step measured to align words best, else writes")] = None,
     rule: Annotated[AlignmentRule | None, typer.Option(
-        help="target: link each target word to the source word with the highest weight. mutual: of these links, keep "
-        "only those for which no other target word has a higher weight for the source word. This gives fewer links "
-        "with higher precision.",
+        help="target: link each target word to the source word with the highest weight. mutual: keep such a link only "
+        "if no other target word has a higher weight for the source word. This gives fewer links with higher "
+        "precision.",
         rich_help_panel=ATTENTION, show_default="the rule measured to align words best, else target")] = None,
     format: Annotated[TextOrLines, typer.Option(
         help="text: links in Pharaoh format. jsonl: a JSON object with words, links and weights for each pair.",

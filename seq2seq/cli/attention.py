@@ -35,8 +35,8 @@ def attention(
         metavar="TEXT", help="The source sentence; for a language model, the text.", show_default=False)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="FILE", show_default=False, rich_help_panel=FORMAT,
-        help="FILE.html: a page on which the reader can choose layers and heads; it works without a network. FILE.png: "
-        "a picture; it needs matplotlib (the extra 'plot').")],
+        help="FILE.html: a page on which the reader can choose layers and heads, also offline. FILE.png: a picture, "
+        "which needs matplotlib (the extra 'plot').")],
     target: Annotated[str | None, typer.Option(
         metavar="TEXT", help="The translation of the source sentence.", show_default="the model's translation")] = None,
     layer: Annotated[str | None, typer.Option(

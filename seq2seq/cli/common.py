@@ -112,7 +112,7 @@ class DecodingOverrides:
         return recipe.decoding_with(translator.decoding, self.values, self.name)
 
     def refuse_without_effect(self, key: str, reason: str) -> None:
-        """Raise UserError if `key` is overridden. reason: explanation why the key has no effect, for the message."""
+        """Raise UserError if `key` is overridden. reason: why the key has no effect, for the message."""
         if key in self.values:
             raise UserError(f"{self.name(key)} has no effect: {reason}")
 
@@ -193,7 +193,7 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
     """Parse an option whose value is a number of at least 1 or one of `words`. Return None if it was not given.
 
     Raises:
-        UserError: the value is neither such a number nor one of `words`.
+        UserError: the value is anything else.
     """
     if value is None or value in words:
         return value

@@ -45,7 +45,7 @@ def evaluate(
     hypothesis: Annotated[Path | None, typer.Option(
         metavar="F", help="Translations of any system, to score without a model.", show_default=False)] = None,
     reference: Annotated[list[Path] | None, typer.Option(
-        metavar="F", help="File of reference translations, one per line. May be given several times.",
+        metavar="F", help="File of reference translations, one per line. Can be repeated.",
         show_default=False)] = None,
     baseline: Annotated[Path | None, typer.Option(
         metavar="MODEL_OR_F", help="Another model, or translations of another system, to compare with. Reports whether "
@@ -56,14 +56,14 @@ def evaluate(
         metavar="N", min=1, help="With --baseline: number of bootstrap samples or randomization trials.",
         show_default="1,000 samples or 10,000 trials")] = None,
     text: Annotated[Path | None, typer.Option(
-        metavar="F", help="Text, one sentence a line. The perplexity of a language model is computed on it.",
+        metavar="F", help="Text, one sentence per line. The perplexity of a language model is computed on it.",
         show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
         metavar="CODE", help="With --hypothesis: language of the files. It selects BLEU's tokeniser.",
         show_default="en")] = None,
     metric: Annotated[list[Metric] | None, typer.Option(
-        metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (share of lines that equal their "
-        "reference). May be given several times.",
+        metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (percentage of lines that equal "
+        "their reference). Can be repeated.",
         show_default="bleu, chrf and ter; on the recipe's test sets, the recipe's metrics")] = None,
     format: Annotated[TextOrJson, typer.Option(help="Format of the scores.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
@@ -229,8 +229,8 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
                                 references: Sequence[Path], text: Path | None, language: str | None,
                                 baseline: Path | None) -> None:
-    """Raise UserError if the options name both a model and a file of translations, or neither of them, or if the files
-    do not fit the rest of the options."""
+    """Raise UserError if the options name both a model and a file of translations, or neither of them, or if another
+    file is missing or has no effect with them."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
                         f"{'not both' if model else 'neither was given'}.")
@@ -241,7 +241,7 @@ def _require_consistent_options(model: Path | None, source: Path | None, hypothe
     if text is not None and (hypothesis is not None or source is not None or references):
         raise UserError("--text needs only a language model; leave the other files out.")
     if model is not None and (source is None) != (not references):
-        raise UserError("--source and --reference need each other; leave out both to use the recipe's test sets.")
+        raise UserError("--source and --reference must be given together; omit both to use the recipe's test sets.")
     if model is not None and language is not None:
         raise UserError("--language is for --hypothesis; the language of a MODEL is in its recipe.")
 

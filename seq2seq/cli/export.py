@@ -57,9 +57,9 @@ def export(
 ) -> None:
     """Write a model in the format of another library.
 
-    The other library then loads the exported model, translates the lines of --source and scores translations. If these
-    results differ too much from those of the original model, nothing is written, and the first lines that differ are
-    shown.
+    The other library then loads the exported model, translates the lines of --source, and scores the translations of
+    the original model. If its results differ too much from those of the original model, nothing is written, and the
+    error shows the first lines that differ.
     """
     if format is Format.huggingface:
         if quantization is not Quantization.float32:

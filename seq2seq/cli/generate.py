@@ -40,7 +40,7 @@ def generate(
     model: Annotated[Path, typer.Argument(
         metavar="MODEL", help="A language model: a bundle, or a run (its best model).", show_default=False)],
     input: Annotated[Path | None, typer.Argument(
-        metavar="INPUT", help="A text file with one prompt per line (may end in .gz or .zst); - is standard input.",
+        metavar="INPUT", help="Text, one prompt per line, plain or compressed (.gz, .zst); - is standard input.",
         show_default="an empty prompt")] = None,
     prompt: Annotated[list[str] | None, typer.Option(
         metavar="TEXT", help="Beginning of the text. Can be repeated.", show_default=False)] = None,
@@ -65,9 +65,9 @@ def generate(
 ) -> None:
     """Generate text with a language model: continue prompts, or start new texts.
 
-    Unless decoding.max_length is set, a text has at most 100 pieces (subwords of the model's vocabulary). In JSONL,
-    log_probability is the log-probability of the whole text, including its prompt and its end. It is computed from the
-    model's distribution before temperature, top-p and similar options change this distribution.
+    Unless decoding.max_length is set, a text has at most 100 pieces (subwords of the model's vocabulary), including its
+    prompt. In JSONL, log_probability is the log-probability of the whole text, including its prompt and its end. It is
+    computed from the model's distribution before temperature, top-p and similar options change this distribution.
     """
     require_model_first("generate", model, input)
     overrides = DecodingOverrides.read(settings, temperature=temperature, top_p=top_p, seed=seed)

@@ -29,7 +29,7 @@ def import_(
         metavar="PATH_OR_NAME", help="Directory of the model, or its name on the Hugging Face hub.",
         show_default=False)],
     format: Annotated[Format, typer.Option(
-        "--from", help="Format of the model. huggingface: a Marian model of transformers, such as those of OPUS-MT.",
+        "--from", help="Format of the model. huggingface: a Marian model of transformers, such as a model of OPUS-MT.",
         show_default=False)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="Directory to write the imported model (a bundle) to.",
@@ -37,11 +37,11 @@ def import_(
     source_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Source language.", show_default="from the model's files or name")] = None,
     target_language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Target language. If the model has several target languages, this option selects the "
-        "token of one: fra selects >>fra<<.", show_default="from the model's files or name")] = None,
+        metavar="CODE", help="Target language. If the model has several target languages, this option selects one: "
+        "fra selects the token >>fra<<.", show_default="from the model's files or name")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert a model of another toolkit to a bundle. It can be used and fine-tuned like any other bundle."""
+    """Convert a model of another toolkit to a bundle, which can be used and fine-tuned like any other bundle."""
     from seq2seq.interop.huggingface_import import import_model
 
     assert format is Format.huggingface
@@ -53,5 +53,5 @@ def import_(
     if imported.languages and imported.token is None:
         tokens = ", ".join(imported.languages[:8]) + (", …" if len(imported.languages) > 8 else "")
         console.print_message(f"the model translates into {len(imported.languages)} languages: begin each line with "
-                              f"one of {tokens}, or import it with --target-language")
+                              f"one of {tokens}, or import the model again with --target-language")
     console.print_message(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

@@ -75,7 +75,7 @@ def _with_placeholders(parameters: list[Any], context: Any) -> list[Any]:
 def _as_setting(option: str, typed: Sequence[str]) -> str | None:
     """Return the value of `--set` that replaces an unknown option: decoding.mbr=32 for `--mbr 32`.
 
-    Returns None if the `decoding` section has no key with the name of the option. typed: all arguments of the command.
+    Returns None if the `decoding` section has no such key. typed: all arguments of the command line after the command.
     """
     from seq2seq.recipe import DecodingSection
 
@@ -99,18 +99,18 @@ def _without_braces(pieces: list[str]) -> list[str]:
 class Command(TyperCommand):
     """Subcommand whose help shows placeholders instead of Python types.
 
-    If the user gives a decoding key as an option, such as `--mbr 32`, the error names the `--set` option that sets it.
+    If the user gives a decoding key as an option, such as `--mbr 32`, the error names the equivalent `--set` option.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         typed = list(args)
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:                                              # of click, or of typer's copy of click
+        except Exception as error:                                      # raised by click, or by typer's copy of click
             option = getattr(error, "option_name", None)
             options = {name for parameter in self.params for name in parameter.opts}
             if option and option not in options and "--set" in options and (setting := _as_setting(option, typed)):
-                raise UserError(f"{option} is now --set {shlex.quote(setting)}") from None
+                raise UserError(f"there is no option {option}; use --set {shlex.quote(setting)}") from None
             raise
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -128,7 +128,7 @@ class CommandGroup(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """Format example commands for the end of a command's help. Typer would join lines without an empty line between."""
+    """Format example commands for the end of a command's help. Empty lines keep typer from joining the commands."""
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
 
 
@@ -150,7 +150,7 @@ Model = Annotated[Path, typer.Argument(
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
-    help="Number format; auto is bf16 if the hardware supports it, else fp16 on a GPU, else fp32. int8 is the "
+    help="Number format; auto is the first of bf16, fp16 and fp32 that the hardware supports. int8 is the "
     "fastest on a CPU. The first command that uses int8 compiles kernels for this processor: this takes some seconds "
     "and needs a C++ compiler.",
     rich_help_panel=MACHINE)]
@@ -158,7 +158,7 @@ TrainingDevice = Annotated[str | None, typer.Option(
     "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one. Short for --set "
     "training.device=D.", show_default="the recipe's", rich_help_panel=MACHINE)]
 TrainingPrecisionOption = Annotated[TrainingPrecision | None, typer.Option(
-    "--precision", help="Number format; auto is bf16 if the hardware supports it, else fp16 on a GPU, else fp32. Short "
+    "--precision", help="Number format; auto is the first of bf16, fp16 and fp32 that the hardware supports. Short "
     "for --set training.precision=….", show_default="the recipe's", rich_help_panel=MACHINE)]
 TrainingThreads = Annotated[int | None, typer.Option(
     "--threads", metavar="N", min=1, max=1024, help="Number of CPU threads. Short for --set training.threads=N.",

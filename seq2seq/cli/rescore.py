@@ -34,7 +34,7 @@ def rescore(
         metavar="N_BEST", help="File with the output of `seq2seq translate --n-best N --format jsonl`; - is standard "
         "input.", show_default="standard input")] = None,
     model: Annotated[list[Path] | None, typer.Option(
-        metavar="MODEL", help="A translation model or language model with any vocabulary. May be given several times.",
+        metavar="MODEL", help="A translation model or language model with any vocabulary. Can be repeated.",
         show_default=False)] = None,
     weight: Annotated[list[float] | None, typer.Option(
         metavar="X", help="Weight of the log-probability of a --model. The log-probability of the search has weight "
@@ -61,7 +61,7 @@ def rescore(
     models, weights = model or [], weight or []
     if not models or len(models) != len(weights):
         raise UserError(f"{len(models)} --model and {len(weights)} --weight were given. Name at least one model, and "
-                        "give one --weight for each.")
+                        "give one --weight for each --model.")
     with reading(file_or_standard(input)) as lines, writing(file_or_standard(output)) as out:
         weighted_models = [(load_translator(path, device, precision, threads), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]

@@ -28,7 +28,7 @@ EXAMPLES = examples("seq2seq score model test.de test.en > scores",
 
 def score(
     model: Model,
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Text, one sentence a line.", show_default=False)],
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Text, one sentence per line.", show_default=False)],
     target: Annotated[Path | None, typer.Argument(
         metavar="TARGET", help="The translation of SOURCE, line by line. Leave it out for a language model.",
         show_default=False)] = None,

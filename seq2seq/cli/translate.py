@@ -64,7 +64,7 @@ class Engine(StrEnum):
 
 
 TORCHRUN_STOP_SECONDS = 15
-"""Maximum time between a stop signal and the end, under `torchrun`, which kills its processes after 30 seconds."""
+"""Maximum time from a stop signal to the end under `torchrun`, which kills its processes after 30 seconds."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
 
@@ -87,11 +87,11 @@ def translate(
     context: typer.Context,
     model: Model,
     input: Annotated[Path | None, typer.Argument(
-        metavar="INPUT", help="A text file with one sentence per line (may end in .gz or .zst); - is standard input.",
+        metavar="INPUT", help="Text, one sentence per line, plain or compressed (.gz, .zst); - is standard input.",
         show_default="standard input")] = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum length of a line in bytes. A longer line is an error: probably the input has "
-        "no line ends, or it is a compressed file made to fill the memory.")] = MAX_LINE_BYTES,
+        "no line ends, or is a small compressed file that would fill the memory.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
         help="Output file. Until the output is complete, the name of the file ends in .part.")] =
@@ -117,7 +117,7 @@ def translate(
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     safety_net: Annotated[bool | None, typer.Option(
         help="Check translations for loops, impossible lengths, copied source text, and lost numbers or addresses. "
-        "Search faulty lines again with other options, and report the faults that remain.", show_default="the recipe's",
+        "Retry faulty lines with other options, and report the faults that remain.", show_default="the recipe's",
         rich_help_panel=SEARCH)] = None,
     settings: DecodingSettings = None,
     prefix: Annotated[Path | None, typer.Option(
@@ -159,7 +159,7 @@ def translate(
     """Translate text. Each line of input yields exactly one line of output.
 
     Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
-    parts, which are joined. With --output, the command finishes the present block of lines after SIGINT (Ctrl-C) or
+    parts, which are joined. With --output, the command finishes the current block of lines after SIGINT (Ctrl-C) or
     SIGTERM and then stops. --resume continues after the last finished block, also after a crash. The processes that
     torchrun starts, on one machine or several, share the lines. Only the first process reads the input and writes the
     output.
@@ -187,8 +187,8 @@ def translate(
                              for path in (prefix, require))
         inputs = [text for text in (lines, prefixes, phrases) if text is not None]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
-        # The workers are ended before the signals have their usual effect again, because torchrun sends a signal when a
-        # rank is lost.
+        # `_stopping` comes before `_translators`, so that it still handles signals while the workers end: `torchrun`
+        # sends a signal when a rank is lost.
         stop = stack.enter_context(_stopping(journal, ranks is not None))
         translator = stack.enter_context(
             _translators(engine, model, device, precision, threads, workers, ranks,
@@ -263,7 +263,7 @@ def _stopping(journal: Journal, torchrun: bool) -> Iterator[StopRequest]:
 
 
 def _how_to_resume(journal: Journal) -> str:
-    """Return the message for an interruption: the number of finished lines, and the command that resumes."""
+    """Return the message for an interruption: number of finished lines, and command that resumes the output."""
     command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
     if "--resume" not in command:
         command.append("--resume")
@@ -273,7 +273,7 @@ def _how_to_resume(journal: Journal) -> str:
 
 def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
             ) -> dict[str, Any]:
-    """Return, by name, the values that determine the translations of a text: version, models, options and so on."""
+    """Return, by name, what the translations of a text depend on: version, precision, device, models and options."""
     from seq2seq import __version__
 
     return {"version": __version__, "precision": translator.precision, "device": str(translator.device),

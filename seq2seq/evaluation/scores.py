@@ -1,7 +1,7 @@
 """Evaluation of models: BLEU, chrF, TER, exact match and perplexity, each with its signature.
 
-sacreBLEU scores detokenized text, because BLEU scores are comparable only if tokenisation and settings are the same
-(Post 2018, arXiv:1804.08771). Likewise, perplexities are comparable only if they have the same unit.
+sacreBLEU tokenises detokenised text itself, because BLEU scores are comparable only if tokenisation and settings are
+the same (Post 2018, arXiv:1804.08771). Perplexities are comparable only if they have the same unit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,11 +42,11 @@ class Score:
 
     value: float
     signature: str
-    """sacreBLEU's signature, or one in its format: references, case, tokeniser, smoothing, version. For a perplexity:
-    its unit; per piece, also the tokenizer."""
+    """For BLEU, chrF and TER: sacreBLEU's signature. For exact match: references, case and unit, in the same format.
+    For a perplexity: its unit; per piece, also the size and the fingerprint of the vocabulary."""
     details: dict[str, Any] = field(default_factory=dict)
     """For BLEU: brevity_penalty, the precisions of 1-grams to 4-grams, and the lengths of hypotheses and references in
-    words. For a perplexity: the sum of -log p in nats, the number of units, and the number of lines."""
+    sacreBLEU's tokens. For a perplexity: the sum of -log p in nats, the number of units, and the number of lines."""
     precision: str | None = None
     """Number format of the model (fp32, bf16, fp16, int8), which is not part of the signature; None if unknown."""
 
@@ -67,11 +67,11 @@ def corpus_scores(
     """Return corpus-level scores of a test set.
 
     Args:
-        hypotheses: translations, one per line, detokenized.
+        hypotheses: translations, one per line, detokenised.
         references: one or more streams, each with a line for every hypothesis.
         language: code of the target language; selects the tokeniser of BLEU.
-        metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that equal the line of a
-            reference.
+        metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that equal the same line
+            of a reference stream.
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
         precision: number format of the model that produced the hypotheses, if known.
     Raises:
@@ -116,8 +116,8 @@ def score_pairs(
 
     Args:
         metrics: metrics of `corpus_scores` and perplexities. If there are only perplexities, nothing is translated.
-        translate: function that translates the sources; None: `translator.translate`. Distributed training passes one
-            that divides the lines among the ranks.
+        translate: function that translates the sources; None: `translator.translate`. Distributed training passes a
+            function that divides the lines among the ranks.
     Raises:
         CorpusError, UserError: as corpus_scores and perplexities.
     """
@@ -145,9 +145,9 @@ def perplexities(
 ) -> dict[str, Score]:
     """Return the perplexities of the targets, which are exp of the mean -log p per piece, word or character.
 
-    `</s>` counts as a unit, as in the loss and in validation. Perplexities per piece are comparable only between models
-    with the same tokenizer; those per word and per character, between all models on the same text. Words are separated
-    by white space.
+    `</s>` counts as a unit, as in the loss and in validation. On the same text, perplexities per piece are comparable
+    between models with the same tokenizer, perplexities per word and per character between all models. Words are
+    separated by white space. Pairs that are too long for the model are not scored; a warning reports their number.
 
     Raises:
         CorpusError: there are no lines, or all lines are too long for the model.
@@ -261,15 +261,15 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
     if metric == "chrf":
         return CHRF()
     if metric == "ter":
-        # Without spaces, TER would treat a whole sentence as one word; sacreBLEU can split it into characters instead.
+        # TER would treat a sentence without spaces as one word. These options split the sentence into characters.
         by_character = main_language(language) in ("zh", "ja")
         return TER(normalized=by_character, asian_support=by_character)
     if metric != "bleu":
         raise OptionError(f"there is no metric {metric!r}. Use one of {', '.join((*METRICS, 'exact'))}.")
     tokenizer = bleu_tokenizer(language)
     try:
-        # Without force=True, sacreBLEU logs three lines about tokenised text at every validation. `check` and
-        # `score_files` warn about it once.
+        # Without force=True, sacreBLEU logs three lines about tokenised text at every validation. `seq2seq check` and
+        # `score_files` warn about tokenised text once.
         return BLEU(tokenize=tokenizer, force=True)
     except RuntimeError as error:  # raised by sacreBLEU if a package is missing
         extra = main_language(language)

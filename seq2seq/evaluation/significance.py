@@ -21,8 +21,8 @@ SIGNIFICANCE_LEVEL = 0.05
 MIN_DIFFERING_LINES = 6
 """Minimum number of lines in which two systems must differ for a test. If they differ in n lines, there are 2^n ways to
 swap their translations, and 2 of these ways give the largest difference. The p-value of a two-sided randomisation test
-is therefore at least 2 / 2^n: 0.0625 for 5 lines, 0.031 for 6 lines. The bootstrap test gives too small p-values on few
-lines: 0.001 for 3 lines that are all better."""
+is therefore at least 2 / 2^n: 0.0625 for 5 lines, 0.031 for 6 lines. On few lines, the p-values of the bootstrap test
+are too small: 0.001 for 3 lines that are all better."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
         test: "bootstrap" or "randomization".
         samples: number of resampled test sets, or of randomisation trials. 0: sacreBLEU's default, 1,000 test sets or
             10,000 trials. The seed is the environment variable SACREBLEU_SEED, as in sacreBLEU.
-        names: names of the two systems and of each stream of references in errors.
+        names: names of the two systems and of each reference stream in error messages.
         precisions: number formats of the models that produced the translations; None for translations from a file.
     Raises:
-        CorpusError: numbers of lines differ.
+        CorpusError: as require_parallel.
         UserError: the language needs an optional package that is not installed.
     """
     names = names or ["the system", "the baseline", *("the reference" for _ in references)]

@@ -8,7 +8,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 MAX_POSITIONS = 65_536
 """Maximum value of `model.max_positions` and `model.window`, in pieces. With this number of positions and d_model 512,
-the table of sinusoidal positions has 134 MB, and computing it takes 0.8 GB of memory."""
+the table of sinusoidal positions has 134 MB, and computing it takes 0.7 GB of memory."""
 MAX_TOKENS = 1_000_000
 """Maximum value of the keys of `decoding` that count tokens or pieces, such as `decoding.batch_tokens`."""
 Positions = Annotated[int, Field(gt=0, le=MAX_POSITIONS)]
@@ -17,8 +17,8 @@ Tokens = Annotated[int, Field(gt=0, le=MAX_TOKENS)]
 
 
 class RecipeValueError(ValueError):
-    """Error that a section's validator raises about one key. The user sees the line number of this key instead of the
-    first line of the section."""
+    """Error that a section's validator raises about one key. The message names the line of this key, not the first line
+    of the section."""
 
     def __init__(self, key: str | tuple[str | int, ...], message: str) -> None:
         """key: dotted key relative to the section, or a tuple if the key contains a list index."""

@@ -59,7 +59,7 @@ class Corpus(Section):
     """File that contains both sides, in one of five formats: .tsv, .csv (RFC 4180: commas between columns, and double
     quotes around text with commas), .jsonl, .tmx (translation memory) or .parquet. All except .parquet may be
     compressed (.gz or .zst). If `source` and `target` are not set, the sides are the first two columns of a .tsv or
-    .csv, or the texts of a .tmx in the recipe's languages."""
+    .csv without `header`, or the texts of a .tmx in the recipe's languages. Other tables need both keys."""
     header: bool = False
     """True if the first line of a .tsv or .csv contains the names of the columns. Otherwise columns are numbered from
     1."""
@@ -109,7 +109,7 @@ class Corpus(Section):
         if self.sampling is not None and self.translated_by is None:
             raise ValueError("only a corpus with `translated_by` can have `sampling`")
         if self.tag is not None and (self.text is not None or not self.tag.strip()):
-            raise ValueError("`tag` must not be blank, and a corpus of `text` cannot have one")
+            raise ValueError("`tag` must not be blank, and a corpus with `text` cannot have a tag")
         if self.translated_by is not None:
             files = [file for file in (self.source, self.target) if file is not None]
             if self.form != "files" or len(files) != 1 or not isinstance(files[0], str):
@@ -162,7 +162,7 @@ class Corpus(Section):
 
     @property
     def uses_recipe_languages(self) -> bool:
-        """True for a .tmx corpus that sets no languages itself, so that it is read in the recipe's languages."""
+        """True for a .tmx corpus without `source`, `target` and `text`: its languages are those of the recipe."""
         return self.table_format == ".tmx" and self.source is None and self.text is None
 
     @property
@@ -251,12 +251,12 @@ class Cleaning(Section):
     remove_damaged: bool = False
     """Drop pairs with U+FFFD, control characters, or text read in a wrong encoding (`Ã¤` for `ä`)."""
     min_number_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Minimum share of the numbers in digits that must have a counterpart on the other side. Pairs with a smaller share
-    are dropped. The share is 1 - unmatched / total: total is the number of numbers, unmatched is the number of numbers
-    without a counterpart. Both are counted on each side, and the larger count is used. A counterpart may be written in
-    digits, in Chinese or Japanese numerals, or in English or German number words. This is the cheapest test for
-    misaligned pairs in web text; 0.7 is a good value. Not set: no pairs are dropped, because number words of other
-    languages are not recognised."""
+    """Minimum share of the numbers in digits that have a counterpart on the other side. Pairs with a smaller share are
+    dropped. The share is 1 - unmatched / total: `total` counts the numbers in digits, `unmatched` counts those without
+    a counterpart. Each is counted on both sides, and the larger count is used. A counterpart may be written in digits,
+    in Chinese or Japanese numerals, or in English or German number words. This filter is the cheapest test for
+    misaligned pairs in web text; 0.7 is a good value. Not set: no pairs are dropped. This is the default, because
+    number words of other languages are not recognised."""
     max_length_deviation: PositiveFloat | None = None
     """Maximum deviation of the target's length from the length expected for its source, in standard deviations (Gale
     and Church 1993). Pairs with a larger deviation are dropped. The expected length is learned from the first 10,000

@@ -44,9 +44,10 @@ class DecodingSection(Section):
     """Maximum length of a translation in pieces. The limit by `max_length_ratio` also applies. Not set: only the limit
     by `max_length_ratio` applies."""
     max_length_ratio: PositiveFloat = 2.0
-    """A translation has at most `max_length_ratio` * (number of source pieces) + `max_length_offset` pieces."""
+    """A translation has at most `max_length_ratio` * (number of source tokens) + `max_length_offset` tokens. Tokens are
+    the pieces and `</s>`, on both sides."""
     max_length_offset: Pieces = 20
-    """Constant part of the maximum length of a translation, in pieces; see `max_length_ratio`."""
+    """Constant part of the maximum length of a translation, in tokens; see `max_length_ratio`."""
     no_repeat_ngram: Pieces = 0
     """Length in pieces of the n-grams that may not occur twice in a translation. 0 turns this rule off."""
     ignore_case: bool = False
@@ -77,8 +78,7 @@ class DecodingSection(Section):
     """Seed of the samples. The samples of a line depend on the seed and on the line number."""
     mbr: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of candidates for minimum-Bayes-risk decoding, which chooses the candidate with the highest mean chrF
-    against all candidates. With `sampling`, the candidates are samples, otherwise the best hypotheses of the beam. 0
-    turns minimum-Bayes-risk decoding off."""
+    against all candidates. They are samples with `sampling`, else the best hypotheses of the beam. 0 turns it off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Number of translations per sentence. In beam search the maximum is `beam_size`; if `mbr` is not 0, the maximum is
     `mbr`. With `sampling`, number of samples."""
@@ -94,7 +94,7 @@ class DecodingSection(Section):
     """Weight of the log-probability of a language model in shallow fusion. The translation model has weight 1."""
     batch_tokens: Tokens = 8192
     """Maximum number of source tokens per batch in a search with a beam of 1 or 2. With a larger beam, the maximum is
-    `batch_tokens` * 2 / `beam_size`. The value affects speed and memory, not the translations."""
+    `batch_tokens` * 2 / `beam_size`. The value affects speed and memory; translations change only by rounding."""
 
     @field_validator("max_length")
     @classmethod

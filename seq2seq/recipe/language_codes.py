@@ -41,7 +41,7 @@ uyghur:ug uzbek:uz venda:ve vietnamese:vi walloon:wa welsh:cy wolof:wo xhosa:xh 
 """
 _CODES = dict(entry.split(":") for entry in _NAMES.split())
 # Country codes that are not language codes in ISO 639-1, with the language that is probably meant. Country codes that
-# are also language codes, such as `se` (Sweden, but also Northern Sami) or `kr` (Korea, but also Kanuri), are missing.
+# are also language codes, such as `se` (Sweden, but also Northern Sami) or `kr` (Korea, but also Kanuri), are left out.
 _COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el", "il": "he", "ir": "fa",
               "jp": "ja", "kz": "kk", "rs": "sr", "ua": "uk", "us": "en", "vn": "vi"}
 

@@ -16,12 +16,12 @@ from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
-# Keys whose value is a directory, relative to the recipe. Other paths are files, relative to data.root.
+# Keys from `_paths` whose value is a directory, relative to the recipe. The others name files, relative to data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MAX_RECIPE_BYTES = 4_000_000
 """Maximum size of a recipe file in bytes. Reading stops there, because a pipe or a device such as /dev/zero may never
 end."""
-# Keys of `tokenizer` that the shapes of the weights depend on. Fine-tuning copies them from the initial model.
+# Keys of `tokenizer` that must fit the initial model's tokenizer. Fine-tuning copies them from that model's recipe.
 INHERITED_TOKENIZER_KEYS = ("type", "joint")
 
 
@@ -134,7 +134,7 @@ def _read_overrides(overrides: Sequence[str], diagnostics: list[Diagnostic]) -> 
 
 
 def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return KEY and VALUE of `--set decoding.KEY=VALUE` options. `decoding_with` checks the values later.
+    """Return the VALUE of each `--set decoding.KEY=VALUE` option, by KEY. `decoding_with` checks the values later.
 
     Raises:
         RecipeError: an option sets a key that is not in the `decoding` section, or its value is not YAML. The message
@@ -232,7 +232,7 @@ def _inherit_from_start_model(document: Document, directory: Path) -> None:
     training = document.value.get("training")
     start = training.get("start_from") if isinstance(training, dict) else None
     if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
-        return                                                                  # `_missing_files` reports it
+        return                                                          # `_missing_files` reports a missing model
     other = read_yaml(_read_text(path), str(path))
     if other.diagnostics or not isinstance(other.value, dict):
         document.diagnostics += other.diagnostics
@@ -326,7 +326,7 @@ def _relative_path_hint(path: Path, other: Path, start: str, exists: bool) -> st
 
     Args:
         path: the missing path.
-        other: absolute path that the same text would mean in the recipe file. If the path is from the recipe itself,
+        other: absolute path that the same value would mean in the recipe file. If the path is from the recipe itself,
             `other` is the same as `path`.
         start: description of the directory that paths in the recipe are relative to, such as "to data.root".
         exists: True if `other` exists.
@@ -338,7 +338,7 @@ def _relative_path_hint(path: Path, other: Path, start: str, exists: bool) -> st
     relative = os.path.relpath(other)
     suggestion = str(other) if relative.startswith(os.pardir) else relative
     remedy = (f"exists: write {suggestion} here." if exists else
-              "does not exist either. Write it relative to the working directory, or absolute.")
+              "does not exist either. Write an absolute path, or a path relative to the working directory.")
     return (f" A path given by --set is relative to the working directory. Relative {start}, it is {other}, which "
             f"{remedy}")
 

@@ -133,7 +133,7 @@ def _bounds(key: Key) -> str:
         return ""
     metadata = [entry.metadata, *(get_args(choice)[1:] for choice in get_args(entry.annotation)
                                   if get_origin(choice) is Annotated)]
-    # Some constraints are inside a Field(), others are not.
+    # Field(gt=0) stores its constraints in `metadata`; in types such as PositiveInt the item itself is the constraint.
     bounds = [bound for items in metadata for item in items for bound in getattr(item, "metadata", [item])]
     words = [f"{word} {_bound(value)}" for word, name in (("above", "gt"), ("of at least", "ge"), ("below", "lt"),
                                                           ("of at most", "le"))

@@ -1,4 +1,4 @@
-"""The `model` section of a recipe: the network and its default metrics."""
+"""The `model` section of a recipe: architecture and sizes of the network."""
 
 import warnings
 from typing import Annotated, Literal
@@ -58,7 +58,7 @@ class ModelSection(Section):
     feed_forward: Annotated[int, Field(gt=0, le=1_000_000)] = 2048
     """Hidden width of the feed-forward sublayers."""
     dropout: Share = 0.1
-    """Dropout after the embedding and on the output of each sublayer."""
+    """Dropout after the embedding and on the output of each sublayer; in an `rnn` or a `pointer`, between layers."""
     activation: Literal["relu", "gelu", "silu"] = "relu"
     """Activation of the feed-forward sublayers."""
     norm: Literal["post", "pre"] = "post"

@@ -29,8 +29,8 @@ logging or hardware."""
 
 
 LINE_LIMIT_KEY = "max_line_bytes"
-"""Key of a corpus that may also change when a run is resumed. A line above this limit is an error. The limit never
-changes the text of a corpus."""
+"""Key of a corpus that may also change when a run is resumed, because it does not change the text of the corpus: a line
+above the limit is an error."""
 
 
 @dataclass(frozen=True)

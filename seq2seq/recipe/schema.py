@@ -69,7 +69,7 @@ class TokenizerSection(Section):
     taken_from: str | None = None
     """Model (a run or a bundle) whose tokenizer is used instead of training a new one. Models with the same tokenizer
     can be combined in decoding (ensemble, fusion). A language model uses the target tokenizer of that model. If this
-    key is set, all other keys of this section except `subword_sampling` are ignored."""
+    key is set, `joint` must match that tokenizer, and the keys that control the training of a tokenizer are ignored."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
     words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
@@ -77,8 +77,8 @@ class TokenizerSection(Section):
     vocab_size: VocabularySize = "auto"
     """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
     frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number of
-    different characters, plus the number of subwords. The number of subwords is 32 times the cube root of the length of
-    the text in characters, but at most 32,000, and no more than the text contains. For `words`, `auto` is 30,000."""
+    different characters, plus 32 times the cube root of the number of characters (at most 32,000), rounded up to two
+    significant digits. The size is smaller if the text has too few subwords. For `words`, `auto` is 30,000."""
     joint: bool = True
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
     pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
@@ -89,7 +89,7 @@ class TokenizerSection(Section):
     """Share of the text's characters that are covered by pieces. Rarer characters have no piece and are encoded as
     bytes."""
     sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
-    """Number of lines of both languages together that are sampled to train the tokenizer."""
+    """The tokenizer is trained on a sample of `sample_lines` / 2 training pairs, or on all pairs if there are fewer."""
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Subword regularisation, which segments the training text differently in each epoch. The value is alpha of unigram
     sampling, or the dropout probability of BPE merges. 0 turns it off."""
@@ -127,7 +127,7 @@ class Recipe(Section):
     languages: Languages
     """Language codes of source and target."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Seed of every random choice."""
+    """Seed of all random choices in training. Samples in decoding depend on `decoding.seed` instead."""
     data: Data
     """Parallel text for training, validation and test."""
     tokenizer: TokenizerSection = TokenizerSection()
@@ -142,7 +142,7 @@ class Recipe(Section):
     decoding: DecodingSection = DecodingSection()
     """Options of search and sampling."""
     expected: dict[str, dict[Metric, Annotated[tuple[float, float], Field(strict=False)]]] = {}
-    """Lowest and highest expected score, by test set and metric. Training warns about scores outside the range."""
+    """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn about other scores."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
 
@@ -238,7 +238,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_languages_and_sides(self) -> "Recipe":
-        """Check that a language model has one language and monolingual text, and any other model has both sides."""
+        """Check the keys that depend on the task: languages, sides of corpora, metrics and `tokenizer.joint`."""
         monolingual = not self.task.has_source
         if not monolingual and self.languages.source is None:
             raise RecipeValueError("languages.source", f"missing. {Languages.model_fields['source'].description}")
@@ -281,8 +281,8 @@ class Recipe(Section):
 
     @property
     def max_input_pieces(self) -> int:
-        """Maximum number of pieces of a text that is translated as one part. Longer text is divided into parts, unless
-        the task needs undivided lines."""
+        """Maximum number of pieces of a text that is translated as one part. Longer text is translated in several
+        parts; for a pointer network, it is an error."""
         accepted = self.model.max_positions - 1                                 # without `</s>`
         return min(accepted, self.data.cleaning.max_pieces) if self.task.target_is_text else accepted
 

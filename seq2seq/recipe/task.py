@@ -9,11 +9,11 @@ Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity"
 
 @dataclass(frozen=True)
 class Task:
-    """Task of a type of model. Code outside `model/` distinguishes models by their task, not by their type.
+    """Task of a type of model. Data preparation, translation and evaluation depend on the task, not on `model.type`.
 
     has_source: True if the data are pairs of source and target, False if they are monolingual text.
-    target_is_text: True if targets are text, False if they are positions of source words. Positions are not checked as
-        text. A long line of source words cannot be split, because positions in a part are not positions in the line.
+    target_is_text: True if targets are text, False if they are positions of source words. `decoding.safety_net` does
+        not check positions. Long source lines are not split, because positions in a part are not positions in the line.
     metrics: metrics that a recipe may name. default_metrics: metrics of a recipe that names none.
     defaults: defaults of recipe keys, by section, where they differ from the defaults in the schema.
     """

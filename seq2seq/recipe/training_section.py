@@ -13,7 +13,7 @@ class Average(Section):
     kind: Literal["none", "last", "best"] = "none"
     """Checkpoints to average: `none`, the newest (`last`), or the ones with the best validation scores (`best`)."""
     count: PositiveInt = 5
-    """Number of checkpoints to average. Training keeps at least this number of checkpoints on disk."""
+    """Number of checkpoints to average. They stay on disk, even if `keep_checkpoints` is smaller than this number."""
 
 
 class TrainingSection(Section):
@@ -24,7 +24,7 @@ class TrainingSection(Section):
     from the weights of that model and uses its tokenizer. Keys of `model` that this recipe does not set are taken from
     the recipe of that model."""
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
-    """Number of target tokens per optimizer step."""
+    """Maximum number of target tokens per optimizer step, in all processes of a distributed training together."""
     accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1
     """Number of micro-batches into which the `batch_tokens` of an optimizer step are divided. A larger number needs
     less memory. Except for dropout, the gradient stays the same."""
@@ -38,7 +38,7 @@ class TrainingSection(Section):
     epsilon: PositiveFloat = 1.0e-9
     """Adam's epsilon."""
     weight_decay: NonNegativeFloat = 0.0
-    """Weight decay. 0 turns it off."""
+    """Weight decay: an L2 penalty in `adam`, decoupled in `adamw` and `muon`. 0 turns it off."""
     warmup_steps: NonNegativeInt = 4000
     """Number of steps in which the learning rate rises linearly from 0."""
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"

@@ -640,7 +640,7 @@ def test_keys_that_cannot_be_set_are_refused(run, model, settings, message):
 def test_a_removed_flag_names_its_replacement(run, command, options, setting):
     result = run(command, "model", *options)
     assert (result.code, result.out) == (2, b"")
-    assert result.err == f"{options[0].partition('=')[0]} is now --set {setting}\n"
+    assert result.err == f"there is no option {options[0].partition('=')[0]}; use --set {setting}\n"
 
 
 def test_other_unknown_options_are_refused_as_ever(run):
@@ -793,8 +793,8 @@ def test_missing_test_sets_are_reported(run, model):
     ([], "name a MODEL to translate with, or --hypothesis"),
     (["model", "--hypothesis", "h", "--reference", "r"], "not both"),
     (["--hypothesis", "h"], "--hypothesis needs --reference"),
-    (["model", "--source", "s"], "--source and --reference need each other"),
-    (["model", "--reference", "r"], "--source and --reference need each other"),
+    (["model", "--source", "s"], "--source and --reference must be given together"),
+    (["model", "--reference", "r"], "--source and --reference must be given together"),
     (["model", "--language", "zh"], "the language of a MODEL is in its recipe"),
     (["--hypothesis", "h", "--reference", "r", "--language", "japanese"],
      "--language japanese: expected the code of the language, ja."),

@@ -302,7 +302,7 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
          ": only a corpus with `translated_by` can have `sampling`"),
         ("{file: pairs.tsv, markup: true}", ": only a corpus with a .tmx `file` can have `markup: true`"),
         ("{source: train.de, target: train.en, tag: ' '}",
-         ": `tag` must not be blank, and a corpus of `text` cannot have one"),
+         ": `tag` must not be blank, and a corpus with `text` cannot have a tag"),
         ("{hub: wmt/wmt14, source: de, target: en}", ": `hub` needs `split`, such as `split: train`"),
         ("{hub: wmt/wmt14, split: train}", ": `source` and `target` must name the columns"),
         ("{file: pairs.jsonl, source: 1, target: 2}", ": `source` and `target` must name the columns"),
@@ -483,7 +483,7 @@ def test_mistakes_in_overrides_are_named_by_the_option(directory):
         "a corpus needs `source` and `target` (two files), or `file`, or `hub`",
         f"--set data.test.news.source=gone.de: there is no file {directory}/gone.de. A path given by --set is relative "
         f"to the working directory. Relative to data.root, it is {directory}/data/gone.de, which does not exist "
-        "either. Write it relative to the working directory, or absolute.",
+        "either. Write an absolute path, or a path relative to the working directory.",
         "--set model.base=[gone.yaml]: expected a size or a path, found a list. Sizes are tiny, small, base, big, "
         "rnn_small.",
     ]
@@ -511,7 +511,7 @@ def test_a_missing_file_of_an_override_says_where_data_root_would_have_had_it(di
         f"the working directory. Relative to data.root, it is {directory}/mine/a, which exists: write mine/a here.",
         f"--set {corpus}: data.train.0.target: there is no file {directory}/b. A path given by --set is relative to "
         f"the working directory. Relative to data.root, it is {directory}/mine/b, which does not exist either. "
-        "Write it relative to the working directory, or absolute.",
+        "Write an absolute path, or a path relative to the working directory.",
     ]
 
 
