@@ -85,7 +85,7 @@ class ModelSection(Section):
     @classmethod
     def _require_heads_to_divide_width(cls, num_heads: int, info: ValidationInfo) -> int:
         d_model = info.data.get("d_model", 0)
-        if d_model % num_heads:
+        if d_model % num_heads and info.data.get("type") != "pointer":          # pointer networks have no heads
             raise ValueError(f"d_model ({d_model}) cannot be divided into {num_heads} heads of equal size")
         return num_heads
 

@@ -211,8 +211,9 @@ class Recipe(Section):
         if model and model.task.has_source and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
             raise RecipeValueError(
                 "best_metric",
-                f"'{training.best_metric}' is not in metrics: [{', '.join(metrics)}]. Choose one of these, loss or "
-                "perplexity, or add it to metrics.",
+                f"'{training.best_metric}' is not in metrics: [{', '.join(metrics)}]. Choose "
+                f"{''.join(f'{metric}, ' for metric in metrics if metric != 'ter')}loss or perplexity, or add it to "
+                "metrics.",
             )
         return training
 

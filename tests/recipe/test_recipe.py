@@ -180,6 +180,10 @@ def test_several_mistakes_are_reported_together_with_their_lines(directory):
     ]
 
 
+def test_the_width_of_a_pointer_network_needs_no_heads():
+    assert ModelSection(type="pointer", d_model=100).num_heads == 8
+
+
 @pytest.mark.parametrize(
     ("added", "said"),
     [
@@ -249,7 +253,7 @@ def test_several_mistakes_are_reported_together_with_their_lines(directory):
         ("model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
          "model.copy: has no effect with model.type: pointer. Leave it out."),
         ("training: {best_metric: exact}",
-         "training.best_metric: 'exact' is not in metrics: [bleu, chrf, ter]. Choose one of these, loss or perplexity, "
+         "training.best_metric: 'exact' is not in metrics: [bleu, chrf, ter]. Choose bleu, chrf, loss or perplexity, "
          "or add it to metrics."),
         ("metrics: []", "metrics: expected at least one item"),
         ("metrics: [bleu, wer]",
