@@ -23,7 +23,7 @@ demo: $(READY) ## train an English-Chinese phrasebook in minutes and translate w
 	$(BIN)/python recipes/phrasebook/demo.py
 
 test: $(READY) ## run the quick tests, about three minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-all: $(READY) ## run all tests, including those that train
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m ""

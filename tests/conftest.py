@@ -28,6 +28,17 @@ MakeCorpus = Callable[..., EncodedCorpus]
 MakeBatch = Callable[..., Batch]
 
 
+SLOWEST_FIRST = ("test_simulated_gpu.py", "test_exports.py", "test_trainer.py", "test_kernels.py", "test_cli.py",
+                 "test_family.py", "test_unfinished_output.py", "test_hostile.py", "test_killing.py",
+                 "test_killed_ranks.py", "test_search_setup.py", "test_check.py", "test_damaged_runs.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slowest files. A slow file at the end would leave all processes but one idle."""
+    rank = {name: index for index, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
+
 @pytest.fixture
 def quick_tensorboard(monkeypatch) -> None:
     """Replace TensorBoard's writer in tests of other parts of the training."""
