@@ -53,12 +53,12 @@ class LengthModel:
         known = [(source, target) for source, target in lengths if source and target]
         mean = sum(target for _, target in known) / max(sum(source for source, _ in known), 1) or 1.0
         variance = sum((target - mean * source) ** 2 / source for source, target in known) / max(len(known), 1)
-        # If all pairs have the same length ratio, the variance is 0. `deviation` cannot divide by 0.
+        # If all pairs have the same length ratio, the variance is 0, and `deviation` would divide by 0.
         return LengthModel(mean, max(variance, 0.01))
 
     def deviation(self, source: int, target: int) -> float:
-        """Return the absolute difference between the target's length and its mean given the source's length.
+        """Return the distance of the target's length from its mean `mean` × source, in standard deviations.
 
-        The unit is standard deviations (the paper's delta). source, target: lengths in characters, source at least 1.
+        The paper calls the signed distance delta. source, target: lengths in characters, source at least 1.
         """
         return abs(target - self.mean * source) / math.sqrt(self.variance * source)
