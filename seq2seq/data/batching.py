@@ -101,7 +101,7 @@ class EncodedSide:
 
     @staticmethod
     def from_lists(sentences: Sequence[Sequence[int]]) -> EncodedSide:
-        """Build from the ids of each sentence, and append `</s>` to each."""
+        """Build a side from the ids of its sentences, and append `</s>` to each sentence."""
         offsets = np.zeros(len(sentences) + 1, np.int64)
         np.cumsum([len(sentence) + 1 for sentence in sentences], out=offsets[1:])
         ids = np.fromiter((token for sentence in sentences for token in (*sentence, END_ID)), np.int64, offsets[-1])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from seq2seq.recipe.language_codes import subtags
 
-# Codes of languages written without spaces between words and between sentences.
+# Codes of languages written without spaces between words.
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
 # ISO 639-3 codes of Chinese languages. In ISO 639-1, zh stands for all of them.
 CHINESE = {"cmn", "yue", "wuu", "lzh"}

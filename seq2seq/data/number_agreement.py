@@ -133,7 +133,7 @@ CJK_NUMERAL = re.compile(
 CJK_ITEM = re.compile(rf"{_DIGITS}|[{CJK_CHARACTERS}]")
 MAX_NUMERAL_ITEMS = 24
 """Maximum length of a Chinese or Japanese numeral, in matches of CJK_ITEM. Longer runs are not read as numerals."""
-# 半 means half: in 三点半 (3:30) it stands for 30, in 两个半 (2.5) for 5. 刻 means quarter of an hour: 一刻 is 15, 三刻 45.
+# 半 means half: in 三点半 (3:30) it stands for 30, in 两个半 (2.5) for 5. 刻 means a quarter-hour: 一刻 is 15, 三刻 45.
 HALF_AND_QUARTER_READINGS = {"半": (30, 5), "刻": (15, 45)}
 KANA_VALUES = {word: value for value, words in {
     1: "ひとつ ひとり ついたち", 2: "ふたつ ふたり ふつか", 3: "みっつ みっか", 4: "よっつ よっか", 5: "いつつ いつか",
@@ -315,7 +315,7 @@ def _german_numbers(text: str) -> Iterator[int]:
         value = _below_1000(match["rest"] or "")
         if match["thousand"]:
             value += 1000 * (_below_1000(match["thousands"] or "") or 1)
-        if value and match["half"]:                                             # dreieinhalbtausend; 3.5 or 3:30
+        if value and match["half"]:                                             # …tausend: 3500; else 3.5 or 3:30
             yield from (1000 * value + 500,) if match["of_thousand"] else (value, 5, 30)
         elif value:
             yield value * GERMAN_SCALE_VALUES.get(match["scale"], 1)
@@ -367,7 +367,7 @@ def _clock_words(text: str) -> Iterator[int]:
 
 
 def _hours_before(text: str) -> Iterator[Numeral]:
-    """Yield the hour of each time that is given by the next full hour: 7 for `a quarter to eight`."""
+    """Yield the hour of each time that is given relative to the next full hour: 7 for `a quarter to eight`."""
     named = [match["hour"] for match in NEXT_HOUR.finditer(text)]
     named += [first or second for first, second in NEXT_HOUR_IN_CHINESE.findall(text)]
     for hour in named:

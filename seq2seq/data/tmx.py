@@ -120,7 +120,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         if missing:
             missing = [language for language in missing if texts[language] is None]
             existing.update(dict.fromkeys(code for code, _ in unit.variants))
-            if missing and count == limit:                                      # the caller may not read further
+            if missing and count == limit:                                      # the caller may stop reading here
                 raise _missing_language(path, missing, f"the first {count:,}", list(existing))
         yield tuple(texts[language] or "" for language in languages)
     if missing and count:

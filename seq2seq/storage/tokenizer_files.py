@@ -52,7 +52,7 @@ def save_tokenizers(files: Mapping[str, bytes], directory: Path) -> None:
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:
-    """Load the tokenizers of a run's directory or of a bundle, and verify their checksums.
+    """Load the tokenizers in a run's tokenizer directory or a bundle, and verify their checksums.
 
     Raises:
         CheckpointError: a file is damaged.
