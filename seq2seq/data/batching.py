@@ -1,8 +1,8 @@
-"""Packed batches: the plan of an epoch's optimizer steps, and the batches of token ids that it describes.
+"""Packed batches: corpora as arrays of token ids, and batches of sentence pairs gathered from them.
 
 The token ids of each side of a corpus are one flat array. A second array contains the index of each sentence's first
-token (`EncodedCorpus`, memory-mapped by `preparation`). The plan of an epoch consists of arrays of pair indices. One
-NumPy operation copies the tokens of a batch, so no worker processes are needed. Batches have no padding.
+token (`EncodedCorpus`, memory-mapped by `preparation`). The plan of an epoch (epoch_plan.py) consists of arrays of
+pair indices. NumPy copies the tokens of a batch in one call per side, so no worker processes are needed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ IGNORE_INDEX = -100
 # `Shape.rounded` rounds the numbers of tokens and of sentences in a batch up to multiples of these numbers.
 TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8
 # `split_by_length` adds a group of sentences only if the number of attention scores computed for padding falls by more
-# than GROUP_COST. With this value, a few very long sentences get a separate group, but the image captions of a step
-# (2,048 tokens) stay together. The value was chosen by timing three models on one core.
+# than GROUP_COST. With this value, a few very long sentences get a separate group, but a step of 2,048 tokens
+# of image captions stays in one group. The value was chosen by timing three models on one core.
 GROUP_COST = 700_000
 # Factor by which a fixed shape is larger than the largest micro-batch of the first epoch. Later epochs may have larger
 # micro-batches.
@@ -77,7 +77,7 @@ class Batch:
 class EncodedSide:
     """Sentences of one language as token ids, each with `</s>` at its end.
 
-    ids: (tokens,) uint16 or uint32, often memory-mapped. offsets: (sentences + 1,) int64.
+    ids: (tokens,), memory-mapped uint16 or uint32, or int64 from `from_lists`. offsets: (sentences + 1,) int64.
     """
 
     ids: np.ndarray
@@ -101,7 +101,7 @@ class EncodedSide:
 
     @staticmethod
     def from_lists(sentences: Sequence[Sequence[int]]) -> EncodedSide:
-        """Build from the ids of each sentence, and append `</s>` to each."""
+        """Build a side from the ids of its sentences, and append `</s>` to each sentence."""
         offsets = np.zeros(len(sentences) + 1, np.int64)
         np.cumsum([len(sentence) + 1 for sentence in sentences], out=offsets[1:])
         ids = np.fromiter((token for sentence in sentences for token in (*sentence, END_ID)), np.int64, offsets[-1])
@@ -161,9 +161,9 @@ class Shape:
     def for_plan(corpus: EncodedCorpus, plan: Iterable[Sequence[np.ndarray]], longest: int) -> Shape:
         """Return one shape for all micro-batches of a training.
 
-        Each size is SHAPE_ROOM times the largest one in the first epoch, plus room for dummy sentences. Later epochs
-        rarely have larger micro-batches; `split_to_shape` splits them. A larger shape would waste memory:
-        the backward pass of the variable-length kernel allocates 128 rows for every sentence, even for an empty one.
+        Each size is SHAPE_ROOM times the largest one in the first epoch, plus room for dummy sentences. If a later
+        epoch has a larger micro-batch, `split_to_shape` splits it. A larger shape would waste memory: the backward pass
+        of the variable-length attention kernel allocates 128 rows for every sentence, even for an empty one.
 
         plan: micro-batches of each step of the first epoch. longest: maximum length of a sentence, in tokens.
         """
@@ -189,7 +189,7 @@ class Shape:
         source, target = corpus.source.lengths_of(pairs), corpus.target.lengths_of(pairs)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
         shortest = min(longest_source, longest_target)
-        # Maximum number of dummy sentences, each of which needs at least one token on each side.
+        # Maximum number of dummy sentences. Each needs at least one token on each side.
         max_dummies = -(-(TOKEN_MULTIPLE + shortest) // (shortest - 1))
         source_tokens = _round_up(int(source.sum()) + max_dummies, TOKEN_MULTIPLE)
         target_tokens = _round_up(int(target.sum()) + max_dummies, TOKEN_MULTIPLE)
@@ -267,7 +267,7 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
 
 
 def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:
-    """Split a micro-batch, ordered by target length, into groups of similar length that are padded separately.
+    """Split a micro-batch, whose pairs are in order of target length, into groups that are padded separately.
 
     Dynamic programming finds the groups with the lowest total cost. A group costs `GROUP_COST` plus the number of its
     attention scores with padding: (longest source + longest target)^2 for each sentence. Groups begin only at multiples

@@ -54,7 +54,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
 class _Statistics:
     """Statistics of a corpus that the filters need. `lengths` and `languages` are None if their filter is off.
 
-    max_deviation: maximum of `LengthModel.deviation`, in standard deviations.
+    max_deviation: pairs with a larger `LengthModel.deviation` are dropped.
     """
 
     lengths: LengthModel | None = None
@@ -72,7 +72,7 @@ class _Statistics:
 
 def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
                         ) -> tuple[_Statistics, Iterable[Pair]]:
-    """Return the statistics, and all pairs. If a filter needs statistics of the text, this reads the first pairs."""
+    """Return the statistics of the first STATISTICS_PAIRS pairs, computed if a filter needs them, and all pairs."""
     detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs

@@ -37,7 +37,7 @@ class Counts:
     """Statistics of reading and cleaning a corpus.
 
     lines: number of lines read. dropped: number of lines dropped, by reason. examples: line number of the first
-    line dropped, by reason. carriage_returns: number of lines that ended in \\r\\n. inner_newlines: number of line
+    line dropped, by reason. carriage_returns: number of texts that ended in \\r. inner_newlines: number of line
     feeds inside a field, replaced by spaces. byte_order_marks: number of byte order marks removed.
     """
 
@@ -142,7 +142,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> 
 
     Args:
         spec: section of the recipe; its paths are relative to `directory`.
-        counts: updated with the numbers of lines read, and of the characters removed or replaced in them.
+        counts: updated with the number of lines read, and the numbers of characters removed or replaced.
     Raises:
         CorpusError: a text is missing, not parallel or not UTF-8, or a column is missing. The message names the file
             and the line.
@@ -253,7 +253,7 @@ def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
 
 
 def _is_column_name(text: str, languages: Languages) -> bool:
-    """Return True if each word is in HEADER_WORDS, or the name of any language, or the code of one of `languages`.
+    """Return True if each word is in HEADER_WORDS, a language or country known to `code_for`, or a code in `languages`.
 
     Examples: `en`, `German text`, `source_sentence1`.
     """
@@ -334,7 +334,7 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
     try:
-        with path.open("rb") as opened_file:                                    # open() never expands a pattern
+        with path.open("rb") as opened_file:                                    # open() takes * and ? literally
             file = pyarrow.parquet.ParquetFile(opened_file)
             existing = file.schema_arrow.names
             # Other columns are not read: they may be large, or contain values without a Python equivalent.
@@ -357,13 +357,13 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
                           f"directory, {path}, as a pattern. Rename the directory without *, ? and [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
-        # Streamed data sets are downloaded while they are read.
+        # Reading is inside `try`, because streamed data sets are downloaded while they are read.
         for number, record in enumerate(rows, 1):
             yield number, _texts_of_record(spec, record, f"{spec.label}: row {number}")
     except CorpusError:
         raise
     except Exception as error:                                                  # the hub's errors have no common class
-        reason = f"{type(error).__name__}: {_first_line(error)}"
+        reason = f"{type(error).__name__}: {_first_line(error).rstrip('.')}."
         raise CorpusError(f"data set {spec.label} cannot be loaded: {reason} Check its name, config and split in the "
                           "recipe, and the network connection. The datasets library no longer loads data sets that are "
                           "Python scripts.") from error

@@ -16,7 +16,7 @@ class EpochPlan:
     """
 
     def __init__(self, corpus: EncodedCorpus, steps: list[np.ndarray], accumulation: int) -> None:
-        """steps: pair indices of each step."""
+        """steps: pair indices of each step. accumulation: maximum number of micro-batches in a step."""
         self.corpus, self.steps, self.accumulation = corpus, steps, accumulation
 
     def __len__(self) -> int:
@@ -35,8 +35,8 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
     """Assign the pairs of the corpus to the optimizer steps of an epoch; the same seed and epoch give the same plan.
 
     If the corpus has no weights, every pair occurs in exactly one step. Otherwise, the weight of a pair is the average
-    number of steps in which it occurs. A step has at most `batch_tokens` target tokens and a proportional number of
-    source tokens, or is a single longer pair. The pairs of a step are drawn at random, independently of their lengths.
+    number of times that it occurs. A step has at most `batch_tokens` target tokens, and a limited number of source
+    tokens (see `draw_steps`), or is a single longer pair. Its pairs are drawn at random, regardless of their lengths.
     With pairs of similar length in each step, the model learns more slowly (benchmarks/README.md, Learning).
 
     Returns:

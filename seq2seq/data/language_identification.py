@@ -35,7 +35,7 @@ class SideLanguages:
     """Naive Bayes classifier over character n-grams that distinguishes the languages of the two sides of a corpus.
 
     Both languages are learned from the corpus. If both sides are in the same language, no text is found to be wrong. A
-    third language is not detected. Cavnar and Trenkle 1994 also use character n-grams, but compare their ranks.
+    third language is not detected. Cavnar and Trenkle 1994 also use character n-grams, but compare n-gram ranks.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -53,9 +53,9 @@ class SideLanguages:
     def wrong(self, source: str, target: str) -> str | None:
         """Return the side with text in the other side's language, `source` or `target`; None if both are right.
 
-        A side is wrong if its text looks like the other side's language. Words that occur on both sides may be names.
-        So the rest of its words, if it has any more, must look like that language, too. In the pair
-        `Golf Cabrio (ab 2011)`, `Golf Cabrio (from 2011)`, the words `ab` and `from` show that both sides are right.
+        Words that occur on both sides may be names. So a side is wrong only if its whole text looks like the other
+        side's language, and so do the words that occur only on this side, if there are any. In the pair `Golf Cabrio
+        (ab 2011)`, `Golf Cabrio (from 2011)`, the words `ab` and `from` show that both sides are right.
         """
         sides = {"source": _words(source), "target": _words(target)}
         for side, other, sign in (("source", "target", -1), ("target", "source", 1)):
@@ -142,4 +142,3 @@ class LanguageDetector:
 def is_installed() -> bool:
     """Return True if lingua is installed."""
     return find_spec("lingua") is not None
-

@@ -1,6 +1,6 @@
 """Splitting of input lines: white space around the text is removed, and long text is split to fit the model.
 
-`DividedLine.join` adds the white space to the translated line.
+`DividedLine.join` restores the white space in the translated line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from seq2seq.recipe.language_codes import subtags
 
-# Codes of languages written without spaces between words and between sentences.
+# Codes of languages written without spaces between words.
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
 # ISO 639-3 codes of Chinese languages. In ISO 639-1, zh stands for all of them.
 CHINESE = {"cmn", "yue", "wuu", "lzh"}
@@ -50,7 +50,7 @@ def divide(line: str, fits: Callable[[str], bool], prefix: str = "") -> DividedL
 
     Args:
         fits: function that returns True if a text is short enough for the model. Any single character must fit.
-        prefix: language token at the beginning of the text; it is repeated before each part.
+        prefix: language token at the beginning of the text. If the line is split, each part gets this prefix.
     """
     before, text, after = split_margins(line)
     if prefix and not fits(text):
@@ -82,7 +82,7 @@ def split_margins(line: str) -> tuple[str, str, str]:
 def split_long(text: str, fits: Callable[[str], bool]) -> list[str]:
     """Split a text into parts that fit the model: at sentence ends if possible, else at white space, else anywhere.
 
-    The concatenated parts are the text.
+    Concatenating the parts gives `text`.
 
     Args:
         fits: function that returns True if a text is short enough for the model. Any single character must fit.

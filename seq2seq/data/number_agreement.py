@@ -28,8 +28,8 @@ def numbers(text: str) -> Counter[str]:
 def number_agreement(source: str, target: str) -> float:
     """Return the share of the numbers in digits that have a counterpart on the other side; 1 if there are no numbers.
 
-    The share is 1 - unmatched / total. total: number of numbers on the side that has more of them. unmatched: number of
-    numbers without a counterpart, on the side with more such numbers. A counterpart is the same number in digits, or a
+    The share is 1 - unmatched / total. For each side, the numbers in digits are counted: total is the larger count, and
+    unmatched is the larger count of numbers without a counterpart. A counterpart is the same number in digits, or a
     numeral or number word that may mean the number. Both sides are searched for words of all NUMBER_WORD_LANGUAGES.
     """
     source_numbers, target_numbers = numbers(source), numbers(target)
@@ -85,13 +85,13 @@ class _Readings:
             for number in digits:
                 self._add_alternatives(number, values)
         self.named |= {str(ROMAN_VALUES[numeral]) for numeral in ROMAN_NUMERAL.findall(text)}
-        for fraction in DECIMAL_PLACES.findall(text):                           # 1.50 is 1.5, so 50 is 5
+        for fraction in DECIMAL_PLACES.findall(text):                           # 1.50 is 1.5, so 50 may mean 5
             self._add_alternatives(_decimal_digits(fraction), {_decimal_digits(fraction.rstrip("0０"))})
-        for decade in DECADE.findall(lower):                                    # the 1980s are the 80s
+        for decade in DECADE.findall(lower):                                    # 1980s may be written 80s
             self._add_alternatives(_decimal_digits(decade), {_decimal_digits(decade)[-2:]})
-        for time in HOUR_AFTER_12.findall(lower):                               # 14:30 is half past two
+        for time in HOUR_AFTER_12.findall(lower):                               # 14 may mean 2 (14:30)
             self._add_alternatives(_decimal_digits(time), {str(int(time) - 12)})
-        for group in SPACED_GROUPS.findall(text):                               # 100 000
+        for group in SPACED_GROUPS.findall(text):                               # 100 000 may mean 100000
             for number in NUMBER.findall(group):
                 self._add_alternatives(_decimal_digits(number), {_decimal_digits(group)})
             self.named.add(_decimal_digits(group))
@@ -118,22 +118,22 @@ ROMAN_NUMERAL = re.compile(rf"\b(?:{'|'.join(sorted(ROMAN_VALUES, key=len, rever
 
 # Chinese and Japanese
 
-# Traditional, simplified and Japanese characters, and the complex characters in which amounts of money are written,
-# because they are hard to forge.
+# Traditional, simplified and Japanese characters, and the complex forms that are used for amounts of money because
+# they are hard to forge.
 DIGIT_VALUES = {character: value for value, characters in enumerate(
     ("〇零○", "一壹壱弌", "二两兩両贰貳弐俩倆", "三叁參参仨", "四肆", "五伍", "六陆陸", "七柒漆", "八捌", "九玖"))
     for character in characters}
 SMALL_MULTIPLIERS = {"十": 10, "拾": 10, "廿": 20, "卅": 30, "百": 100, "佰": 100, "陌": 100, "千": 1000, "仟": 1000}
 LARGE_MULTIPLIERS = {"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8, "兆": 10**12}
 CJK_CHARACTERS = "".join([*DIGIT_VALUES, *SMALL_MULTIPLIERS, *LARGE_MULTIPLIERS])
-# Regular expressions here and below limit the number of digits, so that the search takes linear time for every text.
+# The regular expressions here and below limit the number of digits, so that the search takes linear time.
 _DIGITS = r"(?<!\d)\d{1,15}(?:[.,．，]\d{1,9}){0,5}"
 CJK_NUMERAL = re.compile(
     rf"(?:{_DIGITS}(?=[{CJK_CHARACTERS}])|[{CJK_CHARACTERS}]|(?<=[{CJK_CHARACTERS}])\d{{1,15}}(?!\d))+")
 CJK_ITEM = re.compile(rf"{_DIGITS}|[{CJK_CHARACTERS}]")
 MAX_NUMERAL_ITEMS = 24
 """Maximum length of a Chinese or Japanese numeral, in matches of CJK_ITEM. Longer runs are not read as numerals."""
-# 半 means half: in 三点半 (3:30) it stands for 30, in 两个半 (2.5) for 5. 刻 is a quarter of an hour: 15 or 45 minutes.
+# 半 means half: in 三点半 (3:30) it stands for 30, in 两个半 (2.5) for 5. 刻 means a quarter-hour: 一刻 is 15, 三刻 45.
 HALF_AND_QUARTER_READINGS = {"半": (30, 5), "刻": (15, 45)}
 KANA_VALUES = {word: value for value, words in {
     1: "ひとつ ひとり ついたち", 2: "ふたつ ふたり ふつか", 3: "みっつ みっか", 4: "よっつ よっか", 5: "いつつ いつか",
@@ -175,9 +175,9 @@ def _cjk_numerals(text: str) -> Iterator[Numeral]:
 def _cjk_values(items: list[str]) -> Iterator[str]:
     """Yield the values that a numeral may have.
 
-    A numeral consists of sections, each of which ends with a large multiplier. Local variables: total: sum of the
-    sections that have ended. section: value so far of the current section. current: last number, until it is added to
-    a section. unit: last multiplier. largest: last large multiplier.
+    A large multiplier ends a section of the numeral. Local variables: total: sum of the sections that have ended.
+    section: value of the current section so far. current: last number, until it is added to a section. unit: last
+    multiplier. largest: last large multiplier, at first 10^16.
     """
     digits = [str(DIGIT_VALUES[item]) for item in items if item in DIGIT_VALUES]
     yield from digits                                                           # 三四 may mean three or four
@@ -315,7 +315,7 @@ def _german_numbers(text: str) -> Iterator[int]:
         value = _below_1000(match["rest"] or "")
         if match["thousand"]:
             value += 1000 * (_below_1000(match["thousands"] or "") or 1)
-        if value and match["half"]:                                             # dreieinhalbtausend or dreieinhalb
+        if value and match["half"]:                                             # …tausend: 3500; else 3.5 or 3:30
             yield from (1000 * value + 500,) if match["of_thousand"] else (value, 5, 30)
         elif value:
             yield value * GERMAN_SCALE_VALUES.get(match["scale"], 1)
@@ -367,7 +367,7 @@ def _clock_words(text: str) -> Iterator[int]:
 
 
 def _hours_before(text: str) -> Iterator[Numeral]:
-    """Yield the hour of each time that is expressed by the next full hour: 7 for a quarter to eight."""
+    """Yield the hour of each time that is given relative to the next full hour: 7 for `a quarter to eight`."""
     named = [match["hour"] for match in NEXT_HOUR.finditer(text)]
     named += [first or second for first, second in NEXT_HOUR_IN_CHINESE.findall(text)]
     for hour in named:
@@ -379,7 +379,7 @@ def _hours_before(text: str) -> Iterator[Numeral]:
 
 
 def _scaled_numbers(text: str) -> Iterator[Numeral]:
-    """Yield the numbers, such as 1.5 million, that consist of digits and a word for a power of ten."""
+    """Yield the numbers that consist of digits and a word for a power of ten, such as 1.5 million."""
     for number, scale in SCALED_NUMBER.findall(text):
         values = {value for decimal in (False, True)
                   for value in _integer(_item_value(number, decimal) * SCALE_VALUES[scale])}

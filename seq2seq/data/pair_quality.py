@@ -14,8 +14,8 @@ from dataclasses import dataclass
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
 # Characters of the bytes 0x80 to 0xBF in Windows-1252 and in Latin-1. In UTF-8, these bytes continue a character.
 CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for byte in range(0x80, 0xC0))
-# A full stop or comma between spaces, or @-@, the hyphen of the Moses tokeniser. ? ! ; : are not included, because they
-# have a space before them in ordinary French text.
+# A full stop or comma that stands alone, or @-@, the hyphen of the Moses tokeniser. ? ! ; : are not included: they have
+# a space before them in ordinary French text.
 TOKENIZED = re.compile(r" [.,](?: |$)|@-@")
 # UTF-8 that was decoded as Windows-1252 or Latin-1 (Ã¤ for ä, â€œ for a quotation mark), U+FFFD, control characters.
 DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x0e-\x1f\x7f]")
@@ -53,12 +53,12 @@ class LengthModel:
         known = [(source, target) for source, target in lengths if source and target]
         mean = sum(target for _, target in known) / max(sum(source for source, _ in known), 1) or 1.0
         variance = sum((target - mean * source) ** 2 / source for source, target in known) / max(len(known), 1)
-        # If all pairs have the same length ratio, the variance is 0. `deviation` cannot divide by 0.
+        # If all pairs have the same length ratio, the variance is 0, and `deviation` would divide by 0.
         return LengthModel(mean, max(variance, 0.01))
 
     def deviation(self, source: int, target: int) -> float:
-        """Return the absolute difference between the target's length and its mean given the source's length.
+        """Return the distance of the target's length from its mean `mean` × source, in standard deviations.
 
-        The unit is standard deviations (the paper's delta). source, target: lengths in characters, source at least 1.
+        The paper calls the signed distance delta. source, target: lengths in characters, source at least 1.
         """
         return abs(target - self.mean * source) / math.sqrt(self.variance * source)

@@ -11,8 +11,8 @@ from seq2seq.errors import CorpusError
 Item = TypeVar("Item")
 
 MAX_COUNTED = 100_000
-"""Maximum number of surplus lines that are counted if one text is longer than another. Counting has a limit, because a
-pipe or a device may never end."""
+"""Maximum number of surplus lines that are counted if one text is longer than another. Without a maximum, counting the
+lines of a pipe or a device may never end."""
 MISSING: Any = object()
 
 

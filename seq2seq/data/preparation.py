@@ -55,7 +55,7 @@ class Prepared:
     """Prepared training corpus on disk.
 
     corpus: ids of all pairs, memory-mapped. counts: numbers of pairs read, kept and dropped, by corpus.
-    fingerprint: sha256 of all ids in order; corpora with the same fingerprint result in the same training.
+    fingerprint: sha256 of all ids and sentence lengths; equal fingerprints mean equal training sentences.
     check: verification of the files' checksums; None if the files have just been written, or another rank verifies
     them.
     """
@@ -70,7 +70,7 @@ class Prepared:
         """Raise an error if the background verification of the checksums has detected a damaged file.
 
         Args:
-            wait: wait until the verification is finished. Required before saving weights that were trained on the data.
+            wait: True to wait until the verification ends. Required before saving weights trained on the data.
         Raises:
             CheckpointError: a file is damaged. The next run of the command prepares the text again.
         """
@@ -83,7 +83,7 @@ class Prepared:
 
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
-    """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of pairs kept and dropped."""
+    """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of lines read and dropped."""
     pairs = read_pairs(recipe, spec.untagged, counts)
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides), recipe.languages):
         yield number, spec.tagged(source), target
@@ -131,7 +131,7 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
 
 
 def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
-    """Return the tokenizers of the model in `tokenizer.taken_from` or `training.start_from`; None if both are not set.
+    """Return the tokenizers of the model in `tokenizer.taken_from` or `training.start_from`; None if neither is set.
 
     Raises:
         TokenizerError: the model has no tokenizers, or its tokenizer is joint and the recipe's is not, or vice versa.
@@ -155,8 +155,9 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, 
     The text is prepared again if the files are missing or damaged, or if the text, the cleaning or the tokenizers have
     changed.
 
-    prepared: name of the subdirectory, if another rank has prepared the text and verifies its checksums.
+    prepared: name of the subdirectory if another rank has prepared the text and verifies its checksums.
     Raises:
+        CheckpointError: the files that another rank has written, or the synthetic texts, are damaged.
         CorpusError: the text cannot be read, or no pair is left after cleaning.
     """
     directory = parent / (prepared or _content_key(recipe, tokenizers))
@@ -204,7 +205,7 @@ def _read_description(directory: Path) -> dict[str, Any] | None:
 def _start_check(directory: Path, description: dict[str, Any]) -> Check:
     """Start to verify the checksums of the files.
 
-    If an older version of the program wrote the files without checksums, verify the offsets, and add checksums.
+    If an older version of seq2seq wrote the files without checksums, verify the offsets, and add checksums.
     """
     def find_damage() -> Path | None:
         if "crc32" in description:
@@ -228,13 +229,13 @@ def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | Non
 
 
 def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
-    """Return a hash of everything that determines the arrays: text files, cleaning, tokenizers and format version."""
+    """Return a hash of everything that determines the arrays, such as text files, cleaning and tokenizers."""
     description = [
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         bool(recipe.tokenizer.subword_sampling),
-        recipe.languages.model_dump(),                                          # they select the sides of a .tmx
+        recipe.languages.model_dump(),                                          # these select the sides of a .tmx file
         [(spec.model_dump(exclude={"weight", LINE_LIMIT_KEY}), _file_states(spec))
          for spec in recipe.resolve().data.train],
     ]
@@ -340,8 +341,8 @@ def within_max_pieces(lengths: Sequence[np.ndarray], numbers: np.ndarray, max_pi
                       counts: Counts) -> np.ndarray:
     """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` pieces on each side.
 
-    lengths: for each side the numbers of pieces of the pairs, (pairs,). numbers: line numbers of the pairs, (pairs,).
-    counts: pairs with more pieces are counted here as dropped.
+    lengths: for each side, number of pieces of each sentence, (pairs,). numbers: line numbers of the pairs, (pairs,).
+    counts: updated with the pairs that have more pieces.
     """
     kept = np.maximum.reduce(lengths) <= max_pieces
     for line in numbers[~kept].tolist():
@@ -379,7 +380,7 @@ def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
 
 
 def corpus_repetitions(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
-    """Return the average number of times that each pair of a corpus occurs in an epoch, (corpora,).
+    """Return for each corpus the average number of times that one of its pairs occurs in an epoch, (corpora,).
 
     Corpora are sampled in proportion to (size * weight) ** (1 / temperature). The temperature does not change the
     length of an epoch.

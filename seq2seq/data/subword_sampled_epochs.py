@@ -1,4 +1,4 @@
-"""Subword sampling of a whole corpus: each epoch is segmented again, written to disk and memory-mapped."""
+"""Subword sampling of a whole corpus: for each epoch, the text is segmented again and written to disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SampledEpochs:
     """Training corpus with a new sample of segmentations in each epoch (Kudo 2018, Provilkov et al. 2020).
 
     A thread encodes the next epoch during the current one. The random seed of a block of lines is derived from (seed,
-    side, epoch, block), so that an epoch is the same in every run.
+    side, epoch, block), so that every run with this seed has the same epochs.
     """
 
     def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, is_main: bool = True) -> None:

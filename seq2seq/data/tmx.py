@@ -12,7 +12,7 @@ from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.errors import CorpusError
 from seq2seq.recipe.language_codes import subtags
 
-# Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) are not among them, because they
+# Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) are not included, because they
 # contain text.
 MARKUP_ELEMENTS = frozenset({"bpt", "ept", "it", "ph", "ut"})
 LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")
@@ -112,7 +112,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         max_segment_bytes: maximum length of a segment in bytes.
     Raises:
         CorpusError: the file is not TMX, is damaged, or has a segment that is too long; the message names the line. Or
-            no unit has a variant in one of the languages.
+            one of the languages has no text in any unit.
     """
     missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
     for count, unit in enumerate(islice(_units(blocks, path, keep_markup, max_segment_bytes), limit), 1):

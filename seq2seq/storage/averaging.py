@@ -39,8 +39,8 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     Returns:
         The steps that were averaged.
     Raises:
-        CheckpointError: there are no checkpoints, or they belong to different runs.
-        UserError: `last` is given, and `paths` contains single checkpoints; or `last` is below 1.
+        CheckpointError: there are no checkpoints, they belong to different runs, or a file is damaged.
+        UserError: `last` is below 1, or `last` is given and `paths` contains checkpoints instead of runs.
     """
     if last is not None and last < 1:
         raise OptionError(f"last is {last}; set it to 1 or more, or leave it out to average all checkpoints")
@@ -61,8 +61,8 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     """Return the mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
 
     Args:
-        models: weights of each model, by name. If `models` is a generator, the models are loaded one after another, and
-            not all are in memory at once.
+        models: weights of each model, by name. If `models` is a generator, the models are loaded one after another, so
+            that they are not all in memory at once.
     Returns:
         Means by name, computed in float64 and converted to each tensor's dtype. Integer tensors are not averaged: they
         must be equal in all models.
@@ -130,8 +130,8 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, both are copied from it, because its recipe has the paths as the user wrote them.
-    Otherwise the recipe is the one in the run directory, and the metadata is empty.
+    If the run has a best bundle, its recipe, corpus counts and number of parameters are returned. Its recipe has the
+    paths as the user wrote them. Otherwise, the recipe is the one in the run directory, and the metadata is empty.
     """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)
@@ -147,5 +147,5 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{run / RECIPE} is damaged: {error}.") from error
     except OSError as error:
-        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. Restore the file from a "
-                              "bundle of this run: each contains the recipe.") from error
+        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. If it is missing, resume the "
+                              "training, which writes the recipe again.") from error

@@ -1,6 +1,6 @@
 """Checkpoints and bundles: training resumes from a checkpoint, and translation loads a bundle.
 
-Each is a directory that directories.py writes atomically. Tensors are in safetensors files; nothing is pickled.
+Both are directories, which directories.py writes atomically. Tensors are in safetensors files; nothing is pickled.
 """
 
 import logging
@@ -133,8 +133,8 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
     Returns None if the run has no checkpoints.
 
     Raises:
-        CheckpointError: all checkpoints are damaged, and the user must decide whether to train from the beginning. Or
-            the newest checkpoint that is not damaged is from a newer version of seq2seq.
+        CheckpointError: all checkpoints are damaged, so that the user must decide whether to train from the beginning;
+            or the newest undamaged checkpoint is from a newer version of seq2seq.
     """
     error_messages = []
     for path in reversed(list_checkpoints(run)):
@@ -166,8 +166,8 @@ def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
                 if path.exists():
                     delete(old_path(path))
             else:
-                # The directory is renamed before it is deleted. If the deletion is interrupted, the remaining files
-                # then do not look like a damaged checkpoint.
+                # The directory is renamed before it is deleted. Otherwise, an interrupted deletion would leave files
+                # that look like a damaged checkpoint.
                 if path.exists():
                     delete(temporary_path(path))
                     os.rename(path, temporary_path(path))
@@ -278,7 +278,7 @@ def bundle_metadata(directory: Path) -> dict[str, Any]:
     """Return a bundle's metadata (scores, corpus counts, …) without reading the other files.
 
     Raises:
-        CheckpointError: there is no bundle.
+        CheckpointError: there is no bundle, or its metadata.json is damaged.
     """
 
     def read(current: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checksums of the files that a run reads again. They prevent training on data that was damaged on the disk.
+"""Checksums of files that seq2seq writes and later reads. They prevent training on data that was damaged on disk.
 
 Large files are verified in the background. Their checksum is zlib's crc32, which processes 3 GB/s; sha256 processes
 only 0.9 GB/s. A crc32 is not cryptographic: it protects against accidents, not against attacks.
@@ -28,7 +28,7 @@ CHECKSUM_COMMENT = b"# checksum: "
 
 BLOCK_BYTES = 1 << 20
 FOREGROUND_BYTES = 1 << 27
-"""Maximum total size in bytes of files that are verified before the training starts. To verify this many bytes takes
+"""Maximum total size in bytes of files that are verified before the training starts. Verifying this many bytes takes
 40 ms if the files are in the page cache. Files of a larger total size are verified in the background."""
 
 
@@ -96,7 +96,7 @@ def strip_checksum(contents: bytes) -> bytes | None:
     return text if checksum.strip() == hashlib.sha256(text).hexdigest().encode() else None
 
 
-# Journal of a file of synthetic text: a JSON file beside it with its length and checksum
+# Journal of a synthetic text file: a JSON file in the same directory, with the length and checksum of the text
 
 
 def journal_path(text: Path) -> Path:
@@ -132,7 +132,7 @@ def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
     """Verify the checksums of those `paths` that are in `directory`, the directory of a run's synthetic text.
 
     Raises:
-        CheckpointError: a file is damaged. The file is deleted, so that the next start translates its text again.
+        CheckpointError: a file is damaged. The file is deleted, so that the next start generates the text again.
     """
     directory = Path(os.path.abspath(directory))
     for path in paths:

@@ -37,8 +37,8 @@ RESERVED = ("format_version", "kind", "sha256", CHECKSUM_KEY)
 """Keys of metadata.json that callers of `save_bundle` may not set."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Constants of Linux' renameat2. AT_FDCWD: paths are relative to the working directory. RENAME_EXCHANGE: exchange the
-names of the two paths."""
+"""Constants of the Linux call renameat2. AT_FDCWD: paths are relative to the working directory. RENAME_EXCHANGE:
+exchange the names of the two paths."""
 
 
 class DamagedError(CheckpointError):
@@ -289,7 +289,6 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
     Args:
         kind: kind that the directory must have: checkpoint, bundle or tokenizer.
         required: names of files whose checksums metadata.json must contain.
-
     Raises:
         CheckpointError: there is no such directory, or it is of another kind or from a newer version of seq2seq.
         DamagedError: metadata.json is missing or invalid.
@@ -320,7 +319,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a directory according to its metadata.json; None if that file cannot be read."""
+    """Return the kind of a directory from its metadata.json; None if that file is missing or invalid."""
 
     def read(directory: Path) -> str | None:
         path = directory / METADATA
@@ -351,14 +350,14 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
 
 
 def path_inside(directory: Path, name: str) -> Path:
-    """Return the path of a regular file in the directory, after checks against malicious metadata.
+    """Return the path of a file in the directory, after checks against malicious metadata.
 
-    The name comes from metadata.json, which anybody may have written. Only regular files inside the directory are
-    allowed. Reading from a named pipe or a device could block for ever.
+    The name comes from metadata.json, which anybody may have written. Paths outside the directory, named pipes and
+    devices are refused. Reading from a pipe or a device could block forever. The file may be missing.
 
     Raises:
         CheckpointError: the name or a symbolic link leads out of the directory, or no file can have this name.
-        DamagedError: the path is not a regular file, or is a link to itself.
+        DamagedError: the path is not a regular file, or is part of a loop of links.
     """
     path = directory / name
     try:
@@ -402,7 +401,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file to the CPU.
 
     Raises:
-        DamagedError: it is missing or not a safetensors file.
+        DamagedError: the file is missing or not a safetensors file.
     """
     try:
         mapped = load_file(path)
@@ -419,7 +418,7 @@ def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and dtype (such as F32) of each tensor, by name, from the header of a safetensors file.
 
     Raises:
-        DamagedError: it is missing or not a safetensors file.
+        DamagedError: the file is missing or not a safetensors file.
     """
     try:
         with safe_open(path, "pt") as file:

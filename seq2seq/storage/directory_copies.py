@@ -1,7 +1,7 @@
 """Copies of the main rank's run directory on machines that do not share its file system.
 
-One rank of each such machine, its receiver, writes the copy. A file is sent if a receiver lacks it or has other
-contents, in blocks, so that neither side keeps a whole file in memory.
+One rank of each such machine, the receiver, writes the copy. The main rank sends each file that is missing or different
+on a receiver. Files are sent in blocks, so that no rank needs memory for a whole file.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ BLOCK_BYTES = 64 << 20
 """Number of bytes that are sent in one operation."""
 
 Name = tuple[int, str]
-"""File to copy: index of the path that was passed to `DirectoryCopies.update`, and name relative to this path."""
+"""File to copy: index of its path in the `paths` of `DirectoryCopies.update`, and name as in `_files`."""
 
 
 class DirectoryCopies:
-    """The connection between the main rank and the receivers, from the point of view of one of them.
+    """One rank's end of the connection between the main rank and the receivers.
 
-    group: gloo group of the main rank and all receivers. rank: rank in the default group; 0: the main rank.
+    group: gloo group of the main rank and all receivers. rank: number of this rank; 0: the main rank.
     """
 
     def __init__(self, group: dist.ProcessGroup, rank: int) -> None:
         self.group, self.rank = group, rank
 
     def update(self, paths: Sequence[Path]) -> None:
-        """Make the copies of files and directories equal to those of the main rank. All ranks of the group call this.
+        """Make the receivers' files and directories equal to those of the main rank. All ranks of the group call this.
 
-        Files that the main rank does not have are deleted from the copies of these directories.
+        On receivers, files in `paths` that the main rank does not have are deleted.
 
         Args:
             paths: the paths on this machine, in the same order on all ranks.
@@ -61,7 +61,7 @@ class DirectoryCopies:
                 self._receive(path, *sent[0][name], keep=name in missing)
         if self.rank:
             for name in own.keys() - sent[0].keys():
-                own[name].unlink(missing_ok=True)                               # `_receive` renames its old leftovers
+                own[name].unlink(missing_ok=True)                               # `_receive` may have renamed this file
             for path in paths:
                 _delete_empty_directories(path)
 
@@ -78,7 +78,7 @@ class DirectoryCopies:
                 dist.broadcast(block, 0, group=self.group)
 
     def _receive(self, path: Path, size: int, expected: int, keep: bool) -> None:
-        """Receive a file. expected: its zlib.crc32. keep: True to write it; False if this machine has it already."""
+        """Receive a file. expected: its zlib.crc32. keep: True to write the file; False to discard its contents."""
         temporary = path.with_name(f".{path.name}.copying")
         checksum = 0
         try:
@@ -101,21 +101,21 @@ class DirectoryCopies:
 
 
 def _blocks(size: int) -> Iterator[torch.Tensor]:
-    """Yield uint8 tensors with as many bytes as a file, at most BLOCK_BYTES each. They share memory."""
+    """Yield uint8 tensors of at most BLOCK_BYTES each and `size` bytes in total. All tensors share the same memory."""
     buffer = torch.empty(min(size, BLOCK_BYTES), dtype=torch.uint8)
     for begin in range(0, size, BLOCK_BYTES):
         yield buffer[: size - begin]
 
 
 def _files(path: Path) -> dict[str, Path]:
-    """Return the files in a directory and its subdirectories by relative name; for a file, only itself, as ""."""
+    """Return the files in a directory and its subdirectories, by relative name. If `path` is a file: {"": path}."""
     if path.is_file():
         return {"": path}
     return {str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.is_file()}
 
 
 def _delete_empty_directories(path: Path) -> None:
-    """Delete those directories in `path`, and `path` itself, that contain no file."""
+    """Delete all subdirectories of `path` that contain no file, then `path` itself if it is empty."""
     if path.is_dir():
         for directory in [*sorted((found for found in path.rglob("*") if found.is_dir()), reverse=True), path]:
             if not any(directory.iterdir()):

@@ -72,7 +72,7 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if new and descriptor in _held_locks:                               # not in a forked process
+            if new and descriptor in _held_locks:                               # False in a forked process
                 _remove_lock_file(path, missing, provisional)
             raise
     finally:
@@ -87,11 +87,11 @@ def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Coll
     """Remove a lock file that this process holds, the provisional files and `directories`. If the run contains other
     files, nothing is removed.
 
-    Another process may have opened the lock file before its removal. If it locks the removed file, `_is_same_file`
-    tells it that the file is gone.
+    Another process may have opened the lock file before its removal, and may lock the removed file afterwards. Then
+    `_is_same_file` returns False in `lock_run` of that process.
 
     Args:
-        directories: directories that were created for the lock file, the innermost first.
+        directories: directories that `lock_run` created, the innermost first.
     """
     with contextlib.suppress(OSError):                                          # a remaining lock file does no harm
         if {entry.name for entry in path.parent.iterdir()} <= {path.name, *provisional}:
@@ -116,7 +116,7 @@ def require_lockable(run: Path) -> None:
     except OSError as error:
         raise cannot_save(run / LOCK, error, needed=0) from error
     try:
-        with contextlib.suppress(OSError):                                      # file systems without locks
+        with contextlib.suppress(OSError):                                      # a file system without locks
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -28,8 +28,8 @@ TENSORBOARD = "tensorboard"
 def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     """Check that a training with `recipe` can start or resume in the directory `run`, and store the recipe there.
 
-    Before the first checkpoint, every key of the recipe may change. After it, only those keys may change that are
-    allowed to change when a run is resumed. All changes are printed.
+    Before the first checkpoint, every key of the recipe may differ from the stored recipe. After it, only keys for
+    which `may_change_on_resume` is True may differ. All differences are printed.
 
     Returns:
         The recipe to train with; see `compare_with_stored_recipe`.
@@ -45,7 +45,8 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
         console.warn(f"{path} is damaged: its checksum is wrong. The file is written again.")
     elif changes is not None:
         if not all(change.may_change_on_resume for change in changes):
-            # The run has no checkpoints yet. The change may affect the tokenizer, so the tokenizer is trained again.
+            # The run has no checkpoints: otherwise, the comparison would have raised RecipeError. The tokenizer is
+            # trained again, because the change may affect it.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         for change in changes:
             console.print_message(f"changed since this run started: {change}")
@@ -60,9 +61,9 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[
 
     Returns:
         The recipe to start or resume the run with, and its differences from the stored recipe. The differences are None
-        if the run has no stored recipe, or a damaged one. The returned recipe is `recipe` with one exception: if the
-        run has checkpoints, `vocab_size: auto` is replaced by the value in the stored recipe. Older versions of seq2seq
-        had a number as the default of `vocab_size`.
+        if the stored recipe is missing or damaged. The returned recipe is `recipe` with one exception: if the run has
+        checkpoints, `vocab_size: auto` is replaced by the stored value, which is a number if an older version of
+        seq2seq, whose default was a number, started the run.
     Raises:
         RecipeError: the run was trained with another recipe; the message lists the differences that are not allowed.
     """
@@ -93,7 +94,7 @@ def recipe_checksum(recipe: Recipe) -> str:
 
 
 def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> None:
-    """Raise RecipeError if the run has checkpoints that were trained with another recipe."""
+    """Raise RecipeError if the newest checkpoint of the run was trained with another recipe."""
     checkpoint = newest_checkpoint(run)
     if checkpoint is not None and checkpoint.info.get("recipe") != recipe_checksum(recipe):
         raise RecipeError(f"{path} is damaged: its checksum is wrong. The newest checkpoint of this run was trained "
@@ -123,7 +124,7 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
     while (renamed := run.with_name(f"{run.name}.{number}")).exists():
         number += 1
     run.rename(renamed)
-    run.mkdir()                                                                 # a symbolic link may point to this path
+    run.mkdir()                                                                 # keeps symbolic links to the run valid
     return renamed
 
 
@@ -132,14 +133,14 @@ class Log:
 
     A resumed run removes the records after its checkpoint, so that no step is logged twice.
 
-    records: number of records in metrics.jsonl. crc32: zlib.crc32 of their bytes.
+    records: number of records in metrics.jsonl. crc32: zlib.crc32 of the bytes of metrics.jsonl.
     """
 
     def __init__(self, run: Path, step: int, records: int | None, crc32: int | None = None) -> None:
         """Open the log for appending, and remove the records after `step` from it.
 
-        records: maximum number of records to keep, from the first; None: all up to `step`. crc32: zlib.crc32 that the
-        kept records should have; None: not checked.
+        records: maximum number of records to keep, counted from the first one; None: no maximum. crc32: expected
+        zlib.crc32 of the kept records; None: not checked.
         """
         self.path = run / LOG_FILE
         self.crc32 = 0
@@ -176,7 +177,7 @@ class Log:
                 self._board.add_scalar(f"{kind}/{name}", value, step, walltime=self._began + self._seconds)
 
     def flush(self) -> None:
-        """Sync the log to disk. Call this before saving a checkpoint: the log must contain all steps before it."""
+        """Sync the log to disk. Call this before saving a checkpoint: the log must contain all steps up to it."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._board.flush()
@@ -200,7 +201,7 @@ class Log:
 
 
 def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
-    """Return the records of a log up to step `last`; each is a tuple of its line and the parsed record."""
+    """Return the records of a log up to step `last`, each as a tuple (line, parsed record)."""
     records = []
     for line in read_file(path).split(b"\n")[:-1]:
         try:

@@ -52,7 +52,7 @@ def save_tokenizers(files: Mapping[str, bytes], directory: Path) -> None:
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:
-    """Load the tokenizers of a run's directory or of a bundle, and verify their checksums.
+    """Load the tokenizers in a run's tokenizer directory or a bundle, and verify their checksums.
 
     Raises:
         CheckpointError: a file is damaged.
@@ -81,7 +81,7 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokeni
         directory: tokenizer directory in the run directory.
         make: function that trains the tokenizers.
     Raises:
-        CheckpointError: the tokenizers are damaged, and `make` does not return the same ones.
+        CheckpointError: the tokenizers are missing or damaged and cannot be restored, or cannot be written.
     """
     if not current_path(directory).exists():
         damage = f"{directory} is missing." if list_checkpoints(directory.parent) else ""
@@ -112,7 +112,7 @@ def _write_checksums(directory: Path) -> None:
 
 
 def _recreate(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> dict[str, bytes]:
-    """Return the files that replace missing or damaged tokenizers: from the run's best model, or newly trained ones.
+    """Return the files that replace missing or damaged tokenizers, from the run's best model or from `make`.
 
     damage: message that says what is missing or damaged.
     """
@@ -126,9 +126,9 @@ def _recreate(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> d
     made = make().files()
     if expected in (None, _checksums(made)):
         return made
-    raise CheckpointError(f"{damage} A new tokenizer, trained on the same text with the same seed, is not the one that "
-                          f"this run was trained with. Restore {directory} from a backup, or train from the beginning "
-                          "with --restart.")
+    raise CheckpointError(f"{damage} A new tokenizer, trained on the same text with the same seed, differs from the "
+                          f"one that this run was trained with. Restore {directory} from a backup, or train from the "
+                          "beginning with --restart.")
 
 
 def _expected_checksums(directory: Path, run: Path) -> dict[str, str] | None:
@@ -147,7 +147,7 @@ def _expected_checksums(directory: Path, run: Path) -> dict[str, str] | None:
 
 
 def _files_of_best(run: Path) -> dict[str, bytes] | None:
-    """Return the tokenizer files of the run's best model; None if there are none, or the bundle cannot be read."""
+    """Return the tokenizer files of the run's best model; None if it has none or cannot be read."""
     try:
         return load_bundle(run / BEST).tokenizer_files or None
     except CheckpointError:
