@@ -19,7 +19,12 @@ def words_as_ids(sentences):
     return [[3 + words.index(word) for word in sentence.split()] for sentence in sentences], len(words)
 
 
-@pytest.mark.parametrize("keys", [TRANSFORMER, RNN, *VARIANTS])
+# Scores of an RNN take the slowest steps, and the same scores of a Transformer are among the quick tests.
+SLOW = {f"{RNN}, score: dot", f"{RNN}, score: scaled_dot, normalize: relu", f"{RNN}, score: bilinear"}
+
+
+@pytest.mark.parametrize("keys", [pytest.param(keys, marks=pytest.mark.slow if keys in SLOW else ())
+                                  for keys in (TRANSFORMER, RNN, *VARIANTS)])
 def test_every_attention_function_memorises_twenty_pairs(keys):
     from ruamel.yaml import YAML
 

@@ -24,10 +24,10 @@ def kill(folder: Path, seed: int, kills: int) -> dict:
     return json.loads(done.stdout)
 
 
-def test_resuming_after_two_kills_gives_the_same_results(tmp_path):
-    found = kill(tmp_path, seed=3, kills=2)
+def test_resuming_after_a_kill_gives_the_same_results(tmp_path):
+    found = kill(tmp_path, seed=3, kills=1)
     assert found["differences"] == []
-    assert Counter(found["kills"]).total() == 2
+    assert Counter(found["kills"]).total() == 1
 
 
 @pytest.mark.slow

@@ -105,8 +105,11 @@ def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys
 # Going on
 
 
-@pytest.mark.parametrize("settings", [(), ("tokenizer.subword_sampling=0.2",), ("training.accumulation=3",)])
-@pytest.mark.parametrize("step", [1, 5, 7])
+@pytest.mark.parametrize(("step", "settings"), [
+    (1, ()), (5, ()), (7, ()), (7, ("tokenizer.subword_sampling=0.2",)), (1, ("training.accumulation=3",)),
+    *(pytest.param(step, (setting,), marks=pytest.mark.slow) for step, setting in (
+        (1, "tokenizer.subword_sampling=0.2"), (5, "tokenizer.subword_sampling=0.2"),
+        (5, "training.accumulation=3"), (7, "training.accumulation=3")))])
 def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_weights_and_log(recipe, tmp_path, monkeypatch, step,
                                                                           settings):
     whole, parted = tmp_path / "whole", tmp_path / "parted"
