@@ -125,7 +125,7 @@ class _ProgressState:
         return (done - before) / (now - began) if now > began and done > before else None
 
     def fields(self, short: bool = False) -> list[str]:
-        """Return the fields that are always shown: count, rate, time left, first metric. short: shorten the first two."""
+        """Return the fields to show at any width: count, rate, time left, first metric. short: omit units."""
         rate = self.rate()
         fields = [f"{self.done:,}{'' if self.total is None else f'/{self.total:,}'}{'' if short else f' {self.unit}'}"]
         if rate is not None:
