@@ -65,7 +65,7 @@ class Journal:
                                        f"Resume with the same inputs, or delete {self.output.part} to start again."]))
 
     def skip_finished(self, items: Iterable[Item], name: str) -> Iterator[Item]:
-        """Skip the finished items, cut the output after them, and yield the others. An item is a line of input `name`.
+        """Skip the finished items, cut the output after them, and yield the others. name: name of the input.
 
         Raises:
             UserError: the finished items have changed.
