@@ -186,11 +186,11 @@ README = """\
 # {name}: {source} to {target}, for CTranslate2
 
 Weights in {quantization}. Exported by seq2seq, which compared the results of this model with those of the original:
-see {report}.{note} With seq2seq:
+see {report}.{note} To translate with seq2seq:
 
     seq2seq translate --engine ctranslate2 DIRECTORY < text.{source} > text.{target}
 
-Without seq2seq, in this directory:
+To translate without seq2seq, in this directory:
 
 ```python
 import ctranslate2{imports}
@@ -327,6 +327,7 @@ class CTranslate2Translator(LineTranslator):
                    self.tokenizers.source.encode([part.text for part in parts])]
         limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
         found: list[list[PartTranslation]] = [[] for _ in parts]
+        # max_decoding_length applies to a whole call, so each call gets parts with limits of the same magnitude.
         lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
         for length in np.unique(lengths):
             indices = np.flatnonzero(lengths == length)

@@ -37,7 +37,7 @@ README = """\
 # {name}: {source} to {target}
 
 A Marian model for `transformers`. Exported by seq2seq, which compared the results of this model with those of the
-original: see {report}.{note} In this directory:
+original: see {report}.{note} To translate in this directory:
 
 ```python
 from transformers import MarianMTModel, MarianTokenizer

@@ -101,7 +101,7 @@ class Parity:
 
     def summary(self) -> str:
         """Return the result as a sentence for the log."""
-        gaps = (" (for the others, the original model's scores of the two translations differ by at most "
+        gaps = (" (for other lines, the original model's scores of the two translations differ by at most "
                 f"{max(one.size for one in self.differences):.1e})" if self.differences else "")
         return (f"{self.same:,} of {self.lines:,} translations are equal{gaps}; the log-probabilities of given "
                 f"translations differ by at most {self.worst_score:.1e}, on average {self.mean_score:.1e} per token")

@@ -93,7 +93,8 @@ def lost_numbers(source: str, translation: str) -> list[str]:
     compared one by one, because thousands separators and the order of day, month and year differ between languages.
     The translation may spell small and round numbers in words. A group with one or two significant digits may therefore
     be missing, unless the translation also contains a number of two or more significant digits that is not in the
-    source. Numbers up to `MAX_SPELLED_NUMBER` may always be missing. With Chinese numerals, no number counts as lost.
+    source. Numbers up to `MAX_SPELLED_NUMBER` may always be missing. If the translation contains Chinese numerals, no
+    number counts as lost.
     """
     if not any(map(str.isdecimal, source)):
         return []

@@ -1,4 +1,4 @@
-"""Requests (lines to translate with their own constraints): their numbers, their division into shares and blocks."""
+"""Requests (lines to translate, with their own constraints), and their division into shares and blocks."""
 
 from __future__ import annotations
 

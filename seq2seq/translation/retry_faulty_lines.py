@@ -27,7 +27,7 @@ RETRIES: dict[str, dict[str, Any]] = {
     "empty": {"min_length": 1},
 }
 """`decoding` keys that the retry sets for each fault. Lost numbers and addresses become required phrases. Every retry
-also raises the beam size and the patience to a minimum, and sets diverse_groups to 1."""
+also sets diverse_groups to 1, and raises smaller beam sizes and patiences to MIN_BEAM_SIZE and MIN_PATIENCE."""
 MIN_BEAM_SIZE, MIN_PATIENCE = 5, 2.0
 """Minimum beam size and patience of the retry."""
 MAX_REQUIRED = 5

@@ -113,7 +113,7 @@ def serve_main_rank(rank: int, broadcast: Broadcast) -> int:
 
 
 def run_on_ranks(command: Callable[[Ranks], int]) -> int:
-    """Call `command` on the main rank of `torchrun`, and serve the main rank on the others. Return its exit code.
+    """Call `command` on the main rank of `torchrun`; the other ranks serve it. Return the exit code of `command`.
 
     Other ranks ignore SIGINT and SIGTERM. `torchrun` sends signals to all ranks, but the main rank still needs the
     others to finish its block of lines.

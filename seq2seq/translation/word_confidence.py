@@ -75,7 +75,7 @@ def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenize
 
 
 def _spans(pieces: Sequence[str], spaceless: bool) -> Iterator[tuple[int, int]]:
-    """Yield the span (begin, end) of each word: indices of its first piece and of the next word's."""
+    """Yield the span (begin, end) of each word: index of its first piece, and index after its last piece."""
     begins = [index for index, piece in enumerate(pieces)
               if index == 0 or piece.startswith("\u2581") or (spaceless and not _continues_character(piece))]
     yield from zip(begins, [*begins[1:], len(pieces)], strict=True)

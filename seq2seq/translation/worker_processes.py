@@ -337,7 +337,7 @@ def serve(pipe: Connection, worker: int) -> int | None:
             except _Interrupted:
                 continue
             except Exception as error:
-                # With these errors, the worker can still translate other lines.
+                # After these errors, the worker can still translate other lines.
                 refused = kind == "translate" and isinstance(error, (UserError, ValueError))
                 answer = "refused" if refused else "error", error
             pipe.send(answer)
