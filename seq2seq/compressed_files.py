@@ -75,8 +75,8 @@ def regular_bytes(path: Path) -> bytes:
 
 
 def open_decompressed(path: Path) -> Any:
-    """Open a binary file, decompressed if its name ends in .gz or .zst. Damaged data raise an error only when they are
-    read: see `opened`."""
+    """Open a binary file, decompressed if its name ends in .gz or .zst. Damage is detected only when the file is read:
+    see `opened`."""
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix != ".zst":
@@ -93,12 +93,12 @@ def _decompress_zstd(path: Path) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
             while block := file.read(ZSTD_BLOCK_BYTES):
-                while block:                                                    # may hold parts of several frames
+                while block:                                                    # a block may contain several frames
                     frame = frame or zstandard.ZstdDecompressor().decompressobj()
                     yield frame.decompress(block)
                     block, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
         if frame is not None:
-            raise zstandard.ZstdError("it ends in the middle")
+            raise zstandard.ZstdError("the file is truncated")
     except zstandard.ZstdError as error:
         raise CorpusError(f"{path} is not an intact zstd file ({error}). Copy or compress it again.") from error
 

@@ -22,12 +22,12 @@ RATE_WINDOW_SECONDS = 600
 """Period over which the rate of progress is averaged. It is long, so that the estimate of the time left includes the
 time for validations."""
 LOG_INTERVAL_SECONDS = 60
-"""Interval between log lines without new metrics, where standard error is not a terminal."""
+"""Minimum interval between log lines without new metrics. Log lines replace the bar if there is no terminal."""
 FIELD_SEPARATOR = "  "
 BAR_COLUMNS = (8, 24)
 """Minimum and maximum width of the bar in columns of the terminal."""
 MIN_DESCRIPTION_COLUMNS = 8
-"""If at most this number of columns is left for the description and its separator, the description is omitted."""
+"""The description is omitted unless more columns than this are free for the description and its separator."""
 
 _console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -42,8 +42,8 @@ class Advance(Protocol):
 
 
 def escape_control_characters(text: str) -> str:
-    """Replace control characters, except newlines and tabs, by escape sequences such as \\x1b, so that untrusted text
-    such as file names cannot control the terminal."""
+    """Replace lone surrogates and control characters, except newlines and tabs, by escape sequences such as \\x1b.
+    Untrusted text, such as file names, then cannot control the terminal."""
     return "".join(repr(character)[1:-1] if unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
                    else character for character in text)
 
@@ -63,7 +63,7 @@ def progress(description: str, total: int | None, done: int = 0, unit: str = "li
     """Show a progress bar during the `with` block: count, rate, time left and the metrics of the last `advance`.
 
     If standard error is not a terminal, log lines are printed instead: one for each call of `advance` with metrics, and
-    otherwise one a minute.
+    at most one a minute for calls without metrics.
 
     Args:
         total: number of units to process; None: unknown.
@@ -80,7 +80,7 @@ def progress(description: str, total: int | None, done: int = 0, unit: str = "li
 
 
 def with_progress(description: str, items: Iterable[Item], unit: str) -> Iterator[Item]:
-    """Yield the items, unchanged, and show a progress bar that counts them."""
+    """Yield the items unchanged, and count them in a progress bar."""
     with progress(description, None, unit=unit) as advance:
         count = 0
         for count, item in enumerate(items, start=1):
@@ -100,7 +100,7 @@ def format_duration(seconds: float) -> str:
 
 
 class _ProgressState:
-    """Progress of a job, and the text fields that show it."""
+    """Number of finished units of a job, and the text fields of its progress bar."""
 
     def __init__(self, description: str, total: int | None, done: int, unit: str,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -125,7 +125,7 @@ class _ProgressState:
         return (done - before) / (now - began) if now > began and done > before else None
 
     def fields(self, short: bool = False) -> list[str]:
-        """Return the fields that are shown at any width: count, rate, time left, first metric. short: omit the unit."""
+        """Return the fields to show at any width: count, rate, time left, first metric. short: omit units."""
         rate = self.rate()
         fields = [f"{self.done:,}{'' if self.total is None else f'/{self.total:,}'}{'' if short else f' {self.unit}'}"]
         if rate is not None:
@@ -142,7 +142,7 @@ class _ProgressState:
 
 
 def _advance_with_log_lines(state: _ProgressState) -> Advance:
-    """Return a function that advances `state` and prints a log line: after new metrics, otherwise once a minute."""
+    """Return a function that advances `state` and prints a log line if there are metrics, or a minute has passed."""
     last_printed = state.clock()
 
     def advance(amount: int, metrics: Sequence[str] = ()) -> None:
@@ -159,7 +159,7 @@ class _ProgressLine:
     """Progress bar that fits the terminal. It always shows the `fields` of the state. If the description, the bar or
     the other metrics do not fit, they are omitted.
 
-    In a narrow terminal, rich's own progress bar shrinks all its columns by the same factor, so that none is readable.
+    It replaces rich's own progress bar, which in a narrow terminal makes all fields too short to read.
     """
 
     def __init__(self, state: _ProgressState) -> None:
@@ -222,10 +222,10 @@ def _render_bar(state: _ProgressState, columns: int, console: Console, options: 
 
 
 def silence() -> None:
-    """Suppress all messages of this process from now on, because the main rank prints the same ones."""
+    """Suppress all later messages of this rank, because the main rank prints the same messages."""
     _console.quiet = True
 
 
 def is_silent() -> bool:
-    """Return True after `silence`: only the main rank writes to the terminal, and this is another rank."""
+    """Return True if `silence` was called in this process, as in all ranks except the main rank."""
     return _console.quiet

@@ -18,14 +18,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Floating-point precisions and their types."""
 
 MAX_THREADS = 1024
-"""Maximum number of CPU threads, as for training.threads in recipes. At about ten thousand threads, OpenMP aborts the
-process."""
+"""Maximum number of CPU threads, the same as for training.threads in recipes. With about ten thousand threads, OpenMP
+aborts the process."""
 
 
 def configure_process(threads: int | None = None) -> None:
     """Set the number of CPU threads and the memory allocator's thresholds for this process; may be called repeatedly.
 
-    threads: number of CPU threads; None: keep torch's default, one per core.
+    threads: number of CPU threads; None: keep the present number, which at first is one per core.
     Raises:
         OptionError: `threads` is below 1 or above MAX_THREADS.
     """
@@ -66,7 +66,7 @@ def make_deterministic(device: torch.device) -> None:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """Return the device with this name; `auto`: the first CUDA device if there is one, else the CPU.
+    """Return the device with this name; `auto`: the current CUDA device if there is one, else the CPU.
 
     Raises:
         UserError: the device does not exist.
@@ -112,7 +112,7 @@ def _has_capability(device: torch.device, version: int) -> bool:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of training. `auto` is the first of bf16, fp16 and fp32 that the hardware supports.
+    """Return the dtype for a precision. `auto` is the first of bf16, fp16 and fp32 that the hardware supports.
 
     Raises:
         UserError: the hardware does not have this precision.
@@ -136,7 +136,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def choose_precision(precision: str, device: torch.device) -> str:
-    """Return the precision of inference. `auto` is the first of bf16, fp16 and fp32 that the hardware supports.
+    """Return the precision for inference. `auto` is the first of bf16, fp16 and fp32 that the hardware supports.
 
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
@@ -150,8 +150,7 @@ def choose_precision(precision: str, device: torch.device) -> str:
     return name_of(choose_dtype(precision, device))
 
 
-# Texts in RuntimeErrors about exhausted memory: of torch's CPU allocator, and of GPU libraries that do not use torch's
-# allocator.
+# Parts of the out-of-memory messages of torch's CPU allocator, and of GPU libraries that do not use torch's allocator.
 OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
@@ -161,7 +160,7 @@ def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return True for out-of-memory errors: torch's on GPUs, Python's, and a RuntimeError with a text of
+    """Return True for out-of-memory errors: torch's on GPUs, Python's, and errors whose message contains a text of
     `OUT_OF_MEMORY`."""
     return (isinstance(error, (MemoryError, torch.OutOfMemoryError))
             or any(text in str(error) for text in OUT_OF_MEMORY))

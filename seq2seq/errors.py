@@ -11,15 +11,15 @@ class UserError(Exception):
 
 
 class RecipeError(UserError):
-    """Invalid recipe or override, or a run that cannot be resumed because its recipe has changed too much."""
+    """Invalid recipe or override, or a recipe that differs from the recipe of the run or model that it continues."""
 
 
 class CorpusError(UserError):
-    """Text that cannot be read or used: a damaged file, a missing column, files of different numbers of lines."""
+    """Text that cannot be read or used: a damaged file, a missing column, parallel files of different length."""
 
 
 class RequestError(UserError):
-    """Request for a translation, such as its prefix or required phrases, that the search cannot satisfy."""
+    """Constraints of a translation, such as a prefix or required phrases, that the search cannot satisfy."""
 
 
 class OptionError(UserError, ValueError):
@@ -35,13 +35,13 @@ class CheckpointError(UserError):
 
 
 class FormatError(UserError):
-    """Model that cannot be imported from another format, or whose export to another format would change its output."""
+    """Model that cannot be converted from or to another format, or whose exported copy gives other translations."""
 
 
 def require_texts(texts: Iterable[Any], name: str, *types: type) -> None:
     """Raise TypeError unless all `texts` are of type str, or of one of `types`.
 
-    A wrong type is a mistake in the calling code. Therefore this error is not a UserError.
+    A wrong type is a mistake in the calling code, so the error is not a UserError.
     name: name of the argument, for the message.
     """
     require_iterable(texts, name)

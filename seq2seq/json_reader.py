@@ -17,8 +17,8 @@ def parse_json(contents: bytes | str) -> Any:
     """Parse a JSON text from an untrusted source.
 
     Raises:
-        NotJson: the text is not JSON or not UTF-8, is nested too deeply, or contains a number of thousands of digits
-            (which Python refuses) or a lone surrogate (which UTF-8 cannot encode).
+        NotJson: the text is not JSON or not UTF-8, is nested too deeply, or contains an integer of more than 4,300
+            digits (Python's limit) or a lone surrogate (which UTF-8 cannot encode).
     """
     try:
         # Bytes are decoded here as UTF-8, because json.loads would also accept UTF-16 and UTF-32.
@@ -32,7 +32,7 @@ def parse_json(contents: bytes | str) -> Any:
 
 
 def _require_usable(value: Any) -> None:
-    """Raise NotJson if a value is nested too deeply, or contains a lone surrogate."""
+    """Raise NotJson if a value is nested too deeply, or a text in it contains a lone surrogate."""
     level: list[Any] = [value]
     for _ in range(MAX_NESTING + 1):
         inner: list[Any] = []

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Stopped(Exception):
-    """Raised after a stop signal, once the finished work has been saved. number: number of the signal."""
+    """The process must end because of a stop signal. Finished work is already saved. number: number of the signal."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class StopRequest:
     """Request to stop.
 
     number: number of the signal; None before a signal arrives. message: text of the exception Stopped.
-    waiting: True while a signal raises Stopped immediately, as during the wait of `interruptible` for the next item.
+    waiting: True while `interruptible` waits for the next item. A signal then raises Stopped immediately.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -67,12 +67,12 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
 
     Args:
         finishing: description of the work that is finished before stopping, for the message on standard error.
-        message: initial message of the request.
+        message: text of the exception Stopped. The `with` block can replace it in the request.
         exit_on_second: True: a second signal ends the process immediately. False: a second signal does not end the
             process. `torchrun` needs False: after Ctrl-C, every process gets a signal from the terminal and a second
             one from `torchrun`, which later kills slow processes itself.
-        max_seconds: maximum time in seconds between the signal and the end of the work; then Stopped is raised anywhere
-            in the `with` block. 0: no limit. What is saved must be intact at any time.
+        max_seconds: number of seconds after the first signal at which Stopped is raised anywhere in the `with` block,
+            so saved files must be intact at any time. 0: no limit.
     """
     request = StopRequest(message)
 
@@ -84,7 +84,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         request.number = number
         if request.waiting:
             request.raise_if_requested()
-        # Written to the file descriptor, because the signal may have interrupted a write to the buffered stream.
+        # os.write bypasses sys.stderr, because the signal may have interrupted a write to this buffered stream.
         hint = "; press Ctrl-C again to exit at once" if exit_on_second else ""
         os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 

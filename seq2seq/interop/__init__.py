@@ -1,5 +1,5 @@
-"""Conversion to and from the model formats of other libraries, one module for each format and direction.
+"""Conversion to and from the model formats of other libraries.
 
-The libraries are optional dependencies (the extra `interop` of seq2seq-mt). Each is imported inside the functions that
-need it.
+The libraries are optional dependencies (the extra `interop` of seq2seq-mt). Each library is imported only in the
+functions that need it.
 """

@@ -63,7 +63,7 @@ def library() -> Any:
 
 def tolerance_of(quantization: str) -> Tolerance:
     """Return the maximum difference that is allowed between a model and its export. For float32, the score limit
-    applies to every line. With quantised weights, some lines differ more, so it applies to the mean per token."""
+    applies to every line. For other formats, some lines differ more, so the limit applies to the mean per token."""
     return Tolerance(1e-3, 0.99, each=True) if quantization == "float32" else Tolerance(0.02, 0.7, each=False)
 
 
@@ -96,7 +96,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
 
 
 def with_exported_decoding(text: str, exportable: Exportable) -> str:
-    """Return the recipe text of the export: `text` without the `decoding` keys that CTranslate2 does not support."""
+    """Return the recipe text of the export: the recipe `text` with only the `decoding` keys that are exported."""
     if not exportable.note:
         return text
     recipe = read_yaml(text, RECIPE).value
@@ -186,11 +186,11 @@ README = """\
 # {name}: {source} to {target}, for CTranslate2
 
 Weights in {quantization}. Exported by seq2seq, which compared the results of this model with those of the original:
-see {report}.{note} With seq2seq:
+see {report}.{note} To translate with seq2seq:
 
     seq2seq translate --engine ctranslate2 DIRECTORY < text.{source} > text.{target}
 
-Without seq2seq, in this directory:
+To translate without seq2seq, in this directory:
 
 ```python
 import ctranslate2{imports}
@@ -272,12 +272,12 @@ class CTranslate2Translator(LineTranslator):
 
     @cached_property
     def suppressed(self) -> list[list[str]]:
-        """Sequences that must not occur in a translation."""
+        """Pieces that must not occur in a translation, each as a sequence of length 1."""
         return [[piece] for piece in self.tokenizers.target.pieces(self.tokenizers.target.never_generated_ids)]
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Ids of the target vocabulary by piece."""
+        """Id of each piece of the target vocabulary."""
         return {piece: index for index, piece in enumerate(pieces(self.tokenizers.target))}
 
     @staticmethod
@@ -287,9 +287,9 @@ class CTranslate2Translator(LineTranslator):
 
         Args:
             device: cpu, cuda, cuda:1, …, or auto.
-            precision: fp32, bf16, fp16, int8 or auto. auto: the number format of the stored weights, if the processor
-                supports it.
-            threads: number of threads of each worker. workers: number of batches that are translated in parallel.
+            precision: fp32, bf16, fp16, int8 or auto (the format of the stored weights if the device supports it).
+            threads: number of threads of each worker; None: CTranslate2's default. workers: number of batches that are
+                translated in parallel.
         Raises:
             CheckpointError: the directory has no export, or the export is damaged or mixes files of several models.
             UserError: CTranslate2 is not installed, or there is no such device.
@@ -327,6 +327,7 @@ class CTranslate2Translator(LineTranslator):
                    self.tokenizers.source.encode([part.text for part in parts])]
         limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
         found: list[list[PartTranslation]] = [[] for _ in parts]
+        # max_decoding_length applies to a whole call, so each call gets parts with limits of the same magnitude.
         lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
         for length in np.unique(lengths):
             indices = np.flatnonzero(lengths == length)
@@ -373,8 +374,7 @@ class CTranslate2Translator(LineTranslator):
 
 
 def _require_same_pieces(directory: Path, tokenizers: Tokenizers) -> None:
-    """Raise CheckpointError unless the vocabularies of CTranslate2 and of the tokenizers have the same pieces and ids.
-    """
+    """Raise CheckpointError unless CTranslate2's vocabularies have the same pieces and ids as the tokenizers."""
     for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target)):
         names = (f"{side}_vocabulary.json", "shared_vocabulary.json")
         path = next((directory / name for name in names if (directory / name).exists()), directory / names[0])
@@ -383,7 +383,7 @@ def _require_same_pieces(directory: Path, tokenizers: Tokenizers) -> None:
         except NotJson as error:
             raise CheckpointError(f"{path} cannot be read: {error}. Export the model again.") from error
         if vocabulary != pieces(tokenizer):
-            raise CheckpointError(f"{path} and the tokenizer in the same directory have different pieces: the files "
+            raise CheckpointError(f"{path} and the tokenizer in the same directory have different pieces, so they "
                                   "belong to different models. Export the model again.")
 
 

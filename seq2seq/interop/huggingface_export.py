@@ -1,4 +1,4 @@
-"""Export models as Marian models of Hugging Face's `transformers`, and run them there for the parity check."""
+"""Export models as Marian models of Hugging Face's `transformers`, and run the exports for the parity check."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from seq2seq.translation.line_translator import PairScore, Translation
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)
 BATCH_SIZE = 32
 MAX_LENGTH = 512
-"""Upper limit for max_length in generation_config.json, in tokens. The OPUS-MT models have this value."""
+"""Upper limit for max_length in generation_config.json, in tokens. OPUS-MT models set max_length to this value."""
 
 README = """\
 # {name}: {source} to {target}
 
 A Marian model for `transformers`. Exported by seq2seq, which compared the results of this model with those of the
-original: see {report}.{note} In this directory:
+original: see {report}.{note} To translate in this directory:
 
 ```python
 from transformers import MarianMTModel, MarianTokenizer
@@ -101,7 +101,7 @@ def write_model(exportable: Exportable, directory: Path) -> None:
     missing, unexpected = model.load_state_dict(weights, strict=False)
     loaded = {id(tensor) for name, tensor in [*model.named_parameters(), *model.named_buffers()] if name in weights}
     tensors = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers()])
-    # A missing name is no error if its tensor is tied to one that was loaded.
+    # A missing weight is no error if it is tied to a loaded weight.
     unset = [name for name in missing if name not in POSITIONS and id(tensors[name]) not in loaded]
     assert not unset and not unexpected, (unset, unexpected)
     decoding = recipe.decoding
@@ -140,7 +140,7 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _token(exportable: Exportable) -> str:
-    """Return the beginning of every source: the language token and a space, or "" if the model needs no such token."""
+    """Return the language token and a space, which must precede every source; "" if the model has no such token."""
     source = exportable.tokenizers.source
     return f"{source.language} " if isinstance(source, MarianVocabulary) and source.language else ""
 

@@ -32,13 +32,13 @@ SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 DOWNLOADED = ["*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL]
-# Exceptions that reading a model raises if a file has unexpected contents.
+# Exceptions that `_read` can raise if a file has unexpected contents.
 UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, OverflowError, struct.error)
 LANGUAGES_IN_NAME = re.compile(r"opus-mt-(?:tc-)?(?:big-|base-|tiny-)?([A-Za-z]{2,8})-([A-Za-z]{2,8})$")
 
 HEADER = """\
-# Imported from {name}, a Marian model in Hugging Face format. The training data below does not exist.
-# To fine-tune the model, write a recipe with your own data and name this directory as its training.start_from.
+# Imported from {name}, a Marian model in Hugging Face format. The data files named below do not exist.
+# To fine-tune the model, write a recipe with your own data and set its training.start_from to this directory.
 """
 
 
@@ -191,7 +191,7 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
                   target_language: str | None) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
     """Return the tokenizers, and two lists of Marian ids, for source and target.
 
-    Item i of a list is the Marian id of the piece with id i in this package.
+    Element i of a list is the Marian id of the piece that has id i in this package.
     """
     separate = bool(tokenizer_config.get("separate_vocabs", False))
     if separate and config.get("share_encoder_decoder_embeddings", True):
@@ -212,7 +212,7 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
     if unknown not in target or not all(isinstance(id, int) and id in names for id in (start, end)):
         raise FormatError(f"{files[1]} lacks {unknown}, or the ids that {CONFIG} gives to the start and the end of a "
                           f"sentence ({start} and {end}).")
-    # A source has no start symbol. If the source has a vocabulary of its own, its padding symbol replaces <s> there.
+    # A source never contains <s>. In a separate source vocabulary, the padding symbol therefore gets the id of <s>.
     symbols = {"target": [target[unknown], start, end], "source": []}
     pad = _symbol(tokenizer_config, "pad_token", "<pad>")
     for name in (unknown, pad if separate else names[start], names[end]):
@@ -261,7 +261,7 @@ def _symbol(tokenizer_config: Mapping[str, Any], key: str, default: str) -> str:
 
 
 def _language_token(language: str | None, source: Mapping[str, int]) -> str | None:
-    """Return the token of a language, such as >>fra<<; None if no language is given or the model has no such tokens."""
+    """Return the token of a language, such as >>fra<<; None if `language` is None or no piece is a language token."""
     tokens = [name for name in source if LANGUAGE_TOKEN.fullmatch(name)]
     if language is None or not tokens:
         return None
@@ -277,7 +277,7 @@ def _language_token(language: str | None, source: Mapping[str, int]) -> str | No
 
 def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | None, target: str | None
                ) -> tuple[str, str]:
-    """Return the codes of source and target: as requested, or from tokenizer_config.json, or from the model's name."""
+    """Return the language codes: `source` and `target`, or those in tokenizer_config.json or in the model's name."""
     in_name = LANGUAGES_IN_NAME.search(Path(name).name)
     codes = [requested or tokenizer_config.get(key) or (in_name[group] if in_name else None)
              for group, (requested, key) in enumerate([(source, "source_lang"), (target, "target_lang")], start=1)]
@@ -289,10 +289,10 @@ def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | Non
 
 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:
-    """Return the `decoding` section with the defaults of transformers' `generate` for this model.
+    """Return the `decoding` section with the values of generation_config.json or, for missing keys, of config.json.
 
-    `early_stopping` is not imported: the search of this package always stops when beam_size hypotheses have finished,
-    as with `early_stopping=True`.
+    `early_stopping` is not imported, because the search of this package always stops when beam_size hypotheses have
+    finished, as with `early_stopping=True`.
     """
     settings = {**config, **{key: value for key, value in _read_object(folder / GENERATION, missing={}).items()
                              if value is not None}}

@@ -2,7 +2,7 @@
 
 In Marian's position encodings, all sines come before all cosines. In those of Vaswani et al. 2017, which this package
 uses, sines and cosines alternate. Position encodings are added to embeddings, so the conversion permutes the d_model
-axis of every weight. It computes no new values: weights that are exported and imported again are bit-identical.
+axis of every weight that has one. Values stay the same: exported and reimported weights are bit-identical.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class WeightMapping:
 def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
     """Yield the mappings of all weights except the embeddings and the output projection."""
 
-    def from_d_model(ours: str, *theirs: str) -> Iterator[WeightMapping]:       # a layer with d_model inputs
+    def from_d_model(ours: str, *theirs: str) -> Iterator[WeightMapping]:       # layer with d_model inputs
         yield WeightMapping(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), 1)
         yield WeightMapping(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), None)
 
-    def to_d_model(ours: str, theirs: str) -> Iterator[WeightMapping]:         # a layer or norm with d_model outputs
+    def to_d_model(ours: str, theirs: str) -> Iterator[WeightMapping]:         # layer or norm with d_model outputs
         yield WeightMapping(f"{ours}.weight", (f"{theirs}.weight",), 0)
         yield WeightMapping(f"{ours}.bias", (f"{theirs}.bias",), 0)
 
@@ -59,7 +59,7 @@ def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
         for number in range(layers):
             ours, theirs = f"{side}.{number}", f"model.{side}.layers.{number}"
             yield from from_d_model(f"{ours}.self_attention.query_key_value",
-                               *(f"{theirs}.self_attn.{part}_proj" for part in "qkv"))
+                                    *(f"{theirs}.self_attn.{part}_proj" for part in "qkv"))
             yield from to_d_model(f"{ours}.self_attention.output", f"{theirs}.self_attn.out_proj")
             yield from to_d_model(f"{ours}.self_residual.norm", f"{theirs}.self_attn_layer_norm")
             yield from from_d_model(f"{ours}.feed_forward.inner", f"{theirs}.fc1")
@@ -68,7 +68,7 @@ def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
             if side == "decoder":
                 yield from from_d_model(f"{ours}.cross_attention.query", f"{theirs}.encoder_attn.q_proj")
                 yield from from_d_model(f"{ours}.cross_attention.key_value",
-                                   *(f"{theirs}.encoder_attn.{part}_proj" for part in "kv"))
+                                        *(f"{theirs}.encoder_attn.{part}_proj" for part in "kv"))
                 yield from to_d_model(f"{ours}.cross_attention.output", f"{theirs}.encoder_attn.out_proj")
                 yield from to_d_model(f"{ours}.cross_residual.norm", f"{theirs}.encoder_attn_layer_norm")
 
@@ -76,7 +76,7 @@ def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
 def interleaved_to_split_permutation(d_model: int) -> Tensor:
     """Return the permutation from interleaved to split sines and cosines, (d_model,): 0, 2, 4, …, 1, 3, 5, …
 
-    Entry i: the feature with index i in Marian's order has this index in the order of this package.
+    Element i is the index, in the order of this package, of the feature that has index i in Marian's order.
     """
     return torch.arange(d_model).view(-1, 2).T.flatten()
 
@@ -102,8 +102,8 @@ def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> M
     except KeyError as error:
         raise FormatError(f"its config.json has no {error.args[0]}. Copy it again.") from error
     if encoder != decoder:
-        raise FormatError("its encoder and decoder differ in the number of heads or in feed-forward width. seq2seq "
-                          "supports only models in which both are equal.")
+        raise FormatError("its encoder and decoder differ in the number of heads or in the feed-forward width. "
+                          "seq2seq supports only models in which both are equal.")
     num_heads, feed_forward = encoder
     activation = config.get("activation_function", "gelu")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
@@ -127,14 +127,14 @@ def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> M
 
 
 def weights_from_marian(theirs: Mapping[str, Tensor], section: ModelSection, source_ids: Sequence[int],
-                 target_ids: Sequence[int]) -> dict[str, Tensor]:
+                        target_ids: Sequence[int]) -> dict[str, Tensor]:
     """Return this package's weights by name, in float32, converted from Marian weights. A tied weight occurs once.
 
     Args:
         theirs: Marian's weights by name.
         source_ids, target_ids: Marian's token id for each of this package's token ids.
     Raises:
-        FormatError: weights are missing, unknown, of the wrong shape or NaN.
+        FormatError: weights are missing, unknown, of the wrong shape or NaN, or the positions are not sinusoids.
     """
     for name, tensor in theirs.items():
         if tensor.isnan().any():
@@ -195,8 +195,8 @@ def weights_from_marian(theirs: Mapping[str, Tensor], section: ModelSection, sou
 
 def _require_shape(name: str, weight: Tensor, shape: tuple[int, ...]) -> None:
     if weight.shape != shape:
-        raise FormatError(f"its weight {name} has the shape {tuple(weight.shape)} instead of {shape}, which vocabulary "
-                          "and config.json require. Copy all its files again.")
+        raise FormatError(f"its weight {name} has the shape {tuple(weight.shape)} instead of {shape}, which the "
+                          "vocabulary and config.json require. Copy all its files again.")
 
 
 # To Marian

@@ -1,4 +1,4 @@
-"""Parity check of every export: the exported model, run by the other library, must give the results of the original."""
+"""Parity check of every export: in the other library, it must give the same results as the original model here."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ from seq2seq.translation.translator import Translator
 REPORT = "parity.json"
 MAX_LISTED_DIFFERENCES = 5
 """Maximum number of differing translations in the messages about an export."""
-# Keys of `decoding` that an export keeps. All other keys are dropped, with a note. The beam search of transformers and
-# CTranslate2 supports most of these keys. The rest do not change its result: some have an effect only together with a
-# dropped key, and safety_net does not concern the search.
+# Keys of `decoding` that an export keeps. All other keys are dropped, with a note. The kept keys are options of the
+# other library's beam search, or have an effect only together with a dropped key, or (safety_net) act after the search.
 SUPPORTED_DECODING_KEYS = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
             "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", *SAMPLING_KEYS,
             "ensemble_mean", "fusion_weight", "safety_net", "ignore_case"}
@@ -53,10 +52,10 @@ class Exported(Protocol):
 class Tolerance:
     """Maximum difference between a model and its export.
 
-    score: maximum difference in nats between the log-probabilities that both libraries give the same translation. each:
-        True if the maximum applies to every line; False if it applies to the mean difference per token.
-    same: minimum share of equal translations. Translations that differ count as equal if the original model's scores
-        of the two differ by at most 1e-3.
+    score: maximum difference, in nats, between the log-probabilities of a translation in both libraries. each: True if
+        the maximum applies to every line; False if it applies to the mean difference per token.
+    same: minimum share of equal translations. Two different translations of a line also count as equal if the original
+        model's scores of them differ by at most 1e-3.
     """
 
     score: float
@@ -68,7 +67,7 @@ class Tolerance:
 class Difference:
     """A line that the two libraries translate differently.
 
-    line: number of the line among the compared lines, which are not all lines of the file. ours: translation of the
+    line: number of the line, from 1, among the compared lines; `compare` skips some. ours: translation of the
     original model. theirs: translation of the export. gap: the original model's score of `ours` minus its score of
     `theirs`; None if one of the two is too long to be scored.
     """
@@ -89,9 +88,9 @@ class Difference:
 class Parity:
     """Result of a comparison.
 
-    lines: number of compared lines. same: number of lines that both libraries translate identically. worst_score,
-    mean_score: for each line, both libraries compute the log-probability of the original model's translation.
-    worst_score is the largest absolute difference of a line, in nats; mean_score is the mean difference per token.
+    lines: number of compared lines. same: number of lines that both libraries translate identically. Both also compute
+    the log-probability of the original model's translation of each line. worst_score: largest absolute difference of
+    these log-probabilities, in nats. mean_score: sum of the differences, divided by the number of tokens.
     """
 
     lines: int
@@ -102,7 +101,7 @@ class Parity:
 
     def summary(self) -> str:
         """Return the result as a sentence for the log."""
-        gaps = (" (for the others, the original model's scores of the two translations differ by at most "
+        gaps = (" (for other lines, the original model's scores of the two translations differ by at most "
                 f"{max(one.size for one in self.differences):.1e})" if self.differences else "")
         return (f"{self.same:,} of {self.lines:,} translations are equal{gaps}; the log-probabilities of given "
                 f"translations differ by at most {self.worst_score:.1e}, on average {self.mean_score:.1e} per token")
@@ -119,8 +118,8 @@ class Exportable:
 
     model: Transformer
     recipe: Recipe
-    """Recipe of the model. `decoding` has only keys that the other library supports. If the model belongs to a run,
-    `data` comes from the recipe in the run directory, because the paths in that recipe are absolute."""
+    """Recipe of the model. `decoding` has only keys that the export keeps. If the model belongs to a run, `data` comes
+    from the recipe in the run directory, because the paths in the run's recipe are absolute."""
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
@@ -147,13 +146,13 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
 
 
 def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[DecodingSection, str]:
-    """Return the `decoding` that another library supports, and a sentence about the keys that it does not support."""
+    """Return `decoding` with only the keys that another library supports, and a note about the unsupported keys."""
     non_default = decoding.model_dump(exclude_defaults=True)
     unsupported = [key for key in non_default if key not in supported]
     if not unsupported:
         return decoding, ""
     # With length_penalty_form: wu, length_penalty is the exponent of another formula, so its value is dropped, too.
-    # Sampling keys, and an n_best above beam_size, are valid only together with keys that are dropped here.
+    # Sampling keys, and an n_best above beam_size, are invalid without some of the keys that are dropped here.
     dropped = {*unsupported, *SAMPLING_KEYS, "length_penalty" if "length_penalty_form" in unsupported else ""}
     kept = {key: value for key, value in non_default.items() if key not in dropped}
     if "n_best" in kept:
@@ -168,15 +167,15 @@ def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[
 
 
 def translator_with_exported_decoding(path: Path, exportable: Exportable) -> Translator:
-    """Return this package's translator of the model, with the exported `decoding`; print which keys are left out."""
+    """Load the original model in fp32 with the exported `decoding`; print the note about unsupported keys."""
     if exportable.note:
         console.print_message(exportable.note)
     return replace(Translator.load(path, "cpu", "fp32"), decoding=exportable.recipe.decoding)
 
 
 def inference_copy(model: Model) -> Transformer:
-    """Return a copy of a model in fp32 for inference. Its attention scores are scaled dot products: in a model with
-    bilinear scores, the matrix of these scores is multiplied into the projections."""
+    """Return a copy of a model in fp32 for inference. Attention scores of the copy are scaled dot products: the matrix
+    of bilinear scores is multiplied into the projections."""
     copy = for_inference(model, "fp32")
     assert isinstance(copy, Transformer)
     return copy
@@ -196,7 +195,7 @@ def unsupported_feature(section: ModelSection) -> str:
 
 
 def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> list[str]:
-    """Return source lines for the comparison, from a file or the recipe's validation set, without blank lines.
+    """Return up to `max_lines` source lines, without blank lines, from a file or from the recipe's validation set.
 
     Raises:
         FormatError: the file cannot be read or has no lines.
@@ -211,14 +210,14 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
                           f"{error} Name a file of source lines with --source.") from error
     lines = [line for line in lines if line.strip()][:max_lines]
     if not lines:
-        raise FormatError("an export is compared with the original on a development set, and this one has no lines. "
+        raise FormatError("an export is compared with the original on a development set, but this set has no lines. "
                           "Name a file of source lines with --source.")
     return lines
 
 
 def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
-    """Translate lines with the original model and the export, and score the original's translations with both. Lines
-    that are too long for the model are left out."""
+    """Translate lines with the original model and the export, and score the original's translations with both. Empty
+    lines, and lines that are too long for the model, are left out."""
     longest = max(1, min(ours.max_pieces, 256))
     lines = [line for line, ids in zip(lines, ours.tokenizers.source.encode(lines), strict=True)
              if 0 < len(ids) <= ours.max_pieces]
@@ -256,26 +255,26 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
                           "other lines with --source.")
     equivalent = parity.same + sum(one.size <= 1e-3 for one in parity.differences)
     score_difference = parity.worst_score if tolerance.each else parity.mean_score
-    # A NaN is refused, because comparisons with NaN are False.
+    # If the difference is NaN, the comparison is False, and the export is refused.
     if equivalent >= tolerance.same * parity.lines and score_difference <= tolerance.score:
         return
     raise FormatError("\n".join([
-        f"{export} is refused, because its results differ from the original model's: {parity.summary()}. Allowed are "
-        f"a difference of {tolerance.score:g} nats {'in any line' if tolerance.each else 'per token'} and "
+        f"{export} is refused, because its results differ from the original model's: {parity.summary()}. The limits "
+        f"are a difference of {tolerance.score:g} nats {'in any line' if tolerance.each else 'per token'} and "
         f"{1 - tolerance.same:.0%} different translations.{' First differences:' if parity.differences else ''}",
         *parity.first_differences()]))
 
 
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
                          ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
-    """Write an export to a temporary directory, compare it with the original, and only then rename it to `output`.
+    """Write an export to a temporary directory, compare it with the original, and rename it to `output` if it passes.
 
     Args:
         export: name of the export in errors.
         write: function that writes the export to a directory. load: function that loads the export from a directory.
         ours: the original model. lines: the source lines to compare on.
     Raises:
-        FormatError: the export differs from the original, or `output` exists and is not an export.
+        FormatError: the export differs by more than `tolerance`, or `output` contains files of something else.
         CheckpointError: the export cannot be written.
     """
     output = Path(os.path.realpath(output))                     # if output is a symbolic link, replace its target

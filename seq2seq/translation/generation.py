@@ -15,9 +15,9 @@ from seq2seq.translation.translator import Translator
 from seq2seq.translation.word_confidence import Word
 
 BLOCK_PROMPTS = 256
-"""Default number of prompts that are read before the first text is returned."""
+"""Default of `block_prompts` in `generate`."""
 MAX_BLOCK_TEXTS = 8192
-"""Maximum number of texts that are generated before the next prompts are read. This limits the memory."""
+"""Maximum number of samples in a block of prompts (unless one prompt has more) and in a search, to limit memory."""
 DEFAULT_MAX_LENGTH = 100
 """Maximum number of pieces of a text, prompt included, if neither the call nor the recipe sets `max_length`."""
 
@@ -26,9 +26,9 @@ DEFAULT_MAX_LENGTH = 100
 class Text:
     """Prompt with its continuation.
 
-    text: the whole text. log_probability: the model's log p of the whole text, `</s>` included, without temperature and
-    truncation. tokens: number of pieces of the text, plus 1 for `</s>`. prompt_tokens: number of pieces of the prompt.
-    words: words of the text with their confidence; empty if not requested (see `decoding.word_confidence`).
+    text: the whole text. log_probability: the model's log p of the whole text, `</s>` included, before temperature,
+    top_k, top_p and min_p change it. tokens: number of pieces of the text, plus 1 for `</s>`. prompt_tokens: number of
+    pieces of the prompt. words: words of the text with their confidence, if `decoding.word_confidence` is set.
     """
 
     text: str
@@ -91,8 +91,8 @@ def _generate(translator: Translator, prompts: Iterable[str], samples: int, bloc
         for part in prompt_parts:
             if len(part.prefix) + 2 > translator.max_positions:
                 raise UserError(f"prompt {part.line + 1} has {len(part.prefix):,} pieces, but the model's maximum for "
-                                f"a whole text is {translator.max_positions}, end of sentence included. Shorten "
-                                "the prompt to its last words.")
+                                f"a whole text is {translator.max_positions}, which includes at least one new piece "
+                                "and the end of the sentence. Shorten the prompt to its last words.")
         # The search treats each sample as a separate sentence.
         parts = [replace(part, index=sample) for part in prompt_parts for sample in range(samples)]
         texts = [n_best for some_parts in blocks(parts, MAX_BLOCK_TEXTS)

@@ -1,4 +1,4 @@
-"""Translation of lines of text, whatever the search: long lines are split, and faulty translations are retried."""
+"""Translation of lines of text with any search: long lines are split, and faulty translations are retried."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class LineTranslator(ABC):
             decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
         Raises:
             OptionError: an option is unknown, or its value is invalid.
-            UserError: the constraints of a line cannot be met.
+            UserError: the model is a language model, or the constraints of a line cannot be met.
             CorpusError: a line is too long for a pointer network, whose input cannot be split.
             TypeError: a line is neither a str nor a `Request`.
         """
@@ -142,11 +142,11 @@ class LineTranslator(ABC):
                          ) -> Iterator[list[list[Translation]]]:
         """Yield the result of `translate` for each block of lines. The first block is small, for early results.
 
-        Options are checked at once, and each line when it is read.
+        Options are checked when this method is called. Each line is checked when it is read.
 
         block_lines: maximum number of lines in a block. begin: number of lines of the whole input that come before
-            `lines`, if a translation is resumed. Blocks then end at the same lines as without the interruption, so that
-            batches are the same.
+            `lines`, if an interrupted translation is resumed. Blocks then end at the same lines as without the
+            interruption, so that the batches are the same.
         """
         self._search_setup(decoding)
         blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
@@ -165,7 +165,7 @@ class LineTranslator(ABC):
 
         Raises:
             OptionError: an option is unknown, or its value is invalid.
-            UserError: this is a language model, or a required phrase is impossible.
+            UserError: this is a language model, or the vocabulary cannot spell a required phrase.
         """
         if not self.task.has_source:
             raise UserError("this is a language model, which cannot translate. It can generate text (seq2seq generate) "
@@ -192,8 +192,8 @@ class LineTranslator(ABC):
 
     def _join_parts(self, line: DividedLine, parts: list[list[PartTranslation]], setup: SearchSetup
                     ) -> list[Translation]:
-        """Return the translations of a line: of a single part, all its translations; of several parts, one translation,
-        joined from the best one of each part."""
+        """Return the translations of a line. A line of one part has all translations of this part. A longer line has
+        only one translation, joined from the best translation of each part."""
         n_best = [[translation] for translation in parts[0]] if len(parts) == 1 else [[best for best, *_ in parts]]
         return [self._translation(line, translations, setup) for translations in n_best]
 

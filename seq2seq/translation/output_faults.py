@@ -56,8 +56,8 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
 
     empty: the translation has no visible character. loop: the translation repeats words or characters, but the source
     does not. too_short, too_long: the length of the translation is implausible for a source of this length. copied:
-    parts of the source are untranslated. lost_url, lost_number: an address or a number of the source is missing in the
-    translation.
+    parts of the source are untranslated. lost_url: a URL or e-mail address of the source is missing in the translation.
+    lost_number: a number of the source is missing in the translation.
 
     Args:
         source, translation: a line, or a part of a line that was translated separately.
@@ -92,8 +92,9 @@ def lost_numbers(source: str, translation: str) -> list[str]:
     A number is lost if the translation contains neither the whole number nor all of its groups of digits. Groups are
     compared one by one, because thousands separators and the order of day, month and year differ between languages.
     The translation may spell small and round numbers in words. A group with one or two significant digits may therefore
-    be missing, unless the translation also contains a number that is not in the source. Numbers up to
-    `MAX_SPELLED_NUMBER` may always be missing. If the translation contains Chinese numerals, no number counts as lost.
+    be missing, unless the translation also contains a number of two or more significant digits that is not in the
+    source. Numbers up to `MAX_SPELLED_NUMBER` may always be missing. If the translation contains Chinese numerals, no
+    number counts as lost.
     """
     if not any(map(str.isdecimal, source)):
         return []
@@ -132,7 +133,7 @@ def _numbers(text: str) -> set[str]:
 
 
 def _ascii_digits(text: str) -> str:
-    """Return all digits of a text. Digits of other scripts are replaced by 0 to 9."""
+    """Return the digits of a text, without other characters. Digits of any script become 0 to 9."""
     digits = "".join(filter(str.isdecimal, text))
     return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
 
@@ -164,7 +165,7 @@ def _loops(source: str, translation: str) -> bool:
     if REPEATED_10_TIMES.search(translation) and not REPEATED_5_TIMES.search(source):
         return True
     words, source_words = _words(translation), _words(source)
-    if not _repeats_bigram(words):                                              # true of most lines; saves time
+    if not _repeats_bigram(words):                                              # most lines end here; saves time
         return False
     ngrams = _ngrams(translation)
     if len(set(ngrams)) < len(ngrams) and not _repeats_bigram(source_words):
@@ -188,7 +189,7 @@ def _repetitions(words: Sequence[str]) -> Iterator[tuple[int, int]]:
     index_of = {word: index for index, word in enumerate(dict.fromkeys(words))}
     ids = np.array([index_of[word] for word in words])
     for period in range(1, min(MAX_PERIOD, len(words) // 2) + 1):
-        # A run is a sequence of words that each occur again `period` words later. These are the boundaries of all runs.
+        # Boundaries of all runs. In a run, each word occurs again `period` words later.
         boundaries = np.flatnonzero(np.concatenate([[True], ids[period:] != ids[:-period], [True]]))
         longest = int(np.diff(boundaries).argmax())
         begin, length = int(boundaries[longest]), int(boundaries[longest + 1] - boundaries[longest]) - 1
@@ -203,7 +204,7 @@ def _copied(source: str, translation: str) -> bool:
 
 
 def _ngrams(text: str) -> list[tuple[str, ...]]:
-    """Return all n-grams of the words of a text that contain a letter; see `NGRAM_WORDS` for the length of n-grams."""
+    """Return all n-grams of the words of a text, without words that have no letter; for n, see `NGRAM_WORDS`."""
     words = [word for word in _words(text) if any(map(str.isalpha, word))]
     size = NGRAM_CHARACTERS if any(map(SPACELESS_CHARACTER.match, words)) else NGRAM_WORDS
     return [tuple(words[begin : begin + size]) for begin in range(len(words) - size + 1)]

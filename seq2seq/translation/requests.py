@@ -1,4 +1,4 @@
-"""Requests: lines to translate, each with its own constraints. Also numbers requests and divides input into blocks."""
+"""Requests (lines to translate, with their own constraints), and their division into shares and blocks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from seq2seq.errors import OptionError, require_iterable, require_text, require_
 Item = TypeVar("Item")
 
 FIRST_BLOCK_LINES = 1024
-"""Number of lines in the first block. It is small, so the first results come soon. Each later block has 4 times as many
-lines as the block before."""
+"""Number of lines in the first block. It is small, so that the first results come soon. Each later block has 4 times as
+many lines as the block before it, up to the maximum."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Request:
 
 
 def number_requests(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request]:
-    """Yield each line as a request with a number. A request without a number gets the number `begin` + its index.
+    """Yield each line as a numbered request. A request without a number gets `begin` + the index of the line.
 
     Raises:
         TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when
@@ -61,7 +61,7 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0) -> Iterator[
 def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
     """Divide the requests into `count` shares of about equal work; return the indices of the requests in each share.
 
-    Of the requests in order of length, a share gets every `count`-th one.
+    The requests are sorted by length; each share gets every `count`-th request.
     """
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
     return [order[first::count] for first in range(count)]

@@ -34,8 +34,8 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     Args:
         found: n-best lists as `Translator.translate` returns them.
         models: models with their weights. The vocabulary of a model may differ from that of the model that translated.
-        length_penalty: exponent of the number of tokens. With the length penalty of the search (form `power`, without
-            coverage penalty and `mbr`) and weights of 0, the order of the translations stays the same.
+        length_penalty: exponent of the number of tokens. Weights of 0 keep the order of a search with the same length
+            penalty (form `power`) if it used no coverage penalty, no `mbr` and no retry.
     Raises:
         CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
         OptionError: there are no models, or the length penalty is not a valid value of `decoding.length_penalty`.
@@ -50,7 +50,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     decoding_with(DecodingSection(), {"length_penalty": length_penalty})
     scored = [(line, rank) for line, n_best in enumerate(found) if len(n_best) > 1
               for rank in range(len(n_best))]
-    # As in the search, sources and translations have no white space around them.
+    # The search works on text without surrounding white space, so the models score the same text.
     pairs = [(sources[line].strip(), found[line][rank].text.strip()) for line, rank in scored]
     columns = [_log_probabilities(translator, pairs) for translator, _ in models]
     log_probabilities = dict(zip(scored, zip(*columns, strict=True), strict=True))

@@ -26,25 +26,25 @@ RETRIES: dict[str, dict[str, Any]] = {
     "too_long": {"no_repeat_ngram": 3},
     "empty": {"min_length": 1},
 }
-"""`decoding` keys that the retry sets for each fault. Lost numbers and addresses become required phrases. For other
-faults, only the beam size and the patience change."""
+"""`decoding` keys that the retry sets for each fault. Lost numbers and addresses become required phrases. Every retry
+also sets diverse_groups to 1, and raises smaller beam sizes and patiences to MIN_BEAM_SIZE and MIN_PATIENCE."""
 MIN_BEAM_SIZE, MIN_PATIENCE = 5, 2.0
 """Minimum beam size and patience of the retry."""
 MAX_REQUIRED = 5
 """Maximum number of lost addresses and numbers that the retry requires. If a translation lost more, the line is usually
-from a table. With so many required phrases, the search would be slow and find no hypothesis."""
+from a table. With so many required phrases, the search would be slow and usually fail."""
 MAX_LOSS, MAX_LOSS_OF_COPY = 1.0, 0.2
 """MAX_LOSS: a translation of the retry may replace a faulty one if its mean log p is lower by at most this number of
-nats per token. MAX_LOSS_OF_COPY: the same limit if the faulty translation is a copy. It is lower, because some copies
-are right, for example copies of titles."""
+nats per token. MAX_LOSS_OF_COPY: the limit if the faulty translation is a copy. It is lower, because some copies are
+right, for example copies of titles."""
 
 
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
                  languages: Languages, search: Search) -> list[list[PartTranslation]]:
     """Check the translations of each part for faults. If the best one has faults, search the part again.
 
-    Samples and MBR translations are only checked. The result of a retry would be neither the requested sample nor the
-    MBR choice.
+    Samples and MBR translations are checked but not retried, because a retry would return neither the requested sample
+    nor the MBR choice.
 
     Args:
         translations: translations of each part, best first. setup: setup of the search that produced the translations.
@@ -75,8 +75,8 @@ def _with_faults(part: Part, n_best: list[PartTranslation], languages: Languages
 
 
 def _changed_keys(decoding: DecodingSection, fault_names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """Return the `decoding` keys that the retry sets for these faults, and their values. Keys that `decoding` already
-    sets are left out."""
+    """Return (key, value) for each `decoding` key that the retry sets because of these faults. Keys that `decoding`
+    already sets are left out."""
     changes = {key: value for fault in fault_names for key, value in RETRIES.get(fault, {}).items()}
     return tuple((key, value) for key, value in changes.items() if not getattr(decoding, key))
 
@@ -89,10 +89,10 @@ def _retry_section(decoding: DecodingSection, changes: dict[str, Any]) -> Decodi
 
 
 def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part:
-    """Return the part with the addresses and integers that its translation lost as additional required phrases.
+    """Return a copy of the part that also requires the addresses and integers that its translation lost.
 
-    The additional phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not required,
-    because languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is required.
+    The added phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not added, because
+    languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is added.
     """
     lost = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
     if len(lost) > MAX_REQUIRED:
@@ -106,10 +106,10 @@ def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part
 
 def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], retry: SearchSetup,
                           search: Search) -> list[list[PartTranslation]]:
-    """Search `constrained`, the parts with lost phrases as required phrases; return the translations of each part.
+    """Search the parts `constrained`, which require the lost phrases; return the translations of each part.
 
-    If the search of a part fails, the same part of `plain`, without lost phrases, is searched. If this search fails,
-    too, the part has no translations. The error of a search does not say which part failed, so the parts are bisected.
+    If a part fails, search the same part in `plain`, which does not require them. If the part fails again, it gets no
+    translations. The error of a search does not say which part failed, so the parts are bisected.
     """
     try:
         return search(constrained, retry)
@@ -122,9 +122,9 @@ def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], re
 
 
 def _with_better_first(first: list[PartTranslation], others: list[PartTranslation]) -> list[PartTranslation]:
-    """Return the translations of the first search, with a translation of the retry before them if it is better.
+    """Return the translations of the first search. If the retry found a better translation, put it first.
 
-    It is better if it has fewer faults than the best translation of the first search and is not much less probable.
+    "Better": fewer faults than the best of the first search, and not much less probable. The list does not grow.
     """
     best = first[0]
     max_loss = MAX_LOSS_OF_COPY if "copied" in best.faults else MAX_LOSS

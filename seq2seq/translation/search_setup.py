@@ -1,4 +1,4 @@
-"""Conversion of a `decoding` section, and of the constraints of single lines, into inputs and options of search."""
+"""Conversion of a `decoding` section and of the constraints of each line into the inputs and options of a search."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from seq2seq.translation.word_confidence import Word
 class Part:
     """Input of search: a line, or a part of a line that is too long for the model.
 
-    line: line number, from 0. index: index of the part in its line. prefix: ids with which the target must begin.
-    required: phrases that the target must contain.
+    line: line number, from 0. index: index of the part in its line, or of the sample in text generation. prefix: ids
+    with which the target must begin. required: phrases that the target must contain.
     """
 
     text: str
@@ -83,7 +83,7 @@ class SearchSetup:
 
     @property
     def _hypotheses_per_sentence(self) -> int:
-        """Number of hypotheses that search returns per sentence, from which `select` chooses."""
+        """Number of hypotheses per sentence that the search returns; `select` chooses from them."""
         decoding = self.decoding
         return decoding.beam_size if decoding.diverse_groups > 1 else decoding.mbr or decoding.n_best
 
@@ -109,13 +109,13 @@ class SearchSetup:
                                "hypotheses. Remove diverse_groups, or the phrases.")
         if required and len(texts) > 1:
             raise RequestError(f"line {request.number + 1} is too long for the model and is translated in {len(texts)} "
-                               "parts, so that it is not clear which part must contain the required phrases. Put each "
-                               "sentence on a separate line.")
+                               "parts. It is not clear which part must contain the required phrases. Put each sentence "
+                               "on a separate line.")
         return [Part(text, request.number, index, () if index else prefix_ids, required)
                 for index, text in enumerate(texts)]
 
     def search_options(self, parts: Sequence[Part], fusion: bool) -> SearchOptions:
-        """Return the options of the search of these parts. fusion: the model is fused with a language model."""
+        """Return the options for a search of `parts`. fusion: True if a language model is fused with the model."""
         decoding = self.decoding
         logits_processors, groups = list(self.logits_processors), 1
         candidate_selection: CandidateSelection | None = None
@@ -140,11 +140,11 @@ class SearchSetup:
             skip_log_softmax=fusion)
 
     def max_lengths(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
-        """Return the maximum number of tokens of each part's translation, `</s>` included.
+        """Return the maximum number of tokens of each part's translation, `</s>` included. source_lengths: (parts,).
 
         Raises:
-            RequestError: a translation must be longer than the maximum, because of its prefix, its required phrases or
-                min_length.
+            RequestError: the prefix, the required phrases or min_length need more tokens than max_length or the model
+                allows.
         """
         decoding = self.decoding
         longest = min(max_positions, math.inf if decoding.max_length is None else decoding.max_length + 1)

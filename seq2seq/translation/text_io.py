@@ -39,8 +39,8 @@ class LineWarnings:
     """Warnings of one kind about lines of a text: the first ones are printed, the others counted."""
 
     def __init__(self, name: str, summary: str) -> None:
-        """name: name of the text in messages. summary: end of the message "N more …" about the lines that were only
-        counted."""
+        """name: name of the text in messages. summary: end of the message "N more …", where N is the number of lines
+        that were only counted."""
         self.name, self.summary, self.count = name, summary, 0
 
     def warn(self, line: int, message: str) -> None:
@@ -126,7 +126,7 @@ def _count_lines(path: Path) -> int | None:
     """Return the number of lines of an uncompressed regular file; None for other files."""
     if path.suffix in COMPRESSED_SUFFIXES or not path.is_file():
         return None
-    with suppress(OSError), path.open("rb") as file:                            # reading will report the error
+    with suppress(OSError), path.open("rb") as file:                            # reading reports the error
         count, last = 0, b""
         while block := file.read(1 << 20):
             count += block.count(b"\n")
@@ -156,7 +156,7 @@ class Output:
             self.file.write(text.encode())
             self.file.flush()
         except OSError as error:
-            # The file is closed here, because Python would otherwise try to write the rest again when closing it.
+            # Close the file now. Otherwise Python tries again to write the buffered rest when it closes the file.
             with suppress(OSError):
                 self.file.close()
             if isinstance(error, BrokenPipeError):
@@ -168,8 +168,8 @@ class Output:
 def writing(path: Path | None, resume: bool = False, resumable: bool = False) -> Iterator[Output]:
     """Open a file for writing, or standard output if path is None.
 
-    The file is called <name>.part until the `with` block ends without an exception; after an exception it keeps that
-    name. An existing <name>.part is never overwritten.
+    The file is called <name>.part until the `with` block ends without an exception. After an exception, it keeps that
+    name, or is deleted if it is empty. An existing <name>.part is never overwritten.
 
     Args:
         resume: append to an existing <name>.part. resumable: True if the command has the option --resume, so that the
@@ -220,7 +220,7 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
 
 
 def _lock(file: BinaryIO, part: Path) -> None:
-    """Lock a file for this process. Raises UserError if another one holds the lock."""
+    """Lock a file for this process. Raises UserError if another process holds the lock."""
     import fcntl
 
     try:

@@ -1,4 +1,4 @@
-"""Connections between the processes (ranks) that `torchrun` starts, so that they share the lines to translate.
+"""Connections over which the processes (ranks) that `torchrun` starts share the lines to translate.
 
 The main rank, rank 0, reads the input, writes the output and sends lines to the other ranks, which only translate them.
 """
@@ -23,7 +23,7 @@ from seq2seq.json_reader import parse_json
 from seq2seq.translation.worker_processes import Rank, serve
 
 Broadcast = Callable[[Any], Any]
-"""Function that returns the JSON value of the main rank on all ranks. The other ranks call it with None."""
+"""Function that sends a JSON value to all ranks. The other ranks call it with None and get the main rank's value."""
 
 CONNECTING_SECONDS = 300
 """Maximum time until all ranks are connected. On a busy file system, importing torch takes minutes."""
@@ -40,9 +40,9 @@ class Ranks:
         """Wait until all other ranks are connected. size: number of ranks, the main rank included.
 
         Raises:
-            UserError: not all of them connect.
+            UserError: some ranks do not connect within CONNECTING_SECONDS.
         """
-        # With all ranks on this machine, no other machine can connect.
+        # If all ranks run on this machine, the server listens on 127.0.0.1, so that no other machine can connect.
         local = os.environ.get("LOCAL_WORLD_SIZE") == str(size)
         host = "127.0.0.1" if local else os.environ["MASTER_ADDR"]
         dual = not local and socket.has_dualstack_ipv6()
@@ -70,15 +70,15 @@ class Ranks:
         self.members = [found[rank] for rank in sorted(found)]
 
     def end(self, code: int) -> None:
-        """End the other ranks with this exit code, and close the connections."""
+        """Tell the other ranks to end with this exit code; wait for them, and close the connections."""
         remaining = []
         for rank in self.members:
             try:
                 rank.connection.send(("end", code))
                 remaining.append(rank.connection)
             except OSError:
-                pass                                                            # it has ended
-        # Answers are read to the end, because closing a connection with unread answers would also discard the message.
+                pass                                                            # the rank has ended already
+        # All answers are read, because closing a connection with unread answers would discard the "end" message, too.
         deadline = time.monotonic() + ENDING_SECONDS
         while remaining and (ready := wait(remaining, max(deadline - time.monotonic(), 0))):
             for connection in [each for each in ready if isinstance(each, Connection)]:
@@ -113,10 +113,10 @@ def serve_main_rank(rank: int, broadcast: Broadcast) -> int:
 
 
 def run_on_ranks(command: Callable[[Ranks], int]) -> int:
-    """Call `command` on the main rank of `torchrun`; the other ranks serve it. Return its exit code on all ranks.
+    """Call `command` on the main rank of `torchrun`; the other ranks serve it. Return the exit code of `command`.
 
-    Other ranks ignore SIGINT and SIGTERM, because `torchrun` sends signals to all ranks, and the main rank finishes its
-    block of lines before it ends them.
+    Other ranks ignore SIGINT and SIGTERM. `torchrun` sends signals to all ranks, but the main rank still needs the
+    others to finish its block of lines.
 
     Raises:
         UserError: the ranks cannot connect to each other, or the main rank has ended without a message.
@@ -148,7 +148,7 @@ def run_on_ranks(command: Callable[[Ranks], int]) -> int:
 
 
 def _connection(client: socket.socket) -> Connection:
-    """Return a connection that notices when the other machine is lost. It takes over the socket."""
+    """Turn a socket into a connection that reports an error if the other machine is lost."""
     client.settimeout(None)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

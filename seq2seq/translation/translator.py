@@ -68,17 +68,17 @@ class Translator(LineTranslator):
         Args:
             device: auto, cpu, cuda, cuda:1, …
             precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU.
-                It uses kernels for Transformers, which are compiled and checked in some seconds on first use. If they
-                are not available, a message says so, and auto is used instead. `score` always uses auto instead of
-                int8. In fp32 and int8, a translation does not depend on the other lines. In bf16, rounding depends on
-                the shape of the batch, which in rare cases changes a translation.
+                It uses kernels for Transformers, which are compiled and checked within seconds on first use. If the
+                kernels are not available, a message says so, and auto is used instead. `score` always uses auto instead
+                of int8. In fp32 and int8, a translation does not depend on the other lines. In bf16, rounding depends
+                on the shape of the batch, which in rare cases changes a translation.
             threads: number of CPU threads; None: torch decides.
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
             compile: no longer accepted; precision int8 has replaced it.
         Raises:
             CheckpointError: a model is missing or damaged, or the vocabularies differ.
-            UserError: the device, the precision or the number of threads is not available.
+            UserError: the device, precision or number of threads is not available, or a model has the wrong task.
             TypeError: `ensemble` is a single path instead of a sequence.
         """
         require_iterable(ensemble, "ensemble")
@@ -114,7 +114,7 @@ class Translator(LineTranslator):
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None) -> list[PairScore]:
         """Return log p(target | source) of given translations by teacher forcing; see `LineTranslator.score`. In an
-        ensemble, only the first model computes it."""
+        ensemble, only the first model computes the scores."""
         require_pairs(pairs)
         for source, target in () if self.task.target_is_text else pairs:
             if fault := position_fault(source, target):
@@ -152,8 +152,8 @@ class Translator(LineTranslator):
 
     def _search_batch(self, parts: Sequence[Part], ids: np.ndarray, offsets: np.ndarray, setup: SearchSetup
                       ) -> list[list[PartTranslation]]:
-        """Search a batch of parts. ids: source tokens of all parts, one after another. offsets: (parts + 1,), index in
-        `ids` of the first token of each part; the last element is the number of all tokens."""
+        """Search a batch of parts. ids: source tokens of all parts, concatenated. offsets: (parts + 1,), index in `ids`
+        of the first token of each part; the last element is the total number of tokens."""
         model = setup.ensemble((self.engine, *self.other_engines))
         searched = setup.with_fusion_and_coverage(model, self.language_model)
         whole_search = self.engine.whole_search if searched is self.engine else None
@@ -180,8 +180,7 @@ class Translator(LineTranslator):
             words = [list(map(self._words, *each)) for each in zip(targets, scores, strict=True)]
         else:
             words = [[()] * len(each) for each in n_best]
-        # There is one call for all hypotheses, because the overhead of a call exceeds the time to detokenize a
-        # sentence.
+        # One call detokenizes all hypotheses, because the overhead of a call exceeds the time for a sentence.
         texts = iter(setup.texts([hypothesis for each in n_best for hypothesis in each]))
         return [list(map(PartTranslation, each, islice(texts, len(each)), words_of_each))
                 for each, words_of_each in zip(n_best, words, strict=True)]
@@ -194,7 +193,7 @@ def _require_same_vocabulary(path: str | Path, tokenizer: Vocabulary, other_path
                              ) -> None:
     if tokenizer.fingerprint != other.fingerprint:
         raise CheckpointError(f"{path} and {other_path} have different vocabularies ({tokenizer.vocab_size:,} and "
-                              f"{other.vocab_size:,} pieces), so that they cannot translate together. Train both with "
+                              f"{other.vocab_size:,} pieces), so they cannot be used together. Train both with "
                               "the same tokenizer: set tokenizer.taken_from in one recipe to the model of the other.")
 
 

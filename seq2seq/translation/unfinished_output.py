@@ -1,4 +1,4 @@
-"""Resumption of an interrupted output, by a journal of its inputs and of the number of finished lines."""
+"""Resumption of an interrupted output with a journal, which records its inputs and the number of finished lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Journal:
             UserError: the output to resume has no journal, or a damaged one.
         """
         self.output, self.lines = output, 0
-        self._digest = hashlib.sha256()                                         # of the lines read so far
+        self._digest = hashlib.sha256()                                         # digest of the lines read so far
         self._inputs: dict[str, Any] = {}
         self._record = self._read(output.part) if resume and output.part and output.part.stat().st_size else None
 
@@ -49,8 +49,8 @@ class Journal:
         """Record the inputs of the output, before anything is written.
 
         Args:
-            inputs: everything on which the output depends, except the text: the model, the options, … as JSON values by
-                name.
+            inputs: JSON values by name, for everything except the text on which the output depends: the model, the
+                options, …
         Raises:
             UserError: the output to resume had other inputs.
         """
@@ -65,7 +65,7 @@ class Journal:
                                        f"Resume with the same inputs, or delete {self.output.part} to start again."]))
 
     def skip_finished(self, items: Iterable[Item], name: str) -> Iterator[Item]:
-        """Skip the finished items and yield the others. Each item belongs to a line of the input `name`.
+        """Skip the finished items, cut the output after them, and yield the others. name: name of the input.
 
         Raises:
             UserError: the finished items have changed.
@@ -122,7 +122,7 @@ def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
     """Open an output as `text_io.writing` does, and yield its journal, which is deleted when the output is complete.
 
     Raises:
-        UserError: as `writing`; or the output cannot be resumed.
+        UserError: `writing` raises it, or the output cannot be resumed.
     """
     if resume and path is None:
         raise UserError("--resume continues an unfinished file. Name the file with --output FILE.")

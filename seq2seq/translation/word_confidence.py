@@ -28,7 +28,7 @@ class Word:
 @torch.inference_mode()
 def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int,
                       targets: Sequence[Sequence[Sequence[int]]]) -> list[list[list[float]]]:
-    """Compute log p of each token of given targets, `</s>` included, with the step interface.
+    """Compute log p of each token of given targets, `</s>` included, by calling `Stepwise.step` token by token.
 
     Args:
         source, source_offsets, longest_source: as in `Stepwise.start`.
@@ -37,8 +37,7 @@ def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, l
         For each sentence and each of its targets, log p of the target's tokens.
     """
     beam, length = max(map(len, targets)), 1 + max(len(target) for n_best in targets for target in n_best)
-    # (rows, length): all targets are padded with </s> to the same length. Empty targets pad all sentences to the same
-    # number of targets.
+    # (sentences * beam, length), padded with </s>. A sentence with fewer than `beam` targets gets empty targets.
     tokens = torch.tensor([[*target, *[END_ID] * (length - len(target))] for n_best in targets
                            for target in [*n_best, *[[]] * (beam - len(n_best))]], device=source.device)
     state = model.start(source, source_offsets, longest_source)
@@ -76,7 +75,7 @@ def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenize
 
 
 def _spans(pieces: Sequence[str], spaceless: bool) -> Iterator[tuple[int, int]]:
-    """Yield the span (begin, end) of each word: indices of its first piece and of the piece after its last."""
+    """Yield the span (begin, end) of each word: index of its first piece, and index after its last piece."""
     begins = [index for index, piece in enumerate(pieces)
               if index == 0 or piece.startswith("\u2581") or (spaceless and not _continues_character(piece))]
     yield from zip(begins, [*begins[1:], len(pieces)], strict=True)

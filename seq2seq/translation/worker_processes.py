@@ -1,6 +1,6 @@
 """Translation by several workers: threads or processes of this machine, or the processes (ranks) of `torchrun`.
 
-Several workers with one thread each are on many cores faster than many threads for one batch.
+On many cores, several workers with one thread each are faster than one worker with many threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ THREAD_ENDING_SECONDS = 10
 
 @dataclass(frozen=True)
 class Rank:
-    """Another process of `torchrun` that translates (see `torchrun_ranks`). name: its number and machine."""
+    """Another rank of `torchrun` that translates (see `torchrun_ranks`). name: its number and machine, for messages."""
 
     connection: Connection
     name: str
@@ -72,10 +72,10 @@ class TranslatorPool:
         Args:
             workers: number of workers. threads: number of CPU threads of each worker. Other arguments: as in
                 `Translator.load`.
-            ranks: other ranks of `torchrun`. Each of them is a worker, and a thread of this process is another one;
+            ranks: other ranks of `torchrun`, each of which is a worker. A thread of this process is one more worker, so
                 `workers` must be 1. Each rank uses the GPU of its local rank, if there are GPUs.
         Raises:
-            UserError: as `Translator.load`, or a worker process ended, or `workers` is below 1, or the models or the
+            UserError: `Translator.load` raises it, a worker process ends, `workers` is below 1, or the models or the
                 precisions of the ranks differ.
         """
         require_iterable(ensemble, "ensemble")
@@ -98,7 +98,7 @@ class TranslatorPool:
                 self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads or 1))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
                 return
-            precision = loaded.precision                                        # without int8; `load` has said why
+            precision = loaded.precision                                        # no int8; `load` has printed why
         self.pipes: list[Connection] = []
         self.processes: list[SpawnProcess] = []
         self.threads: list[Thread] = []
@@ -122,8 +122,8 @@ class TranslatorPool:
             for name, (decoding, chosen, sha256, _) in zip(self.ranks.values(), ready[1:] if ranks else (),
                                                            strict=True):
                 if (decoding, sha256) != (self.decoding, checksums):
-                    raise UserError(f"{name} has other models than process 0, in the same place. Copy the "
-                                    "models of process 0 to all machines.")
+                    raise UserError(f"{name} and process 0 have different models under the same path. Copy the models "
+                                    "of process 0 to all machines.")
                 if chosen != self.precision:
                     raise UserError(f"{name} would translate in {chosen}, and process 0 in {self.precision}. Choose a "
                                     "precision that all machines have, such as fp32.")
@@ -144,21 +144,21 @@ class TranslatorPool:
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
-        """See `Translator.translate_stream`. block_lines: maximum number of lines of a block, shared by all workers."""
+        """See `Translator.translate_stream`. block_lines: see `translate_blocks`."""
         return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
-        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block, shared by all workers.
+        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block, which all workers share.
 
-        Ranks do not share a block: each of them translates a whole block, and the blocks of all ranks are yielded as
-        one. The results are then those of a `Translator` to the bit, because rounding depends on the lines of a block.
+        Ranks do not share a block. Each rank translates a whole block, and the blocks of all ranks are yielded as one.
+        Because rounding depends on the lines of a block, the results are bit-identical to those of a `Translator`.
         """
         decoding_with(self.decoding, decoding)
         blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
         if self.ranks:
-            count = self.workers if block_lines > 1 else 1                  # typed lines are not delayed
+            count = self.workers if block_lines > 1 else 1                  # a typed line is answered at once
             return (self._translate(list(chain.from_iterable(group)), _contiguous_shares(group, self.workers), progress,
                                     decoding) for group in iter(lambda: list(islice(blocks, count)), []))
         return (self._translate(block, equal_shares(block, self.workers), progress, decoding) for block in blocks)
@@ -264,7 +264,7 @@ class TranslatorPool:
         for process in self.processes:
             process.kill()
             process.join()
-        for thread in self.threads:                                             # it ends after its present batch
+        for thread in self.threads:                                             # it ends after its current batch
             thread.join(THREAD_ENDING_SECONDS)
 
     def __enter__(self) -> TranslatorPool:
@@ -283,22 +283,22 @@ def _device_of_worker(worker: int, device: str) -> str:
 
 
 def _contiguous_shares(blocks: Sequence[Sequence[Request]], workers: int) -> list[Sequence[int]]:
-    """Return, for each worker, the indices of its block in the concatenated blocks; no indices if it has none."""
+    """Return, for each worker, the indices of its block in the concatenated blocks; () if it has no block."""
     ends = accumulate(map(len, blocks), initial=0)
     return [*(range(first, end) for first, end in pairwise(ends)), *([()] * (workers - len(blocks)))]
 
 
 class _Interrupted(Exception):
-    """A message has arrived before the translation of a block was finished, or the other process has ended."""
+    """A message has arrived before these lines were translated, or the other process has ended."""
 
 
 def serve(pipe: Connection, worker: int) -> int | None:
-    """Load models and translate lines, as the messages of another process say.
+    """Load models and translate lines, as the messages of another process request.
 
     Messages are ("load", arguments of `Translator.load`), ("translate", (lines, decoding options)) and ("end", exit
-    code). The answer to one of the first two is ("ready", (decoding options, precision, checksums of the models,
-    device)), ("done", translations), ("refused", error) if only these lines fail, or ("error", error). Before an answer
-    there may be several ("progress", number of lines). A message before the answer interrupts the translation.
+    code). "load" is answered by ("ready", (decoding options, precision, checksums of the models, device)), "translate"
+    by ("done", translations), or ("refused", error) if other lines may succeed. Any other failure gives ("error",
+    error). Messages ("progress", number of lines) may precede "done". A new message interrupts a translation.
 
     worker: number of the worker on this machine, which determines its GPU.
     Returns:
@@ -337,7 +337,7 @@ def serve(pipe: Connection, worker: int) -> int | None:
             except _Interrupted:
                 continue
             except Exception as error:
-                # If lines are refused, others may not be.
+                # After these errors, the worker can still translate other lines.
                 refused = kind == "translate" and isinstance(error, (UserError, ValueError))
                 answer = "refused" if refused else "error", error
             pipe.send(answer)
