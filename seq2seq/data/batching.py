@@ -1,8 +1,8 @@
-"""Packed batches: the plan of an epoch's optimizer steps, and the batches of token ids that it describes.
+"""Packed batches: sentences are concatenated without padding. Batches can be filled up to a fixed shape.
 
 The token ids of each side of a corpus are one flat array. A second array contains the index of each sentence's first
-token (`EncodedCorpus`, memory-mapped by `preparation`). The plan of an epoch consists of arrays of pair indices. One
-NumPy operation copies the tokens of a batch, so no worker processes are needed. Batches have no padding.
+token (`EncodedSide`, memory-mapped by `preparation`). `gather` builds a batch from an array of pair indices. One NumPy
+operation copies the tokens of a side, so no worker processes are needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Batch:
     target_input: (target_tokens,) int64, every sentence begins with `<s>`.
     target_output: (target_tokens,) int64, the token after each token of target_input; every sentence ends with `</s>`.
     target_offsets, target_positions, longest_target: as for the source.
-    target_count: number of target tokens in the loss; tokens of dummy sentences are not counted.
+    target_count: number of target tokens in the loss; tokens of dummy sentences (see `Shape`) are not counted.
     """
 
     source: Tensor
@@ -77,7 +77,7 @@ class Batch:
 class EncodedSide:
     """Sentences of one language as token ids, each with `</s>` at its end.
 
-    ids: (tokens,) uint16 or uint32, often memory-mapped. offsets: (sentences + 1,) int64.
+    ids: (tokens,), uint16 or uint32 if memory-mapped, int64 from `from_lists`. offsets: (sentences + 1,) int64.
     """
 
     ids: np.ndarray
@@ -147,7 +147,7 @@ class EncodedCorpus:
 class Shape:
     """Fixed shape that batches are filled up to, so that many batches use the same compiled program or kernels.
 
-    source_tokens, target_tokens, sentences: size of the filled batch.
+    source_tokens, target_tokens, sentences: size of the filled batch. Dummy sentences, which the loss ignores, fill it.
     longest_source, longest_target: maximum length of a sentence, in tokens.
     """
 
@@ -162,8 +162,8 @@ class Shape:
         """Return one shape for all micro-batches of a training.
 
         Each size is SHAPE_ROOM times the largest one in the first epoch, plus room for dummy sentences. Later epochs
-        rarely have larger micro-batches; `split_to_shape` splits them. A larger shape would waste memory:
-        the backward pass of the variable-length kernel allocates 128 rows for every sentence, even for an empty one.
+        rarely have larger micro-batches; `split_to_shape` splits them. A shape for more sentences would waste memory:
+        the backward pass of the attention kernel allocates 128 rows for every sentence, even for an empty one.
 
         plan: micro-batches of each step of the first epoch. longest: maximum length of a sentence, in tokens.
         """
@@ -179,7 +179,7 @@ class Shape:
 
     @staticmethod
     def rounded(corpus: EncodedCorpus, pairs: np.ndarray, longest: int) -> Shape:
-        """Return the size of the batch of `pairs`, rounded up so that only few different shapes occur.
+        """Return the shape of the batch of `pairs`, rounded up so that few different shapes occur.
 
         oneDNN generates code for every new size of a matrix product. Without rounding, code generation takes a fifth of
         the time of a training step on a CPU, and the generated code occupies gigabytes of memory.
@@ -189,7 +189,8 @@ class Shape:
         source, target = corpus.source.lengths_of(pairs), corpus.target.lengths_of(pairs)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
         shortest = min(longest_source, longest_target)
-        # Maximum number of dummy sentences, each of which needs at least one token on each side.
+        # Upper bound n of the number of dummy sentences. Each needs a token on each side, so they fill at most
+        # TOKEN_MULTIPLE + n tokens of a side. n is the smallest integer with n >= (TOKEN_MULTIPLE + n) / shortest + 1.
         max_dummies = -(-(TOKEN_MULTIPLE + shortest) // (shortest - 1))
         source_tokens = _round_up(int(source.sum()) + max_dummies, TOKEN_MULTIPLE)
         target_tokens = _round_up(int(target.sum()) + max_dummies, TOKEN_MULTIPLE)
@@ -218,7 +219,7 @@ def _round_up(number: int, multiple: int) -> int:
 def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> Iterator[np.ndarray]:
     """Yield the micro-batch `pairs`, split in half until each part fits into `shape`.
 
-    The gradients of an optimizer step are summed over its micro-batches, so the split does not change the result.
+    The gradients of an optimizer step are summed over its micro-batches, so the split changes only the dropout masks.
 
     Raises:
         ValueError: a single pair does not fit.
@@ -236,9 +237,8 @@ def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> It
 def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
     """Gather the pairs `indices` into a packed batch.
 
-    fill: shape that the batch is filled up to; None: the batch is not filled up. Dummy sentences, which the loss
-        ignores, are added until the batch has the shape's numbers of tokens, then empty sentences until it has the
-        shape's number of sentences.
+    fill: shape that the batch is filled up to; None: the batch is not filled up. Dummy sentences are added until the
+        batch has the shape's numbers of tokens, then empty sentences until it has the shape's number of sentences.
     Raises:
         ValueError: the pairs do not fit into `fill`.
     """
@@ -267,16 +267,16 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
 
 
 def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:
-    """Split a micro-batch, ordered by target length, into groups of similar length that are padded separately.
+    """Split a micro-batch into groups of similar length. `pairs` must be ordered by target length.
 
-    Dynamic programming finds the groups with the lowest total cost. A group costs `GROUP_COST` plus the number of its
-    attention scores with padding: (longest source + longest target)^2 for each sentence. Groups begin only at multiples
-    of `SENTENCE_MULTIPLE` sentences.
+    Attention pads each group separately. Dynamic programming finds the groups with the lowest total cost. A group costs
+    `GROUP_COST` plus the number of its attention scores with padding: (longest source + longest target)^2 for each
+    pair. Groups consist of blocks of consecutive pairs. The size of a block is a multiple of `SENTENCE_MULTIPLE`.
     """
     block = _round_up(-(-len(pairs) // MAX_GROUPS), SENTENCE_MULTIPLE)
     begins = list(range(0, len(pairs), block))
     longest = [np.maximum.reduceat(side.lengths_of(pairs), begins).tolist() for side in (corpus.source, corpus.target)]
-    # best[n]: lowest cost of the first n blocks, and the index of the first pair of each group.
+    # best[n]: lowest cost of the first n blocks, and the position in `pairs` at which each group begins.
     best: list[tuple[float, list[int]]] = [(0, [])]
     for last, begin in enumerate(begins):
         end, source, target, candidates = min(begin + block, len(pairs)), 0, 0, []
@@ -301,7 +301,7 @@ def _tail_lengths(source_tokens: int, target_tokens: int, sentences: int, fill: 
     """Return the lengths of the dummy and empty sentences on each side, (fill.sentences - sentences,)."""
     if not fill.fits(source_tokens, target_tokens, sentences):
         raise ValueError(f"{source_tokens} source and {target_tokens} target tokens in {sentences} sentences "
-                         f"cannot be filled to {fill}")
+                         f"cannot be filled up to {fill}")
     dummies = fill.dummies_needed(source_tokens, target_tokens)
     tails = np.zeros((2, fill.sentences - sentences), np.int64)
     if dummies:

@@ -1,7 +1,7 @@
 """Agreement of the numbers of a sentence pair: the share of the numbers that occur on both sides, as digits or words.
 
 Numbers in digits are compared first. If they differ, the counterpart of a number in digits may have another form in
-the other text: Chinese or Japanese numerals, English or German words, the name of a month, or a time of the day.
+the other text: Chinese, Japanese or Roman numerals, English or German words, the name of a month, or a time of the day.
 Only numbers in digits need a counterpart; number words do not.
 """
 
@@ -21,16 +21,16 @@ NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|[０-９]{1,3}
 
 
 def numbers(text: str) -> Counter[str]:
-    """Return the numbers of a text and their counts, as digits 0 to 9 without leading zeros and separators."""
+    """Return the numbers in a text and their counts, as digits 0 to 9 without leading zeros or separators; 0 is ''."""
     return Counter(map(_decimal_digits, NUMBER.findall(text)))
 
 
 def number_agreement(source: str, target: str) -> float:
     """Return the share of the numbers in digits that have a counterpart on the other side; 1 if there are no numbers.
 
-    The share is 1 - unmatched / total. total: number of numbers on the side that has more of them. unmatched: number of
-    numbers without a counterpart, on the side with more such numbers. A counterpart is the same number in digits, or a
-    numeral or number word that may mean the number. Both sides are searched for words of all NUMBER_WORD_LANGUAGES.
+    The share is 1 - unmatched / total. total: number of numbers in digits. unmatched: number of them without a
+    counterpart. Both are counted on each side, and the larger count is used. A counterpart is the same number in
+    digits, or a numeral or number word that may mean it. Words of all NUMBER_WORD_LANGUAGES are found on both sides.
     """
     source_numbers, target_numbers = numbers(source), numbers(target)
     total = max(source_numbers.total(), target_numbers.total())
@@ -85,13 +85,13 @@ class _Readings:
             for number in digits:
                 self._add_alternatives(number, values)
         self.named |= {str(ROMAN_VALUES[numeral]) for numeral in ROMAN_NUMERAL.findall(text)}
-        for fraction in DECIMAL_PLACES.findall(text):                           # 1.50 is 1.5, so 50 is 5
+        for fraction in DECIMAL_PLACES.findall(text):                           # 50 in 1.50 may be 5, as in 1.5
             self._add_alternatives(_decimal_digits(fraction), {_decimal_digits(fraction.rstrip("0０"))})
-        for decade in DECADE.findall(lower):                                    # the 1980s are the 80s
+        for decade in DECADE.findall(lower):                                    # 1980s may be 80s
             self._add_alternatives(_decimal_digits(decade), {_decimal_digits(decade)[-2:]})
-        for time in HOUR_AFTER_12.findall(lower):                               # 14:30 is half past two
+        for time in HOUR_AFTER_12.findall(lower):                               # 14 in 14:30 may be 2
             self._add_alternatives(_decimal_digits(time), {str(int(time) - 12)})
-        for group in SPACED_GROUPS.findall(text):                               # 100 000
+        for group in SPACED_GROUPS.findall(text):                               # 100 in 100 000 may be 100000
             for number in NUMBER.findall(group):
                 self._add_alternatives(_decimal_digits(number), {_decimal_digits(group)})
             self.named.add(_decimal_digits(group))
@@ -118,8 +118,8 @@ ROMAN_NUMERAL = re.compile(rf"\b(?:{'|'.join(sorted(ROMAN_VALUES, key=len, rever
 
 # Chinese and Japanese
 
-# Traditional, simplified and Japanese characters, and the complex characters in which amounts of money are written,
-# because they are hard to forge.
+# Traditional, simplified and Japanese characters, and the complex characters that are used for amounts of money because
+# they are hard to alter.
 DIGIT_VALUES = {character: value for value, characters in enumerate(
     ("〇零○", "一壹壱弌", "二两兩両贰貳弐俩倆", "三叁參参仨", "四肆", "五伍", "六陆陸", "七柒漆", "八捌", "九玖"))
     for character in characters}
@@ -133,7 +133,7 @@ CJK_NUMERAL = re.compile(
 CJK_ITEM = re.compile(rf"{_DIGITS}|[{CJK_CHARACTERS}]")
 MAX_NUMERAL_ITEMS = 24
 """Maximum length of a Chinese or Japanese numeral, in matches of CJK_ITEM. Longer runs are not read as numerals."""
-# 半 means half: in 三点半 (3:30) it stands for 30, in 两个半 (2.5) for 5. 刻 is a quarter of an hour: 15 or 45 minutes.
+# 半 means half: in 三点半 (3:30) it stands for 30, in 两个半 (2.5) for 5. 刻 is a quarter hour; 三刻 is 45 minutes.
 HALF_AND_QUARTER_READINGS = {"半": (30, 5), "刻": (15, 45)}
 KANA_VALUES = {word: value for value, words in {
     1: "ひとつ ひとり ついたち", 2: "ふたつ ふたり ふつか", 3: "みっつ みっか", 4: "よっつ よっか", 5: "いつつ いつか",
@@ -175,9 +175,9 @@ def _cjk_numerals(text: str) -> Iterator[Numeral]:
 def _cjk_values(items: list[str]) -> Iterator[str]:
     """Yield the values that a numeral may have.
 
-    A numeral consists of sections, each of which ends with a large multiplier. Local variables: total: sum of the
-    sections that have ended. section: value so far of the current section. current: last number, until it is added to
-    a section. unit: last multiplier. largest: last large multiplier.
+    A numeral consists of sections. A large multiplier ends a section. Local variables: total: sum of the sections that
+    have ended. section: value of the current section so far. current: value of the last digits, until it is added to a
+    section. unit: last multiplier. largest: last large multiplier.
     """
     digits = [str(DIGIT_VALUES[item]) for item in items if item in DIGIT_VALUES]
     yield from digits                                                           # 三四 may mean three or four
@@ -241,7 +241,7 @@ ARTICLE = re.compile(r"\ban?\b")
 
 
 def _english_numbers(text: str) -> Iterator[int]:
-    """Yield the values of the English number words of a text in lower case."""
+    """Yield the values of the English number words of a text in lower case. The articles a and an may mean 1."""
     if ARTICLE.search(text):
         yield 1
     for run in ENGLISH_NUMERAL.findall(text):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
 # Characters of the bytes 0x80 to 0xBF in Windows-1252 and in Latin-1. In UTF-8, these bytes continue a character.
 CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for byte in range(0x80, 0xC0))
-# A full stop or comma between spaces, or @-@, the hyphen of the Moses tokeniser. ? ! ; : are not included, because they
-# have a space before them in ordinary French text.
+# A full stop or comma that follows a space and precedes a space or the end of the line, or @-@, the hyphen of the Moses
+# tokeniser. ? ! ; : are not included, because they have a space before them in ordinary French text.
 TOKENIZED = re.compile(r" [.,](?: |$)|@-@")
 # UTF-8 that was decoded as Windows-1252 or Latin-1 (Ã¤ for ä, â€œ for a quotation mark), U+FFFD, control characters.
 DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x0e-\x1f\x7f]")
@@ -40,8 +40,8 @@ def has_entities(text: str) -> bool:
 class LengthModel:
     """Model of the lengths of translations (Gale and Church 1993, section 2.2, https://aclanthology.org/J93-1004).
 
-    The length of the translation of a text of n characters is normally distributed. Its mean is `mean` × n, and its
-    variance is `variance` × n, both for lengths in characters.
+    The model assumes that the translation of a text of n characters has a normally distributed length in characters,
+    with the mean `mean` × n and the variance `variance` × n.
     """
 
     mean: float
@@ -57,7 +57,7 @@ class LengthModel:
         return LengthModel(mean, max(variance, 0.01))
 
     def deviation(self, source: int, target: int) -> float:
-        """Return the absolute difference between the target's length and its mean given the source's length.
+        """Return the absolute difference between the target's length and the mean for the source's length.
 
         The unit is standard deviations (the paper's delta). source, target: lengths in characters, source at least 1.
         """

@@ -46,8 +46,8 @@ SYNTHETIC = "synthetic"
 """Name of the directory inside a run for the text that the models in `translated_by` generate."""
 SIDES = ("source", "target")
 MAX_REPETITIONS = 10_000
-"""Maximum number of pairs in an epoch, as a multiple of the pairs in the corpora. It limits the memory for the plan of
-an epoch, which takes 8 bytes a pair."""
+"""Maximum number of pairs in an epoch, as a multiple of the number of pairs in the corpora. It limits the memory for
+the plan of an epoch, which takes 8 bytes per pair."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Prepared:
     """Prepared training corpus on disk.
 
     corpus: ids of all pairs, memory-mapped. counts: numbers of pairs read, kept and dropped, by corpus.
-    fingerprint: sha256 of all ids in order; corpora with the same fingerprint result in the same training.
+    fingerprint: sha256 of all ids and sentence lengths. A run cannot be resumed on text with another fingerprint.
     check: verification of the files' checksums; None if the files have just been written, or another rank verifies
     them.
     """
@@ -83,7 +83,7 @@ class Prepared:
 
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
-    """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of pairs kept and dropped."""
+    """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of lines read and dropped."""
     pairs = read_pairs(recipe, spec.untagged, counts)
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides), recipe.languages):
         yield number, spec.tagged(source), target
@@ -139,7 +139,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     model = recipe.tokenizer_model
     if model is None:
         return None
-    # A run has a directory for its tokenizers, even before the first checkpoint. A bundle has no such directory.
+    # A run has its tokenizer files in the subdirectory `tokenizer`; a bundle contains them directly.
     tokenizers = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
     if not recipe.task.has_source:
         return Tokenizers(tokenizers.target, tokenizers.target)
@@ -157,6 +157,7 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, 
 
     prepared: name of the subdirectory, if another rank has prepared the text and verifies its checksums.
     Raises:
+        CheckpointError: the files of the other rank, or texts that a model generated for the training, are damaged.
         CorpusError: the text cannot be read, or no pair is left after cleaning.
     """
     directory = parent / (prepared or _content_key(recipe, tokenizers))
@@ -202,10 +203,8 @@ def _read_description(directory: Path) -> dict[str, Any] | None:
 
 
 def _start_check(directory: Path, description: dict[str, Any]) -> Check:
-    """Start to verify the checksums of the files.
-
-    If an older version of the program wrote the files without checksums, verify the offsets, and add checksums.
-    """
+    """Start to verify the checksums of the files. If an older version of seq2seq wrote the files without checksums,
+    verify the offsets instead, and add checksums."""
     def find_damage() -> Path | None:
         if "crc32" in description:
             return find_damaged_file(directory, description["crc32"])
@@ -219,7 +218,7 @@ def _start_check(directory: Path, description: dict[str, Any]) -> Check:
 
 
 def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | None:
-    """Return a file whose offsets do not increase from 0 to the number of ids; None if there is none."""
+    """Return a file of offsets that do not increase from 0 to the number of ids; None if there is no such file."""
     for name, dtype in zip(SIDES, description["types"], strict=True):
         side = open_side(directory, name, dtype)
         if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
@@ -228,13 +227,13 @@ def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | Non
 
 
 def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
-    """Return a hash of everything that determines the arrays: text files, cleaning, tokenizers and format version."""
+    """Return a hash of everything that determines the prepared files, such as text, cleaning and tokenizers."""
     description = [
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         bool(recipe.tokenizer.subword_sampling),
-        recipe.languages.model_dump(),                                          # they select the sides of a .tmx
+        recipe.languages.model_dump(),                                          # for .tmx and `language: lingua`
         [(spec.model_dump(exclude={"weight", LINE_LIMIT_KEY}), _file_states(spec))
          for spec in recipe.resolve().data.train],
     ]
@@ -278,7 +277,7 @@ class SideWriter:
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest dtype that can hold all ids. uint16 halves the memory traffic of gathering batches."""
+    """Return uint16 if it can hold all ids, else uint32. uint16 halves the memory traffic of gathering batches."""
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
@@ -315,7 +314,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     fingerprint = hashlib.sha256("".join(writer.close() for writer in writers).encode()).hexdigest()
     if not total:
         raise CorpusError(f"no training pair is left after cleaning: {json.dumps(counts_by_corpus)}. "
-                          "Check that data.train names the right files, and the limits in data.cleaning.")
+                          "Check the files in data.train and the limits in data.cleaning.")
     sizes = {path.name: path.stat().st_size for path in temporary.iterdir()}
     description = {"pairs": total, "bytes": sizes, "counts": counts_by_corpus, "fingerprint": fingerprint,
                  "types": [np.dtype(writer.dtype).name for writer in writers], "crc32": crc32_of_all(temporary)}
@@ -362,7 +361,7 @@ def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
 
     corpora: (pairs,), index of each pair's corpus in `data.train`.
     Raises:
-        CorpusError: an epoch would have no pairs, or more than MAX_REPETITIONS times the pairs of the corpora.
+        CorpusError: an epoch would have no pairs, or more than MAX_REPETITIONS times the number of pairs.
     """
     if recipe.data.temperature == 1 and all(spec.weight == 1 for spec in recipe.data.train):
         return None
@@ -379,12 +378,12 @@ def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
 
 
 def corpus_repetitions(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
-    """Return the average number of times that each pair of a corpus occurs in an epoch, (corpora,).
+    """Return for each corpus the average number of times that one of its pairs occurs in an epoch, (corpora,).
 
     Corpora are sampled in proportion to (size * weight) ** (1 / temperature). The temperature does not change the
     length of an epoch.
 
-    sizes: (corpora,), number of pairs of each corpus.
+    sizes: (corpora,), number of pairs of each corpus. weights: `weight` of each corpus.
     """
     weighted = sizes * np.array(weights)
     shares = np.where(sizes > 0, np.maximum(weighted, 1e-9), 0) ** (1 / temperature)
