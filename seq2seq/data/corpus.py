@@ -353,7 +353,7 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
 
     if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
         raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of its "
-                          f"directory, {path}, as a pattern. Rename it so that the path has no *, ? or [.")
+                          f"directory, {path}, as a pattern. Rename the directory so that its path has no *, ? or [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # The loop is in the `try` block, because streamed data sets are downloaded while they are read.
