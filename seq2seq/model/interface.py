@@ -22,8 +22,8 @@ class HardAttentionSample:
     """Sample of source positions in hard attention, in the form that `loss.score_function_loss` needs.
 
     log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
-    baseline: (target_tokens,), prediction, independent of the sample, of the difference between log p of the target
-        token and the mean log p of the other target tokens in the batch.
+    baseline: (target_tokens,), predicted difference between log p of the target token and the mean log p of the other
+        target tokens in the batch. The prediction does not depend on the sample.
     """
 
     log_probability: Tensor

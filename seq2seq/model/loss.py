@@ -237,7 +237,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     With smoothing e, d loss / d logits = softmax - (1 - e) one-hot - e / vocab_size. The last term is the same for all
     logits. Its share of the gradients is therefore computed from the mean of the weights and the sum of the hidden
-    states, without a pass over the logits. So is the mean of the logits, a term of the loss.
+    states, without a pass over the logits. The mean of the logits, a term of the loss, is computed in the same way.
     """
 
     @staticmethod

@@ -1,6 +1,6 @@
 """`overwrite_with_gradient` of loss.py as a Triton kernel, for GPUs.
 
-Triton comes only with PyTorch's CUDA build, so loss.py imports this module only if the device is an Nvidia GPU.
+PyTorch's CPU build has no Triton, so loss.py imports this module only if the device is an Nvidia GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 # Number of logits that a program processes at once, and its number of warps: 4,096 / (8 * 32) = 16 logits per thread.
-# BLOCK must not be smaller than the number of threads, because a sum would then not synchronise all threads.
+# BLOCK must not be smaller than the number of threads, because a sum would otherwise not synchronise all threads.
 BLOCK, WARPS = 4096, 8
 FP32 = torch.finfo(torch.float32)
 # The running maximum begins with a finite number, because in a block of -inf, -inf - -inf would be NaN.

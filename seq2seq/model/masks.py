@@ -31,7 +31,7 @@ def attention_mask(query_sentences: Sentences, key_sentences: Sentences, causal:
 def mask_to_bias(mask: Tensor, dtype: torch.dtype, masked: float | None = None) -> Tensor:
     """Return the mask as a bias to add to attention scores: 0 where `mask` is True, `masked` elsewhere.
 
-    masked: bias of masked keys. None: a large negative number, because with -inf, weights of no keys would be NaN.
+    masked: bias of masked keys. None: a large negative number. With -inf, weights of a query without keys are NaN.
     """
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(
         ~mask, torch.finfo(dtype).min / 2 if masked is None else masked)

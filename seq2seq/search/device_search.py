@@ -37,9 +37,9 @@ class Beams:
     history: (sentences, steps, beam), token * beam + parent of each unfinished hypothesis after each step. The parent
         is the index, in the beam before the step, of the hypothesis that was continued.
     done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
-    finished_totals: (sentences, places), log p of the finished hypotheses. finished_ends: (sentences, places), number
-        of tokens without `</s>` * beam + index in the beam before the last step. The last place of both is a dummy,
-        to which `advance` writes the values of candidates that do not finish a hypothesis.
+    finished_totals: (sentences, places), log p of the finished hypotheses. finished_ends: (sentences, places), n * beam
+        + i for a hypothesis that `</s>` finished when it had n tokens and index i in the beam. The last place of both
+        is a dummy, to which `advance` writes the values of candidates that do not finish a hypothesis.
     """
 
     length: Tensor

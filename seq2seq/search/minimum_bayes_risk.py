@@ -20,9 +20,8 @@ MAX_ORDER, BETA = 6, 2
 def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
     """Return the expected utility of each candidate, from 0 to 100, (candidates,).
 
-    The expected utility is the mean of the utilities of the candidate and each candidate, itself included. A text that
-    occurs several times among the candidates counts several times. For the utility of two texts, see
-    `pairwise_utilities`.
+    The expected utility of a candidate is the mean of its utilities with all candidates, itself included. Repeated
+    candidates count several times. For the utility of two texts, see `pairwise_utilities`.
 
     Raises:
         TypeError: a candidate is not a str.

@@ -30,8 +30,8 @@ CandidateSelection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, T
 
 It returns at most `count` continuations of the hypotheses of each group, in order of preference.
 
-Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), number for each hypothesis such that
-past + logits is log p of its continuation: log p of the hypothesis minus log sum exp of its unprocessed logits.
+Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), log p of each hypothesis minus the
+log sum exp of its unprocessed logits (minus 0 with `skip_log_softmax`), so that past + logits is the new log p.
 Results, each (sentences, groups, candidates): totals: log p of each continuation. beams: index of the continued
 hypothesis in its group. ids: next token.
 """

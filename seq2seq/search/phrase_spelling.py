@@ -38,7 +38,7 @@ class PhraseSpeller:
             line: line number, from 0, for the error message; None: unknown.
             whole_words: False: any substring satisfies the constraint.
         Raises:
-            RequestError: the phrase has control characters, or the tokenizer drops all its characters.
+            RequestError: the phrase has control characters or unknown tokens, or the tokenizer drops all of it.
         """
         written = phrase.strip()
         casings = [written, written.lower(), written.capitalize(), capwords(written, " "), written.upper()]
@@ -79,13 +79,13 @@ class PhraseSpeller:
         for example "prefix".
 
         Raises:
-            RequestError: the text contains control characters.
+            RequestError: the text contains control characters or unknown tokens.
         """
         ids = tuple(self.tokenizer.encode([text])[0])
         if banned := set(ids).intersection(self.tokenizer.never_generated_ids):
             raise RequestError(f"{_line_label(line)}the {name} {text!r} contains "
-                               f"{self.tokenizer.pieces(sorted(banned))[0]}, a control character, which no translation "
-                               "can contain. Remove it.")
+                               f"{self.tokenizer.pieces(sorted(banned))[0]}, a control character or an unknown token, "
+                               "which no translation can contain. Remove it.")
         return ids
 
     def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:

@@ -54,7 +54,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """
     if not 0 < p <= 1:
         raise ValueError(f"top-p must be above 0 and at most 1, found {p}")
-    if p == 1:                                                                  # a rounded sum may exceed or miss 1
+    if p == 1:                                                                  # rounded sums may reach 1 too early
         return logits
     probabilities, ids = logits.double().softmax(1).sort(dim=1, descending=True, stable=True)
     removed = probabilities.cumsum(1) - probabilities >= p                      # the more probable tokens suffice
