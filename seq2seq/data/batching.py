@@ -48,7 +48,7 @@ class Batch:
     target_input: (target_tokens,) int64, every sentence begins with `<s>`.
     target_output: (target_tokens,) int64, the token after each token of target_input; every sentence ends with `</s>`.
     target_offsets, target_positions, longest_target: as for the source.
-    target_count: number of target tokens in the loss; tokens of dummy sentences are not counted.
+    target_count: number of target tokens in the loss; tokens of dummy sentences (see `Shape`) are not counted.
     """
 
     source: Tensor
@@ -147,7 +147,7 @@ class EncodedCorpus:
 class Shape:
     """Fixed shape that batches are filled up to, so that many batches use the same compiled program or kernels.
 
-    source_tokens, target_tokens, sentences: size of the filled batch.
+    source_tokens, target_tokens, sentences: size of the filled batch. Dummy sentences, which the loss ignores, fill it.
     longest_source, longest_target: maximum length of a sentence, in tokens.
     """
 
@@ -179,7 +179,7 @@ class Shape:
 
     @staticmethod
     def rounded(corpus: EncodedCorpus, pairs: np.ndarray, longest: int) -> Shape:
-        """Return the size of the batch of `pairs`, rounded up so that only few different shapes occur.
+        """Return the shape of the batch of `pairs`, rounded up so that few different shapes occur.
 
         oneDNN generates code for every new size of a matrix product. Without rounding, code generation takes a fifth of
         the time of a training step on a CPU, and the generated code occupies gigabytes of memory.
@@ -218,7 +218,7 @@ def _round_up(number: int, multiple: int) -> int:
 def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> Iterator[np.ndarray]:
     """Yield the micro-batch `pairs`, split in half until each part fits into `shape`.
 
-    The gradients of an optimizer step are summed over its micro-batches, so the split does not change the result.
+    The gradients of an optimizer step are summed over its micro-batches, so the split changes only the dropout masks.
 
     Raises:
         ValueError: a single pair does not fit.
@@ -236,9 +236,8 @@ def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> It
 def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
     """Gather the pairs `indices` into a packed batch.
 
-    fill: shape that the batch is filled up to; None: the batch is not filled up. Dummy sentences, which the loss
-        ignores, are added until the batch has the shape's numbers of tokens, then empty sentences until it has the
-        shape's number of sentences.
+    fill: shape that the batch is filled up to; None: the batch is not filled up. Dummy sentences are added until the
+        batch has the shape's numbers of tokens, then empty sentences until it has the shape's number of sentences.
     Raises:
         ValueError: the pairs do not fit into `fill`.
     """
@@ -269,14 +268,14 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
 def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:
     """Split a micro-batch, whose pairs are in order of target length, into groups that are padded separately.
 
-    Dynamic programming finds the groups with the lowest total cost. A group costs `GROUP_COST` plus the number of its
-    attention scores with padding: (longest source + longest target)^2 for each sentence. Groups begin only at multiples
-    of `SENTENCE_MULTIPLE` sentences.
+    Attention pads each group separately. Dynamic programming finds the groups with the lowest total cost. A group costs
+    `GROUP_COST` plus the number of its attention scores with padding: (longest source + longest target)^2 for each
+    pair. Groups consist of blocks of consecutive pairs. The size of a block is a multiple of `SENTENCE_MULTIPLE`.
     """
     block = _round_up(-(-len(pairs) // MAX_GROUPS), SENTENCE_MULTIPLE)
     begins = list(range(0, len(pairs), block))
     longest = [np.maximum.reduceat(side.lengths_of(pairs), begins).tolist() for side in (corpus.source, corpus.target)]
-    # best[n]: lowest cost of the first n blocks, and the index of the first pair of each group.
+    # best[n]: lowest cost of the first n blocks, and the position in `pairs` at which each group begins.
     best: list[tuple[float, list[int]]] = [(0, [])]
     for last, begin in enumerate(begins):
         end, source, target, candidates = min(begin + block, len(pairs)), 0, 0, []
@@ -301,7 +300,7 @@ def _tail_lengths(source_tokens: int, target_tokens: int, sentences: int, fill: 
     """Return the lengths of the dummy and empty sentences on each side, (fill.sentences - sentences,)."""
     if not fill.fits(source_tokens, target_tokens, sentences):
         raise ValueError(f"{source_tokens} source and {target_tokens} target tokens in {sentences} sentences "
-                         f"cannot be filled to {fill}")
+                         f"cannot be filled up to {fill}")
     dummies = fill.dummies_needed(source_tokens, target_tokens)
     tails = np.zeros((2, fill.sentences - sentences), np.int64)
     if dummies:

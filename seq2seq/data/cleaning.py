@@ -27,7 +27,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
     """Yield the pairs that pass all filters. Dropped pairs are counted in `counts`, by reason.
 
     Duplicates are found by 64-bit hashes, which take some 80 bytes per pair. Two different pairs have the same hash
-    with a probability of 1 in 10^19.
+    with a probability of 2^-64.
 
     Args:
         sides: number of texts of a pair; 1 for monolingual text, whose source is empty. For monolingual text, the
@@ -62,7 +62,7 @@ class _Statistics:
     languages: SideLanguages | LanguageDetector | None = None
 
     def drop_reason(self, source: str, target: str) -> str | None:
-        """Return the reason to drop a pair; None to keep it."""
+        """Return the reason to drop a pair, by the filters that need statistics; None if they keep the pair."""
         if self.lengths and self.lengths.deviation(len(source.strip()), len(target.strip())) > self.max_deviation:
             return "length_deviation"
         if self.languages and self.languages.wrong(source, target):
@@ -88,7 +88,7 @@ def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, l
 
 
 def _drop_reason(texts: Sequence[str], cleaning: Cleaning) -> str | None:
-    """Return the reason to drop a pair, found without statistics of the corpus; None to keep the pair."""
+    """Return the reason to drop a pair, by the filters that need no statistics; None if they keep the pair."""
     lengths = [len(text.strip()) for text in texts]
     if not min(lengths):
         return "empty"

@@ -174,9 +174,9 @@ def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
     try:
         yield from enumerate(zip_parallel([str(path) for path in paths], *sides, max_counted=None), 1)
     except NotParallelError as error:
-        # If the missing line is in the middle of the shorter file, the lines after it do not match either.
+        # With this limit, `seq2seq check` can read both files up to the same line and compare their texts.
         advice = (f" To find the first line without a match, write `limit: {error.shorter}` in this corpus and run "
-                  "seq2seq check, which reports the line if it can detect it from the text.") if error.shorter else ""
+                  "seq2seq check, which searches the text for this line.") if error.shorter else ""
         raise CorpusError(f"{error}{advice}") from None
 
 
@@ -215,10 +215,9 @@ HEADER_WORDS = frozenset((
 def first_line_warnings(recipe: Recipe) -> Iterator[str]:
     """Yield a warning for each text file or table whose first line may be misread.
 
-    In the first case, the line looks like a header, but is read as text. In the second case, the line has more than two
-    columns, and the recipe does not choose any: columns 1 and 2 are read.
-
-    Files that cannot be read are skipped, because reading the whole corpus will report the error.
+    Either the line looks like a header but is read as text, or it has more than two columns and the recipe does not
+    say which two to read. Files that cannot be read are skipped, because reading the whole corpus will report the
+    error.
     """
     for steps, spec in recipe.data.corpora_with_keys():
         key = ".".join(map(str, ("data", *steps)))
@@ -243,7 +242,7 @@ def first_line_warnings(recipe: Recipe) -> Iterator[str]:
 
 
 def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
-    """Return the first line of each file, or the columns of the first line of a table."""
+    """Return the first line of each file, or the fields of the first line of a table."""
     if spec.form == "files":
         fields = [line for path in paths for line in islice(read_lines(path, spec.max_line_bytes), 1)]
     else:
@@ -303,7 +302,7 @@ def _csv_fields(line: str, where: str) -> list[str]:
             if line[start] == '"' and line.count('"', start) % 2:
                 raise CorpusError(f"{column} begins with a quote that is not closed in this line. Each pair must be on "
                                   "one line: remove line feeds from the fields, or close the quote.")
-            raise CorpusError(f"{column} has a quote in the middle. Put the column in double quotes, and write each "
+            raise CorpusError(f"{column} has a quote in the middle. Put the text in double quotes, and write each "
                               'quote in it twice: "he said ""yes""".')
         quoted, plain = match.groups()
         fields.append(plain if quoted is None else quoted.replace('""', '"'))
@@ -341,7 +340,7 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
             needed = [name for name in existing if name in (*spec.columns, "translation")]
             missing = next((name for name in spec.columns if name not in existing), None)
             if missing is not None and "translation" not in existing:
-                raise CorpusError(f"{path}: no column '{missing}'; there are {', '.join(existing)}.")
+                raise CorpusError(f"{path}: no column '{missing}'; the columns are {', '.join(existing)}.")
             records = (record for batch in file.iter_batches(columns=needed) for record in batch.to_pylist())
             for number, record in enumerate(records, 1):
                 yield number, _texts_of_record(spec, record, f"{path}: row {number}")
@@ -354,7 +353,7 @@ def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
 
     if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
         raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of its "
-                          f"directory, {path}, as a pattern. Rename the directory without *, ? and [.")
+                          f"directory, {path}, as a pattern. Rename the directory so that its path has no *, ? or [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # Reading is inside `try`, because streamed data sets are downloaded while they are read.
@@ -374,8 +373,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
-    """Return the texts in a record's columns. If the record has an object `translation`, but not the first column, the
-    texts are read from this object."""
+    """Return the texts in a record's columns. If the record lacks the first column but has an object `translation`, the
+    columns are keys of this object. The value null is an empty text."""
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
     if spec.columns[0] not in record and isinstance(record.get("translation"), dict):
@@ -383,7 +382,7 @@ def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
     texts = []
     for column in spec.columns:
         if column not in record:
-            raise CorpusError(f"{where}: no column '{column}'; there are {', '.join(map(str, record))}.")
+            raise CorpusError(f"{where}: no column '{column}'; the columns are {', '.join(map(str, record))}.")
         value = record[column]
         if value is not None and not isinstance(value, str):
             raise CorpusError(f"{where}: column '{column}' contains {type(value).__name__}, not text.")

@@ -51,7 +51,7 @@ def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) 
     random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
     order = random.permutation(_repeat_by_weight(corpus, random))
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
-    # Most steps reach the limit of target tokens first. The limit of source tokens ends steps with very long sources.
+    # Most steps reach the limit of target tokens first. The limit of source tokens shortens steps with long sources.
     source_budget = batch_tokens * max(1.0, 1.1 * source_lengths.sum() / target_lengths.sum())
     return _cut_into_steps(order, source_lengths, target_lengths, source_budget, batch_tokens)
 
@@ -72,7 +72,7 @@ def _cut_into_steps(order: np.ndarray, source_lengths: np.ndarray, target_length
     while begin < len(order):
         source_before = source_ends[begin - 1] if begin else 0
         target_before = target_ends[begin - 1] if begin else 0
-        # If the limit were not an integer, NumPy would convert all sums to floating point at every step.
+        # The limits are integers, because NumPy would convert all sums to floating point to search for a float.
         end = max(begin + 1, min(
             int(np.searchsorted(source_ends, int(source_before + source_budget), side="right")),
             int(np.searchsorted(target_ends, int(target_before + target_budget), side="right"))))
@@ -103,7 +103,7 @@ def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndar
     """Divide sentences into batches of similar length, and yield the sentence indices of each batch.
 
     A batch has at most `batch_tokens` tokens, padding included, or consists of one longer sentence. The longest
-    sentences come first, so that out-of-memory errors occur in the first batch.
+    sentences come first, so that out-of-memory errors occur in the first batch. lengths: (sentences,), in tokens.
     """
     order = np.argsort(-lengths, kind="stable")
     begin = 0

@@ -19,12 +19,12 @@ LETTERS = re.compile(r"[^\W\d_]+")
 N_GRAM_LENGTH = 3
 SMOOTHING = 0.5
 """Number that is added to the count of each n-gram (Jeffreys' prior)."""
-# `SideLanguages` finds a text to be in the wrong language if the log odds that it is in the other side's language are
-# above MIN_LOG_ODDS in total and above MIN_MEAN_LOG_ODDS per n-gram, in nats. Names, which are spelled alike in both
-# languages, have log odds near 0. A sentence of five words has some 30 n-grams.
+# `SideLanguages` sums the log odds, in nats, that each n-gram of a text is in the other side's language. The text is in
+# the wrong language if the sum is above MIN_LOG_ODDS, and the mean is above MIN_MEAN_LOG_ODDS. Names that are spelled
+# alike in both languages have log odds near 0. A sentence of five words has some 30 n-grams.
 MIN_LOG_ODDS = 8.0
 MIN_MEAN_LOG_ODDS = 0.35
-# `LanguageDetector` finds a text to be in the wrong language if lingua assigns a probability of at least
+# For `LanguageDetector`, a text is in the wrong language if lingua assigns a probability of at least
 # MIN_OTHER_PROBABILITY to another language, and less than MIN_EXPECTED_PROBABILITY to the expected language.
 MIN_OTHER_PROBABILITY, MIN_EXPECTED_PROBABILITY = 0.3, 0.03
 # `LanguageDetector` checks only texts with at least this number of letters. Shorter texts are mostly names and codes.
@@ -131,7 +131,7 @@ class LanguageDetector:
         if (best.language == expected or best.value < MIN_OTHER_PROBABILITY
                 or _probability(expected, values) >= MIN_EXPECTED_PROBABILITY):
             return False
-        # Words on both sides may be names, so the other words are also checked, as in SideLanguages.wrong.
+        # Words that occur on both sides may be names, so the other words are checked, too, as in SideLanguages.wrong.
         remaining = _words_not_in(_words(text), _words(other))
         if not remaining:
             return True

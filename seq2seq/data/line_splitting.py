@@ -107,7 +107,8 @@ def _split_at(boundary: re.Pattern[str], text: str) -> Iterator[str]:
 
 
 def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator[str]:
-    """Join consecutive segments into the longest texts that fit, with few calls of `fits` (doubling and bisection)."""
+    """Yield consecutive segments, joined into the longest texts that fit; a segment that does not fit stays alone.
+    Doubling and bisection keep the number of calls of `fits` small."""
     begin = 0
     while begin < len(segments):
         size = 1
@@ -125,8 +126,8 @@ def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator
 def join_translations(parts: list[tuple[str, str]], target_language: str) -> str:
     """Join the translations of the parts of a line.
 
-    If the target language is written without spaces, the spaces between parts are removed. In other languages, a space
-    is inserted between two parts without white space between them in the source line. Other white space is kept.
+    If the target language is in SPACELESS, spaces between parts are removed. In other languages, a space is inserted
+    between two parts if the source line has no white space between them. Other white space is kept.
 
     parts: translation of each part, and the white space after the part in the source line.
     """

@@ -1,7 +1,7 @@
 """Agreement of the numbers of a sentence pair: the share of the numbers that occur on both sides, as digits or words.
 
 Numbers in digits are compared first. If they differ, the counterpart of a number in digits may have another form in
-the other text: Chinese or Japanese numerals, English or German words, the name of a month, or a time of the day.
+the other text: Chinese, Japanese or Roman numerals, English or German words, the name of a month, or a time of the day.
 Only numbers in digits need a counterpart; number words do not.
 """
 
@@ -21,7 +21,7 @@ NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|[０-９]{1,3}
 
 
 def numbers(text: str) -> Counter[str]:
-    """Return the numbers of a text and their counts, as digits 0 to 9 without leading zeros and separators."""
+    """Return the numbers in a text and their counts, as digits 0 to 9 without leading zeros or separators; 0 is ''."""
     return Counter(map(_decimal_digits, NUMBER.findall(text)))
 
 
@@ -241,7 +241,7 @@ ARTICLE = re.compile(r"\ban?\b")
 
 
 def _english_numbers(text: str) -> Iterator[int]:
-    """Yield the values of the English number words of a text in lower case."""
+    """Yield the values of the English number words of a text in lower case. The articles a and an may mean 1."""
     if ARTICLE.search(text):
         yield 1
     for run in ENGLISH_NUMERAL.findall(text):

@@ -40,8 +40,8 @@ def has_entities(text: str) -> bool:
 class LengthModel:
     """Model of the lengths of translations (Gale and Church 1993, section 2.2, https://aclanthology.org/J93-1004).
 
-    The length of the translation of a text of n characters is normally distributed. Its mean is `mean` × n, and its
-    variance is `variance` × n, both for lengths in characters.
+    The model assumes that the translation of a text of n characters has a normally distributed length in characters,
+    with the mean `mean` × n and the variance `variance` × n.
     """
 
     mean: float

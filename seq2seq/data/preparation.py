@@ -46,8 +46,8 @@ SYNTHETIC = "synthetic"
 """Name of the directory inside a run for the text that the models in `translated_by` generate."""
 SIDES = ("source", "target")
 MAX_REPETITIONS = 10_000
-"""Maximum number of pairs in an epoch, as a multiple of the pairs in the corpora. It limits the memory for the plan of
-an epoch, which takes 8 bytes a pair."""
+"""Maximum number of pairs in an epoch, as a multiple of the number of pairs in the corpora. It limits the memory for
+the plan of an epoch, which takes 8 bytes per pair."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     model = recipe.tokenizer_model
     if model is None:
         return None
-    # A run has a directory for its tokenizers, even before the first checkpoint. A bundle has no such directory.
+    # A run has its tokenizer files in the subdirectory `tokenizer`; a bundle contains them directly.
     tokenizers = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
     if not recipe.task.has_source:
         return Tokenizers(tokenizers.target, tokenizers.target)
@@ -220,7 +220,7 @@ def _start_check(directory: Path, description: dict[str, Any]) -> Check:
 
 
 def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | None:
-    """Return a file whose offsets do not increase from 0 to the number of ids; None if there is none."""
+    """Return a file of offsets that do not increase from 0 to the number of ids; None if there is no such file."""
     for name, dtype in zip(SIDES, description["types"], strict=True):
         side = open_side(directory, name, dtype)
         if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
@@ -279,7 +279,7 @@ class SideWriter:
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest dtype that can hold all ids. uint16 halves the memory traffic of gathering batches."""
+    """Return uint16 if it can hold all ids, else uint32. uint16 halves the memory traffic of gathering batches."""
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
@@ -316,7 +316,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     fingerprint = hashlib.sha256("".join(writer.close() for writer in writers).encode()).hexdigest()
     if not total:
         raise CorpusError(f"no training pair is left after cleaning: {json.dumps(counts_by_corpus)}. "
-                          "Check that data.train names the right files, and the limits in data.cleaning.")
+                          "Check the files in data.train and the limits in data.cleaning.")
     sizes = {path.name: path.stat().st_size for path in temporary.iterdir()}
     description = {"pairs": total, "bytes": sizes, "counts": counts_by_corpus, "fingerprint": fingerprint,
                  "types": [np.dtype(writer.dtype).name for writer in writers], "crc32": crc32_of_all(temporary)}
@@ -363,7 +363,7 @@ def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
 
     corpora: (pairs,), index of each pair's corpus in `data.train`.
     Raises:
-        CorpusError: an epoch would have no pairs, or more than MAX_REPETITIONS times the pairs of the corpora.
+        CorpusError: an epoch would have no pairs, or more than MAX_REPETITIONS times the number of pairs.
     """
     if recipe.data.temperature == 1 and all(spec.weight == 1 for spec in recipe.data.train):
         return None
@@ -385,7 +385,7 @@ def corpus_repetitions(sizes: np.ndarray, weights: Sequence[float], temperature:
     Corpora are sampled in proportion to (size * weight) ** (1 / temperature). The temperature does not change the
     length of an epoch.
 
-    sizes: (corpora,), number of pairs of each corpus.
+    sizes: (corpora,), number of pairs of each corpus. weights: `weight` of each corpus.
     """
     weighted = sizes * np.array(weights)
     shares = np.where(sizes > 0, np.maximum(weighted, 1e-9), 0) ** (1 / temperature)

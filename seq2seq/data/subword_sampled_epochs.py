@@ -33,7 +33,7 @@ class SampledEpochs:
 
     def corpus(self, epoch: int) -> EncodedCorpus:
         """Return the corpus of `epoch`, start to encode the next epoch, and delete the files of earlier epochs."""
-        if not self.is_main:
+        if not self.is_main:                                                    # the main rank has encoded it already
             return self._open(epoch)
         for number in (epoch, epoch + 1):
             if number not in self._epochs:
@@ -78,7 +78,7 @@ class SampledEpochs:
 
 
 def sampled(tokenizer: Vocabulary, lines: list[str], alpha: float, seed: int, max_pieces: int) -> list[list[int]]:
-    """Encode lines with subword sampling. A line that becomes longer than `max_pieces` is encoded without sampling."""
+    """Encode lines with subword sampling. Lines with more than `max_pieces` pieces are encoded again without it."""
     encoded = tokenizer.sample(lines, alpha, seed)
     long = [index for index, ids in enumerate(encoded) if len(ids) > max_pieces]
     for index, ids in zip(long, tokenizer.encode([lines[index] for index in long]), strict=True):

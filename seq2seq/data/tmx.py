@@ -23,7 +23,8 @@ MAX_LISTED_LANGUAGES = 20
 
 @dataclass
 class _Unit:
-    """Translation unit (<tu>) that is being read. variants: language and text of each finished <tuv>."""
+    """Translation unit (<tu>) that is being read. variants: language and text of each finished <seg>. text: pieces of
+    the text of the current <seg>; None outside a <seg>. markup_depth: number of open MARKUP_ELEMENTS."""
 
     variants: list[tuple[str, str]] = field(default_factory=list)
     language: str = ""
@@ -120,7 +121,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         if missing:
             missing = [language for language in missing if texts[language] is None]
             existing.update(dict.fromkeys(code for code, _ in unit.variants))
-            if missing and count == limit:                                      # the caller may stop reading here
+            if missing and count == limit:                                      # callers may not ask for another unit
                 raise _missing_language(path, missing, f"the first {count:,}", list(existing))
         yield tuple(texts[language] or "" for language in languages)
     if missing and count:
@@ -155,8 +156,8 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
 def _text(unit: _Unit, language: str) -> str | None:
     """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
-    The shortest matching code is the best: `en` before `en-US`. Of equally short codes, one spelled as in `language` is
-    the best: for `en`, `en` before `eng`. If several variants are equally good, the first one is the best.
+    The matching code with the fewest subtags is best: `en` before `en-US`. If several have equally many, one spelled
+    as in `language` is best: for `en`, `en` before `eng`. Of equally good variants, the first one is used.
     """
     wanted = subtags(language)
     matches = [(len(parts), _main_subtag(code) != _main_subtag(language), index)

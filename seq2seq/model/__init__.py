@@ -17,7 +17,7 @@ Model = Transformer | RecurrentModel | PointerNetwork | LanguageModel
 
 
 def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:
-    """Build the model that a recipe's `model` section describes. Its parameters are drawn from torch's random state.
+    """Build the model that a recipe's `model` section describes, initialised with torch's global random generator.
 
     Raises:
         ValueError: all embeddings are tied, but the vocabularies differ in size.

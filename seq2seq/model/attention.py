@@ -1,8 +1,8 @@
-"""Attention over packed batches: the queries of a sentence attend only to the keys of the same sentence.
+"""Attention: the queries of a sentence attend only to the keys of the same sentence.
 
-att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` computes the weights. Fused kernels
-compute scaled dot-product attention, softmax(q k_n / sqrt(D)) (Vaswani et al. 2017, arXiv:1706.03762, equation 1), and
-all scores that can be rewritten as a scaled dot product. These kernels do not return the weights.
+att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` computes the weights. If they are
+the softmax of scaled dot products, softmax(q k_n / sqrt(head_size)) (Vaswani et al. 2017, arXiv:1706.03762, equation
+1), PyTorch's fused kernels can compute the attention. These kernels do not return the weights.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from seq2seq.model.packing import Sentences, pack, unpack
 MAX_ADDITIVE_ELEMENTS = 4_000_000
 # Gain of the Glorot initialisation of Transformer layers. PyTorch and fairseq also use 1/sqrt(2) for query, key and
 # value. With a gain of 1, training needed hundreds of steps more to reach the same loss. Here the output projection and
-# the feed-forward sublayer have this gain, too: at the start of training, each sublayer then adds less to the residual
-# stream, and a post-norm Transformer learns faster (benchmarks/README.md, "Learning").
+# the feed-forward sublayer also have a gain of 1/sqrt(2). At the start of training, each sublayer then adds less to the
+# residual stream, and a post-norm Transformer learns faster (benchmarks/README.md, "Learning").
 LAYER_GAIN = 2**-0.5
-# Up to this value of sentences * heads, PyTorch's fused kernel is faster than matrix products in a decoding step.
+# Up to this value of sentences * heads, PyTorch's fused CPU kernel is faster than matrix products in decoding steps.
 MAX_FUSED_SENTENCES_TIMES_HEADS = 64
 
 
@@ -36,10 +36,10 @@ class Weighing(nn.Module):
     """Layer that computes the attention weights of a query over keys: normalise(score(key, query)).
 
     Args:
-        score: "scaled_dot", q k / sqrt(D) (Vaswani et al. 2017); "dot", q k (Luong et al. 2015, arXiv:1508.04025);
-            "bilinear", q W k (the same paper's "general"); "additive", v tanh(q + k) (Bahdanau et al. 2015,
-            arXiv:1409.0473, section A.1.2; the paper's W and U are the projections of query and key). Each head has its
-            own W or v.
+        score: "scaled_dot", q k / sqrt(head_size) (Vaswani et al. 2017); "dot", q k (Luong et al. 2015,
+            arXiv:1508.04025); "bilinear", q W k ("general" in Luong et al.); "additive", v tanh(q + k) (Bahdanau et al.
+            2015, arXiv:1409.0473, section A.1.2; the caller projects query and key with the paper's W_a and U_a). Each
+            head has its own W ("bilinear") or v ("additive").
         normalize: "softmax", or "relu", which sets negative scores to zero and does not scale positive ones.
     """
 
@@ -51,21 +51,21 @@ class Weighing(nn.Module):
 
     @property
     def is_scaled_dot_product(self) -> bool:
-        """True if the weights are the softmax of scaled dot products of the keys and the query from `prepare`."""
+        """True if the weights are softmax(q k / sqrt(head_size)) for the query q that `prepare` returns."""
         return self.score != "additive" and self.normalize == "softmax"
 
     def prepare(self, query: Tensor) -> Tensor:
         """Transform queries, (…, heads, head_size), so that their scaled dot product with a key is the score.
 
-        Queries of additive scores are returned unchanged.
+        If the score is additive, return the queries unchanged.
         """
         if self.score == "bilinear":
             query = torch.einsum("...hd,hde->...he", query, cast(Tensor, self.weight))
         return query * math.sqrt(query.shape[-1]) if self.score in ("dot", "bilinear") else query
 
     def make_projection(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """Return a function of (rows, d_model) that applies the linear layer `layer` and then `prepare` to the queries,
-        which are the first d_model outputs of the layer."""
+        """Return a function (rows, d_model) -> (rows, outputs): it applies the linear layer `layer`, and then applies
+        `prepare` to the queries, which are the first d_model outputs."""
         if self.score in ("scaled_dot", "additive"):
             return cast(Callable[[Tensor], Tensor], layer.forward)
         weight, bias = self.prepared_parameters(cast(nn.Linear, layer))
@@ -75,7 +75,7 @@ class Weighing(nn.Module):
         """Return the weight and the bias of a linear layer that computes the same as `make_projection(layer)`."""
         if self.score in ("scaled_dot", "additive"):
             return layer.weight, layer.bias
-        # `prepare` is linear, so it is applied to the columns of the query projection instead of to each query.
+        # `prepare` is linear, so it can be applied once to the columns of the weight, instead of to each query.
         columns = torch.cat([layer.weight, layer.bias[:, None]], 1)             # (outputs, d_model + 1)
         query_rows, other_rows = columns[: layer.in_features], columns[layer.in_features :]
         prepared = self.prepare(query_rows.T.reshape(layer.in_features + 1, self.num_heads, -1)).flatten(1).T
@@ -87,8 +87,8 @@ class Weighing(nn.Module):
 
         Args:
             query: (sentences, heads, queries, head_size), from `prepare`. keys: (sentences, heads, keys, head_size).
-            bias: (sentences, 1 or heads, queries or 1, keys), added to the scores: a large negative number for masked
-                keys, 0 for others.
+            bias: (sentences, 1 or heads, queries or 1, keys), added to the scores: 0 for keys that a query may attend
+                to, -inf or a large negative number for others.
         """
         if self.score == "additive":
             scores = additive(query, keys, cast(Tensor, self.weight)) + bias
@@ -112,7 +112,7 @@ def additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     sentence_elements = query[0].numel() * keys.shape[2]
     chunk_size = max(1, MAX_ADDITIVE_ELEMENTS // max(1, sentence_elements))
     chunks = zip(query.split(chunk_size), keys.split(chunk_size), strict=True)
-    # The backward pass recomputes a large hidden layer. To store it takes head_size times the memory of the scores.
+    # Storing the hidden layer takes head_size times the memory of the scores. If it is large, backward recomputes it.
     recompute = torch.is_grad_enabled() and sentence_elements * len(query) > MAX_ADDITIVE_ELEMENTS
     return torch.cat([cast(Tensor, checkpoint(scores, *chunk, use_reentrant=False)) if recompute else scores(*chunk)
                       for chunk in chunks])
@@ -123,10 +123,10 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
     """Compute attention over packed sentences: the queries of a sentence attend only to keys of the same sentence.
 
     Args:
-        projected: for self-attention, query, key and value of each token, (tokens, 3, heads, head_size). Otherwise the
-            queries, (query_tokens, 1, heads, head_size), and keys and values, (key_tokens, 2, heads, head_size).
-            Queries are outputs of `Weighing.prepare`.
-        query_sentences, key_sentences: both have the same number of sentences.
+        projected: for self-attention, one tensor with query, key and value, (tokens, 3, heads, head_size); for
+            cross-attention, two tensors: the query, (query_tokens, 1, heads, head_size), and key and value,
+            (key_tokens, 2, heads, head_size). `Weighing.prepare` has been applied to the query.
+        query_sentences, key_sentences: sentences of the queries and of the keys, in the same order.
         causal: True if the query at position i attends only to keys at positions up to i.
         window: the query at position i attends only to keys at positions i - window to i + window; None: no limit.
     Returns:
@@ -137,7 +137,7 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
 
         query, key, value = (part for stack in projected for part in stack.unbind(1))
         keys_before = -1 if window is None else window                          # -1: no limit
-        return cast(Tensor, varlen_attn(                                        # a pair only if return_aux is set
+        return cast(Tensor, varlen_attn(                                        # returns a pair only with return_aux
             query, key, value, query_sentences.offsets, key_sentences.offsets, query_sentences.longest,
             key_sentences.longest, window_size=(keys_before, 0 if causal else keys_before)))
     return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window)
@@ -155,7 +155,7 @@ def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences,
 
 def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
                       weighing: Weighing, causal: bool = False, window: int | None = None) -> Tensor:
-    """Return the weights that `attention` uses for the same arguments, (sentences, heads, queries, keys)."""
+    """Return the weights that `attention` computes from these arguments, (sentences, heads, queries, keys)."""
     query, keys, *_ = (part for stack in map(unpack, projected, (query_sentences, key_sentences)) for part in stack)
     mask = attention_mask(query_sentences, key_sentences, causal, window)
     return cast(Tensor, weighing(query, keys, mask_to_bias(mask, query.dtype)))
@@ -180,16 +180,16 @@ def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tenso
     """Compute softmax(Q K^T / sqrt(D)) V over padded tensors.
 
     Args:
-        stacks: query, key and value as one tensor, (3, batch, heads, length, head_size); or the query, (1, …), and key
-            and value, (2, …).
-        mask: (batch, 1 or heads, queries or 1, keys), True = may be attended to; each query needs at least one key.
+        stacks: one tensor with query, key and value, (3, batch, heads, length, head_size); or two tensors: the query,
+            (1, …), and key and value, (2, …).
+        mask: (batch, 1 or heads, queries or 1, keys), True = may be attended to, at least one key per query; or None.
     Returns:
         (batch, heads, queries, head_size)
     """
     if stacks[0].is_cuda:
         query, key, value = (part for stack in stacks for part in stack)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    # For sequences as short as sentences, PyTorch's fused CPU kernel is slower than plain matrix products; in bf16 its
+    # For sequences as short as sentences, PyTorch's fused CPU kernel is slower than matrix products. In bf16, its
     # backward pass takes up to 15 times as long (PyTorch 2.13, 2 cores with AMX).
     return cast(Tensor, _PlainAttention.apply(mask, *stacks))
 
@@ -198,14 +198,14 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
     """Compute attention in a decoding step. The queries of a sentence are the rows of its beam.
 
     Args:
-        query: (sentences, heads, queries, head_size), prepared. keys, values: (sentences, heads, keys, head_size).
-        bias: (sentences, heads, queries or 1, keys), added to the scores.
+        query: (sentences, heads, queries, head_size), from `Weighing.prepare`.
+        keys, values: (sentences, heads, keys, head_size). bias: as in `Weighing.forward`, for all heads.
     Returns:
         (sentences, heads, queries, head_size)
     """
     sentences, heads, queries, _ = query.shape
-    # Batched matrix products cost more to start and need several queries to fill AMX tiles. In bf16 (PyTorch 2.13) they
-    # take 50 microseconds for one sentence, the fused kernel 12; for 64 sentences with a beam of 5, 20 % less than it.
+    # In bf16 (PyTorch 2.13), matrix products take 50 microseconds for one sentence; the fused kernel takes 12. For 64
+    # sentences with a beam of 5, matrix products are 20 % faster. A single query per sentence does not fill AMX tiles.
     few = queries == 1 or sentences * heads <= MAX_FUSED_SENTENCES_TIMES_HEADS
     if weighing.is_scaled_dot_product and (query.is_cuda or few):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
@@ -219,7 +219,7 @@ def merge_beam_and_heads(attended: Tensor) -> Tensor:
 
 
 class _PlainAttention(torch.autograd.Function):
-    """Scaled dot-product attention by matrix products. For the backward pass it saves only its input and the weights.
+    """Scaled dot-product attention by matrix products. It saves only inputs and weights for the backward pass.
 
     Arguments: as in `scaled_dot_product`.
     """
@@ -253,7 +253,7 @@ class _PlainAttention(torch.autograd.Function):
 def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> nn.Linear:
     """Return a linear layer with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
 
-    fused: number of matrices that are concatenated in the weight. Each is initialised like that of a separate layer.
+    fused: number of matrices in the weight, one below the other. Each is initialised like the weight of its own layer.
     gain: factor by which the bounds of the uniform distribution are multiplied.
     """
     layer = nn.Linear(inputs, outputs)
@@ -266,7 +266,7 @@ def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> n
 class SelfAttention(nn.Module):
     """Multi-head self-attention; one fused projection computes query, key and value.
 
-    score, normalize: see `Weighing`. window: see `attention`; in decoding steps, `bias` masks keys outside the window.
+    score, normalize: see `Weighing`. window: see `attention`; in decoding, the argument `bias` of a step applies it.
     """
 
     def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
@@ -296,8 +296,8 @@ class SelfAttention(nn.Module):
         step(hidden, keys, values, new_slots, bias):
             hidden: (rows, d_model)
             keys, values: (sentences, heads, slots, head_size), the KV cache (see `kv_cache.LayerCache`).
-            new_slots: slots in which the step writes its new keys and values, one slot for each row of a sentence. A
-                slice, or indices, (beam,) int64.
+            new_slots: slots to which the step writes the keys and values of this position, one slot for each row of a
+                sentence: a slice, or indices, (beam,) int64.
             bias: (sentences, heads, beam, slots), 0 for a slot that a row may attend to, -inf for others.
         """
         project, output = self.weighing.make_projection(self.query_key_value), self.output.forward
@@ -319,9 +319,9 @@ class CrossAttention(nn.Module):
 
     score, normalize: see `Weighing`.
     hard: True if each head attends to a single source position. Outside of training, this is the position with the
-        highest weight. In training, it is sampled from the weights, and `forward` also returns a `HardAttentionSample`,
-        from which the loss trains the weights. A linear layer predicts the sample's baseline from the hidden state
-        (Mnih and Gregor 2014, arXiv:1402.0030, section 2.3).
+        highest weight. In training, `select_position` samples positions, and `forward` also returns a
+        `HardAttentionSample`, from which the loss trains the weights. A linear layer predicts the sample's baseline
+        from the hidden state (Mnih and Gregor 2014, arXiv:1402.0030, section 2.3).
     """
 
     def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
@@ -380,8 +380,8 @@ class CrossAttention(nn.Module):
         hard = self.hard
 
         def step(hidden: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-            # The rows of a sentence are its queries, (sentences, heads, beam, head_size). The whole beam then shares
-            # one read of the keys and values, and they are never copied.
+            # The queries have the shape (sentences, heads, beam, head_size), so that all rows of a beam share the keys
+            # and values of their sentence without a copy.
             sentences, heads, _, head_size = keys.shape
             query = project(hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
             if hard:
@@ -393,7 +393,7 @@ class CrossAttention(nn.Module):
         return step
 
     def weights(self, hidden: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        """Return the weights of a step, (rows, heads, longest_source). Arguments: as in `make_step_function`."""
+        """Return a step's attention weights, (rows, heads, longest_source). Arguments: as in `make_step_function`."""
         sentences, heads, _, head_size = keys.shape
         query = self.weighing.make_projection(self.query)(hidden).view(sentences, -1, heads, head_size).transpose(1, 2)
         return merge_beam_and_heads(self.weighing(query, keys, bias)).unflatten(1, (heads, -1))
@@ -402,15 +402,15 @@ class CrossAttention(nn.Module):
 def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | None]:
     """Select one key from each distribution over keys, `weights`, (…, keys).
 
-    sample: False to take the most probable key; True to sample the key from a random half of the distributions. The
-        other half is returned unchanged (soft attention) with a log p of 0. With samples alone, attention gets hardly
-        any gradient until the rest of the model uses its output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
+    sample: False: select the most probable key. True: sample a key with probability 1/2; otherwise return the
+        distribution unchanged (soft attention) with a log p of 0. With samples alone, attention gets hardly any
+        gradient until the rest of the model uses its output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
     Returns:
         One-hot or unchanged weights, (…, keys); and log p of the sampled keys, (…), or None if `sample` is False.
     """
     if not sample:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
-    # Among independent exponential random variables, each is the smallest with a probability proportional to its rate.
+    # Of independent exponential random variables with rates `weights`, number i is the smallest with p = weights[i].
     sampled = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
     log_probability = weights.gather(-1, sampled).clamp(min=torch.finfo(weights.dtype).tiny).log()
     keep_soft = torch.rand_like(log_probability) < 0.5

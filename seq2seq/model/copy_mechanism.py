@@ -14,7 +14,7 @@ from seq2seq.model.packing import Sentences, pack, unpack
 
 
 class CopySource(NamedTuple):
-    """Encoded source. `CopyHead` explains the symbols w_h and h.
+    """Encoded source of the copy mechanism. `CopyHead` defines w_h and h.
 
     keys: (sentences, 1, longest_source, d_model). gate_terms: (sentences, longest_source), w_h h of each source token.
     pieces: (sentences, longest_source) int64, source token ids.
@@ -36,10 +36,10 @@ class CopyHead(nn.Module):
     """Layer that adds a copy distribution over source tokens and a gate to a decoder's output (see `CopyMixture`).
 
     The copy distribution a comes from a separate attention head. Its query is the decoder state s before the output
-    layer, and its keys are projections of the encoder states h. So a always sums to 1, and the decoder's own attention
-    may be of any kind (hard, ReLU, many heads) and may use kernels that do not return weights. The gate is
-    g = sigmoid(w_s s + w_h sum_i a_i h_i + b) (See et al. 2017, arXiv:1704.04368, equation 8). Unlike the equation, the
-    gate has no term for the decoder input, because s already depends on that input.
+    layer, and its keys are projections of the encoder states h. Therefore a always sums to 1, and the decoder's
+    cross-attention may be of any kind (hard, ReLU, many heads) and may use kernels that do not return weights. The gate
+    is g = sigmoid(w_s s + w_h sum_i a_i h_i + b) (See et al. 2017, arXiv:1704.04368, equation 8, but without the term
+    for the decoder input, because s already depends on the decoder input).
     """
 
     def __init__(self, d_model: int) -> None:
@@ -70,7 +70,7 @@ class CopyHead(nn.Module):
         """Encode the source for `step`. memory: (source_tokens, d_model), h. source: (source_tokens,), token ids."""
         flat = torch.cat([self.key(memory), self.of_source(memory)], 1)
         padded = unpack(flat[:, None, None], sentences)[0]                      # (sentences, 1, longest, d_model + 1)
-        # Only in an empty sentence, `</s>` can be copied. Otherwise finished hypotheses would soon fill the beam.
+        # `</s>` cannot be copied unless it is the only token, because finished hypotheses would soon fill the beam.
         copyable_tokens = (sentences.offsets.diff() - 1).clamp(min=1)
         copyable = torch.arange(sentences.longest, device=source.device) < copyable_tokens[:, None]
         bias = mask_to_bias(copyable[:, None, None], memory.dtype)

@@ -12,7 +12,7 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     """Return the sinusoidal positional encoding, (length, d_model).
 
     Vaswani et al. 2017 (arXiv:1706.03762), section 3.5: sin(t / 10000^(2i/D)) at index 2i, cos of the same angle at
-    index 2i + 1. The computation always runs on the CPU. On the meta device, torch would import torch._dynamo.
+    index 2i + 1. Computed on the CPU, because on the meta device, torch would import torch._dynamo (1 second).
     """
     angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (
         torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
@@ -45,8 +45,8 @@ def embeddings(tied: str, source_vocab_size: int, target_vocab_size: int,
                d_model: int) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
     """Return the target embedding, the source embedding and the output matrix, each (vocab_size, d_model).
 
-    Elements are drawn with a standard deviation of 1/sqrt(d_model). Embeddings that are scaled by sqrt(d_model) then
-    have unit variance, and the logits of a tied output matrix are small.
+    Elements are normally distributed with a standard deviation of 1/sqrt(d_model). Embeddings that are scaled by
+    sqrt(d_model) then have unit variance, and the logits of a tied output matrix are small.
 
     tied: "all" (all three are one matrix), "decoder" (target and output are one matrix), or "none".
     Raises:

@@ -19,11 +19,11 @@ from seq2seq.data.batching import Batch
 
 @dataclass(frozen=True)
 class HardAttentionSample:
-    """Sample of source positions in hard attention, for the score-function estimator (Williams 1992, "REINFORCE").
+    """Sample of source positions in hard attention, in the form that `loss.score_function_loss` needs.
 
     log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
-    baseline: (target_tokens,), the estimator's baseline. It does not depend on the sample. It predicts the difference
-        between log p of the target token and the mean log p of the other target tokens in the batch.
+    baseline: (target_tokens,), predicted difference between log p of the target token and the mean log p of the other
+        target tokens in the batch. The prediction does not depend on the sample.
     """
 
     log_probability: Tensor
@@ -32,13 +32,13 @@ class HardAttentionSample:
 
 @dataclass(frozen=True)
 class Logits:
-    """Logits over the vocabulary, hidden @ weight.T + bias, before the product is evaluated.
+    """Logits over the vocabulary, stored as the operands of hidden @ weight.T + bias.
 
-    In training, the loss evaluates the product for one chunk of rows at a time. A tensor of (tokens, vocab_size) would
-    need much more memory.
+    In training, the loss computes the logits of one chunk of rows at a time, because a tensor of (tokens, vocab_size)
+    would need much more memory.
 
     hidden: (tokens, d_model). weight: (vocab_size, d_model). bias: (vocab_size,) or None.
-    attention_sample: positions that hard attention sampled to compute `hidden`.
+    attention_sample: sample of the hard attention from which `hidden` was computed; None without a sample.
     """
 
     hidden: Tensor
@@ -47,7 +47,7 @@ class Logits:
     attention_sample: HardAttentionSample | None = None
 
     def dense(self, projection: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Evaluate the logits, (tokens, vocab_size). projection: a faster layer with the same weight and bias."""
+        """Compute the logits, (tokens, vocab_size). projection: faster output layer, see `inference/eager.py`."""
         if projection is not None:
             return projection(self.hidden)
         logits = self.hidden @ self.weight.T
@@ -58,7 +58,7 @@ class Logits:
 class PointerOutput:
     """Output of a pointer network.
 
-    values: (tokens, END_ID + longest_source), log p of each target id; -inf for positions after the end of the source.
+    values: (tokens, END_ID + longest_source), log p of each target id (see `pointer_network.target_log_probabilities`).
     """
 
     values: Tensor
@@ -74,8 +74,8 @@ class CopyMixture:
 
     See et al. 2017 (arXiv:1704.04368, equation 9): p(y) = g p_vocabulary(y) + (1 - g) sum_{i: x_i = y} a_i
 
-    logits: logits of p_vocabulary. gate_logit: (tokens,), logit of g. weights: (tokens, longest_source), a; sum to 1.
-    pieces: (tokens, longest_source) int64, x: the token ids of the source sentence of each target token.
+    logits: logits of p_vocabulary. gate_logit: (tokens,), logit of g. weights: (tokens, longest_source), a; each row
+        sums to 1. pieces: (tokens, longest_source) int64, x: token ids of the source sentence of each target token.
     """
 
     logits: Logits
@@ -85,7 +85,7 @@ class CopyMixture:
 
     @property
     def attention_sample(self) -> HardAttentionSample | None:
-        """Positions that hard attention sampled."""
+        """See `Logits`."""
         return self.logits.attention_sample
 
     def copy_probability(self, target: Tensor) -> Tensor:
@@ -129,12 +129,12 @@ class State(Protocol):
 
         Args:
             rows: (sentences, beam), index of the old row that each new row continues. The old rows in `rows[i]` must
-                belong to one sentence. If no row of a sentence is in `rows`, the sentence is dropped.
+                belong to one sentence. Sentences may be dropped, but neither reordered nor repeated.
         """
 
 
 class Stepwise(Protocol):
-    """Model that scores a target token by token. Search uses this interface.
+    """Model that scores a target one token at a time. Search uses this interface.
 
     max_positions: maximum length of a source or target sentence in tokens, `</s>` included.
     """
@@ -147,9 +147,9 @@ class Stepwise(Protocol):
 
         Args:
             source: (source_tokens,) token ids; every sentence ends with `</s>`.
-            source_offsets: (sentences + 1,) int32, index of the first token of each sentence, then `source_tokens`.
+            source_offsets: (sentences + 1,) int32, index of each sentence's first token, then the number of tokens.
             longest_source: number of tokens of the longest sentence.
-            keep_attention: True if the states that `step` returns contain attention weights, `attention`.
+            keep_attention: True if the states that `step` returns must contain attention weights, `State.attention`.
         """
 
     def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -157,7 +157,7 @@ class Stepwise(Protocol):
 
         Args:
             last_tokens: (rows,), last token of each row.
-            state: state that `start` or an earlier `step` of this model returned.
+            state: state that `start`, `step` or `State.select` returned.
         Returns:
             Logits, (rows, vocab_size), which the caller may overwrite; and the state after the step.
         """

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from seq2seq.model.copy_mechanism import CopySource
 
-# A full cache is enlarged by the slots that this number of steps needs.
+# A full cache is enlarged by the slots of this number of steps.
 GROWTH_STEPS = 16
-# The number of slots in a cache and the number of slots read in a step are rounded up to a multiple of this number,
+# The number of slots in a cache and the number of slots that a step reads are rounded up to a multiple of this number,
 # because oneDNN generates a kernel for each size.
 SLOT_MULTIPLE = 16
 
@@ -34,7 +34,7 @@ class LayerCache(NamedTuple):
 
 @dataclass
 class _Written:
-    """Number of written slots in the caches. All states that have the same caches share one `_Written`."""
+    """Number of written slots in the caches. All states with the same caches share one `_Written`."""
 
     slots: int = 0
 
@@ -48,8 +48,8 @@ class TransformerState:
     product computes their attention scores.
 
     position: position of the next token. begins: index of the first slot of each earlier position.
-    slots: number of slots that this state and the states before it have written.
-    written: number of slots that any state has written in `caches`, including states that continue this one.
+    slots: number of slots that the steps up to this state have written.
+    written: number of slots that are written in `caches`. It exceeds `slots` if another state continues this one.
     visible: (sentences, beam, all slots), added to the attention scores: 0 for slots that a row may attend to, -inf for
         others.
     source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
@@ -83,9 +83,9 @@ class TransformerState:
                        copy_source=self.copy_source and self.copy_source.select(sentences))
 
     def with_next_position(self) -> TransformerState:
-        """Return the state after the next step: each row has one new slot, and may attend to it.
+        """Return the state after the next step. In it, each row has one new slot, to which it may attend.
 
-        The new slots begin at index `self.slots`. The caller writes keys and values to them; no other state does.
+        The new slots begin at index `self.slots`. The caller must write keys and values to the new slots.
         """
         state = self._with_reserved_slots()
         beam = state.visible.shape[1]
@@ -96,14 +96,14 @@ class TransformerState:
                        begins=(*self.begins, self.slots))
 
     def _with_reserved_slots(self) -> TransformerState:
-        """Return this state if the slots of its next step exist and are unwritten, else a copy with larger caches."""
+        """Return this state if its next step's slots exist and are unwritten; else a copy with new, larger caches."""
         sentences, beam, capacity = self.visible.shape
         if self.slots + beam <= capacity and self.written.slots == self.slots:
             return self
         size = -(-(self.slots + GROWTH_STEPS * beam) // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
         def enlarge(old: Tensor) -> Tensor:
-            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # zeros: NaN times a weight of 0 is NaN
+            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # memory may hold NaN, and 0 * NaN = NaN
             larger[:, :, : self.slots] = old[:, :, : self.slots]
             return larger
 

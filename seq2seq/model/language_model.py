@@ -1,8 +1,8 @@
 """Decoder-only Transformer language model.
 
 The decoder of Vaswani et al. 2017 (arXiv:1706.03762) without cross-attention, as in Liu et al. 2018
-(arXiv:1801.10198, section 4.2.3): log p(text) = sum_t log p(y_t | y_0, …, y_{t-1}), with `</s>` as the last token.
-It has the same interface as the translation models and ignores the source.
+(arXiv:1801.10198, section 4.2.3): log p(text) = sum_t log p(y_t | y_0, …, y_{t-1}), where y_0 is `<s>` and the last
+token is `</s>`. The language model has the same interface as the translation models and ignores the source.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
-        """See `interface.Stepwise.start`. The source is ignored, except for its number of sentences.
+        """See `interface.Stepwise.start`. Only the number of source sentences is used.
 
         Raises:
             ValueError: `keep_attention` is true, but there is no attention over a source.

@@ -18,18 +18,18 @@ from seq2seq.devices import is_out_of_memory
 from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
 
-# Logits are computed in chunks of at most this number of rows (tokens), on a CPU and on a GPU, and of bytes. For the
-# logits of all tokens at once, each step would have to map new memory. With smaller chunks, the gradient of the weights
-# would be updated more often. A GPU needs larger matrix products to be busy.
+# Maximum size of a chunk of logits: rows (tokens) on a CPU, rows on a GPU, and bytes. For larger chunks, the process
+# would have to map new memory in each step. Smaller chunks update the gradient of the weights more often, and their
+# matrix products are too small to keep a GPU busy.
 MAX_CHUNK_ROWS, MAX_GPU_CHUNK_ROWS = 1536, 16384
 MAX_CHUNK_BYTES = 256_000_000
-# Number of logits that a CPU normalises at once: 1 MB in fp32, so that they stay in a core's cache until this is done.
+# Maximum number of logits that a CPU normalises at once: 1 MB in fp32, which fits into a core's cache.
 CACHED_ELEMENTS = 250_000
 
 
 @dataclass(frozen=True)
 class LossSum:
-    """Loss as a sum over target tokens, not averaged.
+    """Loss, summed over target tokens.
 
     total: scalar tensor, the training loss. log_probabilities: (tokens,), log p of each target in nats, without
     smoothing; 0 for ignored targets. tokens: number of targets that are not ignored.
@@ -70,15 +70,15 @@ def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, 
 
     With respect to the attention weights q, its gradient is an unbiased estimate of the gradient of -E[log p] (Williams
     1992): d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the squared error of the
-    baseline. In a recurrent decoder, a sample also affects later tokens; their log p is not part of its reward.
+    baseline. In a recurrent decoder, a sample also affects later tokens, but its reward ignores their log p.
 
     Args:
         log_probabilities: (tokens,), log p of the targets given the sampled positions.
         target: (tokens,) int64; targets of IGNORE_INDEX are ignored.
     """
     counted = target != IGNORE_INDEX
-    # The learned baseline only predicts the difference from the mean of the other tokens, because Adam would need a
-    # thousand steps to learn that mean.
+    # The learned baseline predicts only the difference from the mean log p of the other tokens, because Adam would need
+    # a thousand steps to learn this mean.
     mean_of_others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
     advantage = log_probabilities - mean_of_others - sample.baseline.float()
     terms = advantage.square() / 2 - advantage.detach() * sample.log_probability.float()
@@ -88,7 +88,7 @@ def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, 
 def log_probabilities(output: Output, target: Tensor) -> Tensor:
     """Return log p of each target, (tokens,), differentiable; 0 for targets of IGNORE_INDEX."""
     counted = target != IGNORE_INDEX
-    # Ignored targets are replaced by `</s>`, which is possible in every row: log p = -inf would have a NaN gradient.
+    # Ignored targets are replaced by `</s>`, whose log p is finite in every row. With -inf, gradients would be NaN.
     targets = target.where(counted, END_ID)
     if isinstance(output, PointerOutput):
         return output.values.gather(1, targets[:, None]).squeeze(1).where(counted, 0.0)
@@ -97,7 +97,7 @@ def log_probabilities(output: Output, target: Tensor) -> Tensor:
     if isinstance(output, Logits):
         return generated.where(counted, 0.0)
     copied = output.copy_probability(targets).to(generated.dtype)
-    # Clamped, because tokens that do not occur in the source have a copy probability of 0.
+    # Clamped, because tokens that do not occur in the source have a copy probability of 0, and log 0 = -inf.
     copied = copied.clamp(min=torch.finfo(copied.dtype).tiny).log()
     gate_logit = output.gate_logit.to(generated.dtype)
     return torch.logaddexp(F.logsigmoid(gate_logit) + generated, F.logsigmoid(-gate_logit) + copied).where(counted, 0.0)
@@ -127,8 +127,8 @@ def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
 class _ChunkedLogProbability(torch.autograd.Function):
     """log p of each target, (tokens,), from logits computed in chunks.
 
-    The backward pass recomputes the logits: the gradients of the logits depend on the gradient of log p, which the
-    forward pass does not know.
+    The backward pass recomputes the logits, because their gradient depends on the gradient of log p, which the forward
+    pass does not know.
     """
 
     @staticmethod
@@ -165,7 +165,7 @@ class _ChunkedLogProbability(torch.autograd.Function):
 
 
 def _chunks(tokens: int, weight: Tensor) -> list[slice]:
-    """Return slices of about equal size that divide `tokens` rows into the smallest number of chunks, at least one."""
+    """Divide `tokens` rows into as few chunks as possible, at least one. The chunks have about the same size."""
     max_rows = MAX_GPU_CHUNK_ROWS if weight.is_cuda else MAX_CHUNK_ROWS
     max_rows = max(1, min(max_rows, MAX_CHUNK_BYTES // (weight.shape[0] * weight.element_size())))
     size = max(1, -(-tokens // max(1, -(-tokens // max_rows))))
@@ -174,14 +174,14 @@ def _chunks(tokens: int, weight: Tensor) -> list[slice]:
 
 def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, smoothing: float, differentiate: bool,
                             target_logits: Tensor, target_log_p: Tensor) -> None:
-    """Overwrite logits with the gradient, softmax - (1 - e) one-hot; 0 in rows that do not count.
+    """Overwrite logits with softmax - (1 - e) one-hot: their gradient without the constant of `_ChunkedCrossEntropy`.
 
-    In log p, a probability of 0 counts as the smallest positive number (-87 nats in fp32); the gradient is exact.
+    Rows that do not count get 0. For log p only, probabilities are clamped to the smallest normal number (-87 nats).
 
     Args:
         logits: (rows, vocab_size). targets: (rows, 1) int64, at least 0. counted: (rows,) bool. smoothing: e.
-        differentiate: False: the logits stay as they are.
-        target_logits, target_log_p: (rows, 1), at least fp32; receive the logit and log p of the targets of all rows.
+        differentiate: False: leave the logits unchanged.
+        target_logits, target_log_p: (rows, 1), at least fp32; overwritten with logit and log p of each row's target.
     """
     rows = len(logits) if logits.is_cuda else max(1, CACHED_ELEMENTS // logits.shape[1])
     parts = zip(*(tensor.split(rows) for tensor in (logits, targets, counted, target_logits, target_log_p)),
@@ -194,7 +194,7 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
         part_target_log_p.copy_(probability.clamp(min=torch.finfo(exact.dtype).tiny).log_())
         if not differentiate:
             continue
-        # A number is added, because for a tensor CUDA's deterministic mode would sort and synchronise.
+        # The added value is a scalar, because with a tensor, CUDA's deterministic mode would sort and synchronise.
         probabilities.scatter_(1, part_targets, smoothing - 1, reduce="add")
         if logits.is_cuda or not bool(part_counted.all()):
             probabilities.mul_(part_counted[:, None])
@@ -203,11 +203,11 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
 
 @functools.cache
 def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
-    """Return the implementation of `overwrite_with_gradient` for this device: on GPUs the Triton kernel.
+    """Return the implementation of `overwrite_with_gradient` for this device: the Triton kernel for Nvidia GPUs.
 
-    The kernel is first run once. If it fails or its results are wrong, PyTorch's operators are used, with a warning.
+    The kernel is tested first. If it fails or its results are wrong, warn and return the PyTorch implementation.
     """
-    # GPUs of other makers say cuda, too, and so does the simulated GPU of the tests: their PyTorch has no CUDA.
+    # AMD GPUs and the simulated GPU of the tests also have the device type "cuda", but their PyTorch has no CUDA.
     if device.type != "cuda" or torch.version.cuda is None or dtype == torch.float64:
         return overwrite_with_gradient
     try:
@@ -222,8 +222,8 @@ def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[...,
             function(logits, targets, targets[:, 0] > 0, 0.1, True, *outputs)
             results.append(torch.cat([logits.float().flatten(), outputs.flatten()]))
         if not torch.allclose(results[0], results[1], rtol=0.02, atol=1e-6):
-            raise ArithmeticError("its results are wrong")
-    except Exception as error:                                                  # of Triton, the compiler or the driver
+            raise ArithmeticError("the kernel's results are wrong")
+    except Exception as error:                                                  # from Triton, compiler or driver
         if is_out_of_memory(error):
             raise
         console.warn(f"Triton cannot run the loss on {device} in {dtype} ({type(error).__name__}: {error}); PyTorch's "
@@ -235,9 +235,9 @@ def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[...,
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """Smoothed cross-entropy and its gradient, computed in chunks. The forward pass computes both from one softmax.
 
-    With smoothing e, d loss / d logits = softmax - (1 - e) one-hot - e / V. The last term is the same for all logits.
-    Its share of the gradients is computed from the mean of the weights and the sum of the hidden states, without a pass
-    over the logits. The mean of the logits, which the loss contains, is computed in the same way.
+    With smoothing e, d loss / d logits = softmax - (1 - e) one-hot - e / vocab_size. The last term is the same for all
+    logits. Its share of the gradients is therefore computed from the mean of the weights and the sum of the hidden
+    states, without a pass over the logits. The mean of the logits, a term of the loss, is computed in the same way.
     """
 
     @staticmethod
@@ -258,7 +258,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         chunks = _chunks(len(target), weight)
         buffer = hidden.new_empty(chunks[0].stop, vocab_size)                   # allocated once for all chunks
         for rows in chunks:
-            # The logits of the chunk; the gradient of the loss overwrites them.
+            # The logits of the chunk. Below, the gradient of the loss overwrites them.
             logits = torch.mm(hidden[rows], weight.T, out=buffer[: rows.stop - rows.start])
             if bias.numel():
                 logits += bias
@@ -290,7 +290,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         hidden_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
-        if not gradient.is_cuda and gradient.item() == 1:                       # usually no scaling is needed
+        if not gradient.is_cuda and gradient.item() == 1:                       # the usual case; nothing to scale
             return hidden_gradient, weight_gradient, bias_gradient, None, None
         scale = gradient.to(hidden_gradient.dtype)
         return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None

@@ -1,6 +1,6 @@
 """`overwrite_with_gradient` of loss.py as a Triton kernel, for GPUs.
 
-Triton comes with PyTorch's CUDA build. This module needs it, so only loss.py imports it, inside a function.
+PyTorch's CPU build has no Triton, so loss.py imports this module only if the device is an Nvidia GPU.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Logits of a row that a program holds at once, and the warps that share them: 16 for each thread. With a smaller block
-# than threads, not all threads would wait for each other in the sums.
+# Number of logits that a program processes at once, and its number of warps: 4,096 / (8 * 32) = 16 logits per thread.
+# BLOCK must not be smaller than the number of threads, because a sum would otherwise not synchronise all threads.
 BLOCK, WARPS = 4096, 8
 FP32 = torch.finfo(torch.float32)
-# Running maxima begin with a finite number, because a block of -inf would otherwise compute -inf - -inf = NaN.
+# The running maximum begins with a finite number, because in a block of -inf, -inf - -inf would be NaN.
 LOWEST = tl.constexpr(FP32.min)
 LOG_TINY = tl.constexpr(math.log(FP32.tiny))
 
@@ -25,8 +25,8 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
                             target_logits: Tensor, target_log_p: Tensor) -> None:
     """Compute the same as `seq2seq.model.loss.overwrite_with_gradient`, in fp32, with one kernel.
 
-    Arguments: as there, all contiguous; logits in fp32, fp16 or bf16. A target of vocab_size or more, for which
-    PyTorch's indexing raises an error, makes log p and the gradient of its row NaN, so that the step is skipped.
+    Arguments: as there, all contiguous; logits in fp32, fp16 or bf16. If a target is vocab_size or more, PyTorch raises
+    an error; the kernel sets log p and the gradient of the row to NaN, so that the trainer skips the step.
     """
     rows, vocab_size = logits.shape
     if not rows:
@@ -40,17 +40,17 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
 def _overwrite_row(logits: tl.tensor, vocab_size: tl.tensor, targets: tl.tensor, counted: tl.tensor,
                    target_share: tl.tensor, target_logits: tl.tensor, target_log_p: tl.tensor,
                    DIFFERENTIATE: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """Process the row of the program's number. The row is read twice: for the sum of exponentials, and the gradient.
+    """Process the row whose index is the program id. Read it twice: for the sum of exponentials and for the gradient.
 
-    target_share: what the gradient of the target's logit contains besides its probability.
+    target_share: number added to the target's probability to get the gradient of its logit: smoothing - 1.
     """
     row = tl.program_id(0).to(tl.int64)                                         # offsets may exceed 32 bits
     logits += row * vocab_size
     target = tl.load(targets + row)
-    # Read before the first sum, at which the threads wait for each other: afterwards, the row is overwritten.
+    # Read before the first sum, which synchronises the threads, because the loop after it overwrites the row.
     target_logit = tl.load(logits + target, target < vocab_size, float("nan")).to(tl.float32)
     greatest = tl.full((), LOWEST, tl.float32)
-    total = tl.where(target < vocab_size, 0.0, float("nan"))                    # of exp(logit - greatest)
+    total = tl.where(target < vocab_size, 0.0, float("nan"))                    # sum of exp(logit - greatest)
     for begin in range(0, vocab_size, BLOCK):
         token = begin + tl.arange(0, BLOCK)
         values = tl.load(logits + token, token < vocab_size, -float("inf")).to(tl.float32)
@@ -60,9 +60,9 @@ def _overwrite_row(logits: tl.tensor, vocab_size: tl.tensor, targets: tl.tensor,
         greatest = larger
     log_p = target_logit - greatest - tl.log(total)
     tl.store(target_logits + row, target_logit)
-    tl.store(target_log_p + row, tl.where(log_p < LOG_TINY, LOG_TINY, log_p))   # NaN is not below it
+    tl.store(target_log_p + row, tl.where(log_p < LOG_TINY, LOG_TINY, log_p))   # NaN stays NaN
     if DIFFERENTIATE:
-        # Multiplied, so that also an ignored row with NaN has a gradient of NaN.
+        # The gradient is multiplied by 0 or 1, so that a NaN in a row that does not count stays NaN.
         share = tl.load(counted + row).to(tl.float32)
         for begin in range(0, vocab_size, BLOCK):
             token = begin + tl.arange(0, BLOCK)

@@ -19,11 +19,11 @@ from seq2seq.data.batching import Batch
 
 @dataclass(frozen=True)
 class Sentences:
-    """Offsets and positions of the sentences of a packed batch.
+    """Offsets and positions of the sentences of a packed batch. Empty sentences must come last.
 
     offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
     positions: (tokens,) int64, position of each token in its sentence, from 0.
-    longest: number of tokens of the longest sentence, or more. As an int, it is known without waiting for the GPU.
+    longest: number of tokens of the longest sentence, or a larger number. Reading this int does not wait for the GPU.
     """
 
     offsets: Tensor
@@ -33,7 +33,7 @@ class Sentences:
 
     @staticmethod
     def from_offsets(offsets: Tensor, longest: int, tokens: int | None = None) -> Sentences:
-        """Return the sentences with these offsets. tokens: number of tokens; None: it is read from the offsets."""
+        """Return the sentences with these offsets. tokens: number of tokens; None: read it from the offsets."""
         begins, lengths = offsets[:-1].long(), offsets.diff().long()
         begin_of_token = torch.repeat_interleave(begins, lengths, output_size=tokens)
         return Sentences(offsets, torch.arange(len(begin_of_token), device=offsets.device) - begin_of_token, longest)
@@ -41,7 +41,7 @@ class Sentences:
     def __len__(self) -> int:
         return self.offsets.shape[0] - 1
 
-    # All layers share the following mask and indices. They are computed on first use, because the variable-length
+    # All layers share the following masks and indices. They are computed on first use, because the variable-length
     # kernel never needs them.
 
     @cached_property
@@ -62,8 +62,8 @@ class Sentences:
     def unpack_indices(self, parts: int, heads: int) -> Tensor:
         """Return the gather indices of `unpack`, (parts * sentences * heads * longest,) int64.
 
-        Element i of the flattened padded layout, (parts, sentences, heads, longest), is read from the element of the
-        flattened packed layout, (tokens, parts, heads), whose index is the value at i.
+        Value i is the index, in the flattened packed layout, (tokens, parts, heads), of element i of the flattened
+        padded layout, (parts, sentences, heads, longest).
         """
         return self._cached(("unpack", parts, heads), lambda: (
             self.padded_tokens[None, :, None] * (parts * heads) + self._arange(parts * heads).view(parts, 1, heads, 1)
@@ -143,16 +143,16 @@ class _Pack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         padded = _gather_padded(gradient[:, None], ctx.sentences)[0]
-        # In padding, the gather copies the gradient of token 0. The gradient there must be 0 instead: the gradient of
-        # padded queries would flow into keys and values.
+        # The gather fills padding with the gradient of token 0. Padding must have a gradient of 0 instead, because
+        # gradients of queries in padding would flow into keys and values.
         return padded.mul_(ctx.sentences.token_mask_as(padded.dtype)), None
 
 
 def unpack(flat: Tensor, sentences: Sentences) -> Tensor:
     """Pad packed sentences: (tokens, parts, heads, features) -> (parts, sentences, heads, longest, features).
 
-    Parts are, for example, query, key and value. Padding is filled with copies of the batch's first token, so that it
-    contains finite numbers. The caller must mask the padding. Gradients of padding are ignored.
+    Parts are, for example, query, key and value. Padding contains copies of the batch's first token, so that all
+    numbers are finite. The caller must mask the padding. Gradients of padding are ignored.
     """
     return cast(Tensor, _Unpack.apply(flat, sentences))
 

@@ -1,7 +1,7 @@
 """Pointer networks (Vinyals et al. 2015, arXiv:1506.03134): the output is a sequence of positions of the input.
 
-p(c_m) = softmax(v^T tanh(W x_n + U h_m)) over the encoder states x_n, including that of `</s>`. h_m is the state of the
-decoder. The input of the decoder is the encoder state at the previous output position.
+p(c_m = n) = softmax_n(v^T tanh(W x_n + U h_m)): x_n are the encoder states, including the state of `</s>`, and h_m is
+the state of the decoder. The input of the decoder is the encoder state at the previous output position, c_{m-1}.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIRST_POSITION_ID = END_ID + 1
 class PointerState:
     """Decoding state.
 
-    memory, keys: (sentences, longest_source, features), encoder states x_n and W x_n, shared by a sentence's rows.
+    memory, keys: (sentences, longest_source, d_model), encoder states x_n and W x_n, shared by a sentence's rows.
     lengths: (sentences,), number of tokens of each source.
     states: states of the decoder as in torch.nn, h of a GRU or (h, c) of an LSTM, each (layers, rows, d_model).
     position: position of the next token.
@@ -88,11 +88,11 @@ class PointerNetwork(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, batch: Batch) -> PointerOutput:
-        """Return log p of all source positions, (target_tokens, END_ID + longest_source). See `interface.Seq2Seq`."""
+        """Return log p of all target ids, (target_tokens, END_ID + longest_source). See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
         memory = self.encode(batch.source, source)
-        # The decoder's input is the encoder state that the previous target token points at. Row 0 is `start_state`, the
-        # input of the first step.
+        # The decoder's input is the encoder state that the previous target token points at. Encoder states are numbered
+        # from 1 here, because row 0 is `start_state`, the input of the first step.
         begins = source.offsets.long().index_select(0, target.sentence)
         rows = (begins + batch.target_input - FIRST_POSITION_ID).clamp(0, len(memory) - 1) + 1
         inputs = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
@@ -156,13 +156,13 @@ def target_log_probabilities(scores: Tensor, lengths: Tensor) -> Tensor:
     """Turn scores of source tokens into log p of target ids.
 
     The unknown and the start symbol get a score of -inf. END_ID gets the score of `</s>`. The following ids get the
-    scores of the source positions in order. Log p is the log-softmax of these scores.
+    scores of the source positions before `</s>`, in order. Log p is the log-softmax of these scores.
 
     Args:
         scores: (sentences, queries, longest_source); the last token of each source is `</s>`.
         lengths: (sentences,), number of tokens of each source.
     Returns:
-        (sentences, queries, END_ID + longest_source); -inf for positions after the end of a source.
+        (sentences, queries, END_ID + longest_source); -inf for the ids of padding.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     last = (lengths.long() - 1).clamp(min=0)[:, None, None].expand(-1, scores.shape[1], 1)

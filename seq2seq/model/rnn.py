@@ -42,7 +42,7 @@ class Encoder(nn.Module):
 
     def forward(self, embedded: Tensor, sentences: Sentences) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs)"""
-        lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # dummy sentences may be empty
+        lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # a filled-up batch has empty sentences
         packed = pack_padded_sequence(unpack_rows(embedded, sentences), lengths, batch_first=True, enforce_sorted=False)
         outputs, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True, total_length=sentences.longest)
         return pack_rows(outputs, sentences)
@@ -50,7 +50,7 @@ class Encoder(nn.Module):
     @staticmethod
     def last_backward_outputs(outputs: Tensor, sentences: Sentences) -> Tensor:
         """Return the last outputs of the backward direction: (tokens, outputs) -> (sentences, outputs / 2)"""
-        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # dummy sentences may be empty
+        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # empty sentences begin after the end
         return outputs[:, outputs.shape[1] // 2 :].index_select(0, begins)
 
 
@@ -59,14 +59,14 @@ class Cell(nn.Module):
 
     The caller projects the input, because it can project the embeddings of all positions in one matrix product.
 
-    gates: number of gates, candidate state included (GRU: 3, LSTM: 4). vectors: of the state (GRU: 1, LSTM: 2).
+    gates: number of gates, candidate state included (GRU: 3, LSTM: 4). vectors: vectors per state (GRU: 1, LSTM: 2).
     """
 
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.vectors = (3, 1) if cell == "gru" else (4, 2)
-        # All gates are initialised as one matrix. If each gate is initialised as a separate matrix, the bounds of a GRU
-        # are larger by sqrt(2), and it learns more slowly than torch.nn.GRU (tests/training/test_learning.py).
+        # All gates are initialised as one matrix. If each gate were initialised as a separate matrix, a GRU would have
+        # sqrt(2) times the bounds, and would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
@@ -136,11 +136,11 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
     """Plan the number of sentences that the decoder computes at each target position in training.
 
     Finished sentences are removed only when they are at least a quarter of the computed sentences, because removal
-    takes time, too. On a GPU no sentence is removed, because the CPU would have to wait for the GPU for the lengths.
+    takes time, too. On a GPU, none is removed, because the CPU would have to wait until the GPU has sent the lengths.
 
     Returns:
-        The number of sentences computed at each position; and the order in which they are computed, longest first,
-        (sentences,), or None if the order is unchanged.
+        The number of sentences computed at each position; and the order of the sentences in this computation, longest
+        first, (sentences,), or None if the order is unchanged.
     """
     if sentences.offsets.is_cuda:
         return [len(sentences)] * sentences.longest, None
@@ -159,7 +159,7 @@ class RecurrentState:
     """Decoding state.
 
     hidden: (layers, vectors, rows, units), states of the cells: h, and c of an LSTM. output: (rows, units), vector from
-        which the previous step computed the logits; it is the input for input feeding.
+        which the last step computed the logits; input feeding passes it to the next step.
     attention: (rows, longest_source), attention weights of the last step, averaged over the heads.
     copy_source: encoded source of the copy mechanism, if the model has one.
     """
@@ -192,7 +192,7 @@ class RecurrentModel(nn.Module):
         decoder_layers: number of decoder layers. The query of attention is the state of the last layer; the context is
             an input of the first layer.
         score, normalize: see `attention.Weighing`.
-        hard: True to attend to a single position, which is sampled in training.
+        hard: True to use hard attention, see `attention.CrossAttention`.
         input_feeding: True to feed the input of the output layer to the next step (Luong et al. 2015, section 3.3).
         dropout: probability, applied to embeddings, between layers and before the output layer.
         max_positions, tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
@@ -219,8 +219,8 @@ class RecurrentModel(nn.Module):
         self.cells = nn.ModuleList(cells)
         gates, states = cells[0].gates, decoder_layers * cells[0].vectors
         self.first = linear(d_model // 2, states * d_model, fused=states)
-        # Embedding and context are inputs of the first cell (gates * d_model) and of the tanh layer that precedes the
-        # output layer (d_model). With input feeding, the last output is another input of the first cell.
+        # Embedding and context are projected for the first cell (gates * d_model) and for the tanh layer before the
+        # output layer (d_model). Input feeding also projects the last output of the tanh layer for the first cell.
         self.embedded_in = linear(d_model, (gates + 1) * d_model)
         self.context_in = linear(d_model, (gates + 1) * d_model)
         self.fed_in = linear(d_model, gates * d_model) if input_feeding else None

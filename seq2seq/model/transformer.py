@@ -39,7 +39,7 @@ class FeedForward(nn.Module):
         return cast(Tensor, self.outer(self.activation(self.inner(hidden))))
 
     def make_step_function(self) -> Callable[[Tensor], Tensor]:
-        """Return a function that computes the same as `forward`, but faster, because it looks up no modules."""
+        """Return a function that computes the same as `forward`, but faster, because it does not look up modules."""
         inner, activation, outer = self.inner.forward, self.activation, self.outer.forward
         return lambda hidden: outer(activation(inner(hidden)))
 
@@ -86,7 +86,7 @@ StepFunction = Callable[..., Any]
 
 
 class EncoderLayer(nn.Module):
-    """Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z)).
+    """With post-norm: Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z)). Pre-norm: see `Residual`.
 
     causal: True to mask the keys after the position of the query, as in the layers of a language model.
     """
@@ -109,12 +109,12 @@ class EncoderLayer(nn.Module):
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row of a causal layer.
 
-        This call looks up the modules once. Looking them up in every step would take a fifth of the time of decoding a
-        single sentence.
+        `make_step_function` looks up the modules once. Looking them up in every step would take a fifth of the time of
+        decoding a single sentence.
 
         step(hidden, cache, new_slots, bias):
             hidden: (rows, d_model)
-            new_slots: slots for this position, see `SelfAttention.make_step_function`.
+            new_slots: see `SelfAttention.make_step_function`.
             bias: (sentences, heads, beam, slots to read), see `TransformerState.target_bias`.
         """
         attend = self.self_residual.make_step_function(self.self_attention.make_step_function())
@@ -128,7 +128,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """I = norm(H + masked MultiHead(H, H, H)); Z = norm(I + MultiHead(I, H_E, H_E)); H' = norm(Z + FFN(Z))."""
+    """I = norm(H + masked MultiHead(H, H, H)); Z = norm(I + MultiHead(I, memory, memory)); H' = norm(Z + FFN(Z))."""
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
                  pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
@@ -236,7 +236,7 @@ class Transformer(nn.Module):
         memory = self.encode(batch.source, source)
         hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input, target.positions)
         sample = None
-        for layer in self.decoder:                                              # only the last may return a sample
+        for layer in self.decoder:                                              # only the last layer may sample
             hidden, sample = layer(hidden, memory, target, source)
         logits = Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias, sample)
         return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)

@@ -2,9 +2,9 @@
 
 The score of a hypothesis is log p(target) / length penalty. Both count `</s>` as a token of the target. Each step
 computes the 2 * beam_size best continuations of a sentence. Each `</s>` among the first beam_size continuations
-finishes a hypothesis. The best beam_size continuations by other tokens form the next beam. A sentence is finished when
-it has beam_size finished hypotheses. A beam of 1 is greedy search; a beam as wide as the search space is exhaustive
-search.
+finishes a hypothesis. The best beam_size continuations with other tokens form the next beam. A sentence is finished
+when it has beam_size finished hypotheses. `SearchOptions` can change these rules. With a beam size of 1, this is greedy
+search; with a beam as large as the search space, exhaustive search.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Hypothesis:
     """Finished hypothesis.
 
     tokens: target ids without `</s>`. log_probability: log p(tokens, `</s>` | source). score: number by which the
-    hypotheses of a sentence are ranked. bonus: part of the score that is added to the log-probability divided by the
-    length penalty, for example the coverage penalty.
+    hypotheses of a sentence are ranked, log_probability / length penalty + bonus. bonus: result of
+    `SearchOptions.bonus`, for example the coverage penalty.
     """
 
     tokens: list[int]
@@ -127,8 +127,8 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         max_lengths: maximum number of target tokens of each sentence, `</s>` included. If a hypothesis reaches
             this length, its last token must be `</s>`.
         topk: the engine's implementation of `search.topk.topk`.
-        whole_search: the engine's own beam search; None: on a GPU, `device_search`. It is used only if `options` has no
-            hooks and no maximum length exceeds the model's maximum number of positions.
+        whole_search: the engine's own beam search; None: `device_search` on a GPU, no such search on a CPU. Not used if
+            `options` has hooks or a maximum length exceeds the model's maximum number of positions.
     Returns:
         The hypotheses of each sentence, best first.
     Raises:
@@ -159,8 +159,8 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         must_end = frontier.max_lengths <= length if length >= shortest_limit else None
         totals, normalised = frontier.totals, options.skip_log_softmax
         if (options.logits_processors or options.candidate_selection) and not normalised:
-            # The log sum exp is subtracted before logits processors set logits to -inf. The tokens that they do not
-            # forbid therefore keep their probability.
+            # The log sum exp is subtracted before logits processors set the logits of forbidden tokens to -inf. The
+            # other tokens therefore keep their probability.
             totals, normalised = totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape), True
         for processor in options.logits_processors:
             logits = processor(frontier.hypotheses(device), logits)
@@ -183,9 +183,9 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
 
 
 def _n_best(finished: Sequence[list[Hypothesis]], options: SearchOptions, constrained: bool) -> list[list[Hypothesis]]:
-    """Return the n best finished hypotheses of each sentence, best first. Raises: as `search`.
+    """Return the n best finished hypotheses of each sentence, best first. Raises: as in `search`.
 
-    constrained: True = a sentence without hypotheses is due to constraints; False = it is due to NaN.
+    constrained: reason why a sentence can be without hypotheses: True = constraints, False = NaN.
     """
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
         if constrained:
@@ -198,7 +198,7 @@ def _add_finished(frontier: _Frontier, candidates: _Candidates, options: SearchO
                   finished: list[list[Hypothesis]]) -> None:
     """Add to `finished` the hypotheses whose `</s>` is among the first `group_size` candidates of their group.
 
-    bonuses: (groups, beam), bonus that each hypothesis gets if it ends in this step; None: no bonus. finished: finished
+    bonuses: (groups, beam), bonus of each hypothesis if it ends in this step; None: no bonus. finished: finished
     hypotheses of each group, by group id.
     """
     size = options.group_size
@@ -220,12 +220,12 @@ def _advance(frontier: _Frontier, candidates: _Candidates, options: SearchOption
     """Continue each group with its first candidates other than `</s>`; drop sentences whose groups are all finished.
 
     Returns:
-        The next frontier, and the argument of `State.select` that belongs to it: for each hypothesis of the next
-        frontier, the row that it continues, (sentences, beam).
+        The next frontier, and the argument of `State.select`: for each hypothesis of the next frontier, the row that it
+        continues, (sentences, beam).
     """
     size = options.group_size
     beam, groups = frontier.tokens.shape[1], np.arange(len(frontier.group_ids))[:, None]
-    if candidates.continues[:, :size].all() and not frontier.done.any():        # most steps: nothing ends
+    if candidates.continues[:, :size].all() and not frontier.done.any():        # in most steps, no hypothesis ends
         parents = candidates.beams[:, :size]
         tokens = np.concatenate([frontier.tokens[groups, parents], candidates.ids[:, :size, None]], 2)
         after = replace(frontier, tokens=tokens, totals=candidates.totals[:, :size])

@@ -25,7 +25,7 @@ class Sampling:
     """Candidate selection that samples each hypothesis token by token. Each group must consist of one hypothesis.
 
     For given logits, a sample depends only on the seed, the key of its sentence and its index among the samples of the
-    sentence. The log-probability of a sample is that of the model before temperature and truncation are applied (see
+    sentence. The log-probability of a sample is computed from the logits before temperature and truncation (see
     `sampling.truncate`).
 
     keys: (sentences, numbers), key of each sentence in the input of the search: one or more non-negative integers.
@@ -65,7 +65,7 @@ class DiverseBeams:
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
         sentences, groups, size = past.shape
         by_group = logits.view(sentences, groups, size, -1)
-        times_selected = logits.new_zeros(sentences, by_group.shape[3])         # of each token, by earlier groups
+        times_selected = logits.new_zeros(sentences, by_group.shape[3])         # by earlier groups, for each token
         selected = []
         for group in range(groups):
             group_logits, group_past = by_group[:, group], past[:, group : group + 1]
@@ -74,7 +74,7 @@ class DiverseBeams:
             flat = (beams * group_logits.shape[2] + ids).flatten(1)
             totals = group_past.gather(2, beams) + group_logits.flatten(1).gather(1, flat)[:, None]
             selected.append((totals, beams, ids))
-            # `count` is twice the group size. Only the first half of the candidates counts as selected.
+            # `count` is twice the group size. Only the first half of the candidates count as selected.
             possible = totals[:, 0, : count // 2] > -math.inf
             times_selected.scatter_add_(1, ids[:, 0, : count // 2], possible.to(times_selected.dtype))
         totals, beams, ids = (torch.cat(parts, 1) for parts in zip(*selected, strict=True))
@@ -85,7 +85,7 @@ class DiverseBeams:
 class RequiredPhrase:
     """Phrase that the text of a finished target must contain, in any segmentation.
 
-    spellings: token sequences that spell the phrase, at least one; none is empty. Search proposes tokens from them.
+    spellings: token sequences that spell the phrase, at least one; none is empty. They supply candidates to the search.
     """
 
     phrase: Phrase
@@ -100,13 +100,13 @@ class RequiredPhrase:
 class RequiredPhrases:
     """Lexically constrained beam search: the text of every target contains all required phrases of its sentence.
 
-    A phrase of whole words is satisfied if the text ends with it, because `</s>` may be the next token. If the next
-    token continues the last word of the phrase (for example "ing" after "kick"), the phrase is missing again.
+    If the text ends with a phrase of whole words, the phrase is satisfied, because `</s>` may be the next token. If the
+    next token continues the last word of the phrase (for example "ing" after "kick"), the phrase is missing again.
 
     The beam is divided among banks (Post and Vilar 2018, arXiv:1804.06609, "dynamic beam allocation"). A bank contains
     the candidates that lack the same number of tokens of required phrases. The beam takes the best candidate of each
-    bank, then the second best of each bank, and so on, until it is full. In each round, banks that lack fewer tokens
-    come first.
+    bank, then the second best of each bank, and so on, until it is full. In each round, the bank whose candidates lack
+    the fewest tokens comes first.
     """
 
     def __init__(self, phrases: Sequence[Sequence[RequiredPhrase]], pieces: Sequence[bytes]) -> None:
@@ -119,7 +119,7 @@ class RequiredPhrases:
     def ban_end_if_missing(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         """Set the logit of `</s>` to -inf for hypotheses that lack a required phrase.
 
-        The search options must contain both: this object as candidate selection, and this method as a logits processor.
+        Search needs both in its options: this object as candidate selection, and this method as a logits processor.
         """
         for row, (target, phrases) in enumerate(self._rows(hypotheses)):
             text = decode_pieces(target, self.pieces) if phrases else ""
@@ -131,7 +131,7 @@ class RequiredPhrases:
         """Return the number of tokens of required phrases that a target still lacks.
 
         This is the sum of the lengths of the missing phrases, each in its shortest spelling. If the target ends with
-        the beginning of a spelling of a missing phrase, fewer tokens are lacking.
+        the beginning of a spelling of a missing phrase, only the rest of this spelling counts (for one phrase at most).
         """
         text = decode_pieces(target, self.pieces) if phrases else ""
         missing = [required for required in phrases if not required.phrase.is_in(text)]
@@ -146,7 +146,7 @@ class RequiredPhrases:
         _, beams, ids = topk_by_sentence(logits, past, count)
         first_rows = beam * torch.arange(sentences, device=past.device)[:, None]
         # The candidates are pairs (row, id): the best ones of each sentence, the best one of each hypothesis, and the
-        # next tokens of missing phrases. They are the keys of a dict, because the keys of a dict are unique.
+        # next tokens of missing phrases. A dict keeps each pair once, in this order.
         considered = dict.fromkeys(zip((beams[:, 0] + first_rows).flatten().tolist(), ids.flatten().tolist(),
                                        strict=True))
         considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
@@ -159,8 +159,8 @@ class RequiredPhrases:
             if any(required.phrase.is_in(text) and not required.phrase.is_in(f"{text}x") for required in phrases):
                 completed.append(row)
         if completed:
-            # The most probable tokens may all continue the last word of the phrase. The phrase would then be missing
-            # again. The best token that does not continue the word is therefore a candidate, too.
+            # If a phrase was just completed, the most probable tokens may all continue its last word, after which it
+            # would be missing again. The best token that does not continue a word is therefore a candidate, too.
             ending = logits[completed].masked_fill(self.continues_word.to(logits.device), -math.inf).argmax(1)
             considered |= dict.fromkeys(zip(completed, ending.tolist(), strict=True))
         rows, next_ids = torch.tensor(list(considered), device=logits.device).T
@@ -179,10 +179,10 @@ class RequiredPhrases:
                 ids.new_tensor([[[candidate.next_id for candidate in each]] for each in selected]))
 
     def _spelled_tokens(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
-        """Return the number of tokens at the end of the target that are the beginning of a spelling.
+        """Return the largest number of tokens with which the target ends and the spelling begins, or 0.
 
-        The phrase must be allowed to begin there. The whole spelling does not count as its beginning. If several
-        numbers are possible, the largest is returned; if none is possible, 0.
+        The number is smaller than the length of the spelling. The phrase must be allowed to begin after the preceding
+        tokens of the target (see `Phrase.may_begin_after`).
         """
         spaced = self.pieces[spelling[0]].startswith(b" ")
         for size in range(min(len(spelling) - 1, len(target)), 0, -1):
@@ -212,7 +212,7 @@ def _continues_word(pieces: tuple[bytes, ...]) -> Tensor:
 class _Candidate(NamedTuple):
     """Continuation of a hypothesis.
 
-    missing: number of tokens of required phrases that the continuation lacks. It determines the bank.
+    missing: number of tokens of required phrases that the continuation lacks. This number identifies the bank.
     """
 
     total: float

@@ -25,7 +25,7 @@ def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
         coverage: (rows, longest_source), sum of the attention weights of each source position over all steps; 1 in
             padding.
     Returns:
-        (rows,), at most 0, to be added to a hypothesis' score.
+        (rows,), at most 0; search adds it to the score of a hypothesis.
     """
     return strength * coverage.clamp(MIN_COVERAGE, 1).log().sum(1)
 
@@ -37,9 +37,9 @@ def coverage_bonus(strength: float) -> Callable[[CoverageState], Tensor]:
 
 @dataclass(frozen=True)
 class CoverageState:
-    """State of `WithCoverage`: the state of the model inside, and the coverage of the source so far.
+    """State of `WithCoverage`: the state of the wrapped model, and the coverage of the source so far.
 
-    inner: state of the model inside. coverage: (rows, longest_source), sum of the attention weights of each source
+    inner: state of the wrapped model. coverage: (rows, longest_source), sum of the attention weights of each source
     position over the steps so far; 1 in padding.
     """
 
@@ -57,7 +57,7 @@ class CoverageState:
 
 
 class WithCoverage:
-    """Wraps a model. Each state of the wrapper contains the model's state and the coverage of the source."""
+    """Model whose decoding states also contain the coverage of the source. It wraps another model."""
 
     def __init__(self, model: Stepwise) -> None:
         self.model, self.max_positions = model, model.max_positions

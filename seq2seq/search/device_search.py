@@ -1,8 +1,8 @@
 """Beam search whose bookkeeping stays on the GPU.
 
 `search.beam.search` does its bookkeeping in NumPy. With a model on a GPU, the host therefore waits for the GPU several
-times per step. Here the host waits only once in CHECK_STEPS steps, to ask which sentences are finished. The results are
-the same.
+times per step. Here the host waits only once in CHECK_STEPS steps, to read which sentences are finished. The results
+are the same as those of `search.beam.search` without hooks.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Beams:
     """Hypotheses of the sentences in search. `advance` writes its results into these tensors.
 
     length: (1,), number of tokens of the unfinished hypotheses; equal to the number of steps so far.
-    sentences: (sentences,), index of each sentence in the input. A filler is a row without a sentence; its index is -1.
+    sentences: (sentences,), index of each sentence in the input; -1 for a filler, a place without a sentence.
     limits: (sentences,), maximum number of tokens without `</s>`.
     tokens: (sentences, beam), last token of each unfinished hypothesis.
     totals: (sentences, beam), log p of each unfinished hypothesis; -inf for a place in the beam without a hypothesis.
     history: (sentences, steps, beam), token * beam + parent of each unfinished hypothesis after each step. The parent
-        is the index, in the beam of the step before, of the hypothesis that this one continues.
+        is the index, in the beam before the step, of the hypothesis that was continued.
     done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
-    finished_totals: (sentences, room + 1), log p of the finished hypotheses. finished_ends: (sentences, room + 1),
-        length * beam + index of each finished hypothesis before `</s>`. The last column of both is a dummy, to which
-        `advance` writes the values of candidates that do not finish a hypothesis.
+    finished_totals: (sentences, places), log p of the finished hypotheses. finished_ends: (sentences, places), n * beam
+        + i for a hypothesis that `</s>` finished when it had n tokens and index i in the beam. The last place of both
+        is a dummy, to which `advance` writes the values of candidates that do not finish a hypothesis.
     """
 
     length: Tensor
@@ -58,8 +58,8 @@ class Beams:
               device: torch.device, fillers: int = 0) -> Beams:
         """Return the beams before the first step: one empty hypothesis for each sentence.
 
-        steps: number of steps that fit into the history. dtype: precision of log p. fillers: number of fillers after
-        the sentences. Other arguments: as in `device_search`.
+        steps: number of steps that fit into the history. dtype: dtype of log p. fillers: number of fillers after the
+        sentences. Other arguments: as in `device_search`.
         """
         size = len(max_lengths) + fillers
         numbers = torch.tensor([[*range(len(max_lengths)), *[-1] * fillers], [*max_lengths, *[1] * fillers]])
@@ -73,14 +73,14 @@ class Beams:
                      totals.new_full((size, room + 1), -math.inf), limits.new_zeros(size, room + 1))
 
     def select(self, rows: Tensor) -> Beams:
-        """Return a copy with some of the sentences. rows: indices of these sentences in the tensors."""
+        """Return a copy with only some sentences. rows: indices of these sentences in the tensors."""
         return Beams(self.length.clone(), *(getattr(self, field.name).index_select(0, rows)
                                             for field in fields(self)[1:]))
 
     def copy_from(self, other: Beams) -> None:
         """Overwrite the tensors of this object with the values of another.
 
-        If the histories differ in their number of steps, the smaller number of steps is copied.
+        If the numbers of steps of the two histories differ, the smaller number of steps is copied.
         """
         for field in fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
@@ -95,7 +95,7 @@ class Beams:
         Args:
             logits: (sentences * beam, vocab_size); they are overwritten. forbidden: banned token ids, without `</s>`.
             enough: number of finished hypotheses with which a sentence is finished.
-            must_end: False = no sentence has reached its maximum length; this saves the check.
+            must_end: False = skip the check for maximum lengths, because no sentence has reached its maximum length.
         Returns:
             For each hypothesis after the step, the row of the logits that it continues, (sentences, beam).
         """
@@ -111,7 +111,7 @@ class Beams:
         ends, possible = ids == END_ID, totals > -math.inf                      # False for NaN, too
         stops = ends | ~possible
         first = torch.arange(sentences, device=logits.device)[:, None]
-        # Each `</s>` among the first `beam` candidates finishes a hypothesis. Other candidates go to the last column.
+        # Each `</s>` among the first `beam` candidates finishes a hypothesis. Other candidates go to the last place.
         new = (ends & possible)[:, :beam] & ~self.done[:, None]
         places = torch.where(new, self.count[:, None] + new.cumsum(1) - 1, self.finished_ends.shape[1] - 1)
         self.finished_totals[first, places] = totals[:, :beam]
@@ -132,18 +132,18 @@ class Beams:
 
         A hypothesis is a pair: token ids without `</s>`, and log p. steps: number of steps so far.
         """
-        size, room = self.finished_ends.shape
+        size, width = self.finished_ends.shape
         bits = self.finished_totals.double().view(torch.int64)                  # fp64 bits as integers
         columns = torch.cat([self.sentences[:, None], self.count[:, None], bits, self.finished_ends,
                              self.history[:, :steps].flatten(1)], 1).cpu().numpy()
-        totals = columns[:, 2 : 2 + room].view(np.float64).tolist()
+        totals = columns[:, 2 : 2 + width].view(np.float64).tolist()
         beam = self.tokens.shape[1]
-        lengths, rows = np.divmod(columns[:, 2 + room : 2 + 2 * room], beam)
-        words, parents = np.divmod(columns[:, 2 + 2 * room :].reshape(size, steps, beam), beam)
-        tokens = np.zeros((size, room, steps), np.int64)
+        lengths, rows = np.divmod(columns[:, 2 + width : 2 + 2 * width], beam)
+        chosen, parents = np.divmod(columns[:, 2 + 2 * width :].reshape(size, steps, beam), beam)
+        tokens = np.zeros((size, width, steps), np.int64)
         sentence = np.arange(size)[:, None]
         for step in reversed(range(steps)):                                     # from the last token to the first
-            tokens[:, :, step] = words[sentence, step, rows]
+            tokens[:, :, step] = chosen[sentence, step, rows]
             rows = np.where(step < lengths, parents[sentence, step, rows], rows)
         return {index: [(tokens[row, place, : lengths[row, place]].tolist(), totals[row][place])
                         for place in range(count)]
@@ -158,14 +158,14 @@ class Decoder(Protocol):
         """Hypotheses after the latest step."""
 
     def advance(self, length: int) -> None:
-        """Do a step. After it, unfinished hypotheses have `length` tokens. The host must not wait for the GPU."""
+        """Do step number `length`, from 1: unfinished hypotheses then have `length` tokens. Do not wait for the GPU."""
 
     def keep(self, unfinished: Sequence[int]) -> None:
-        """Continue with these rows of `beams.sentences`. Finished sentences may be kept, too."""
+        """Keep the sentences with these indices in `beams.sentences`. A decoder may keep finished sentences, too."""
 
 
 def search_on_device(decoder: Decoder, max_lengths: Sequence[int]) -> list[list[tuple[list[int], float]]]:
-    """Do a whole search with a decoder that has done no step. max_lengths, result: as in `interface.WholeSearch`."""
+    """Do a whole search with a new decoder. max_lengths, result: as in `interface.WholeSearch`."""
     results: dict[int, list[tuple[list[int], float]]] = {}
     length = 0
     for length in range(1, max(max_lengths, default=0) + 1):

@@ -1,4 +1,4 @@
-"""Several models combined into one that has the step interface: ensembles, and shallow fusion with a language model."""
+"""Combinations of models with the step interface of one model: ensembles, and shallow fusion with a language model."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class EnsembleState:
 class Ensemble:
     """Ensemble of models with the same vocabulary.
 
-    mean: kind of mean of the distributions p_m of the models m. "probability": p = mean of p_m. "log_probability": p is
-    proportional to exp(mean of log p_m). If a single model gives a token p_m = 0, p of the token is then 0.
+    mean: how the distributions p_m of the models m are averaged. "probability": p = mean of p_m. "log_probability": p
+    is proportional to exp(mean of log p_m), so that p of a token is 0 if any p_m of the token is 0.
     """
 
     def __init__(self, models: Sequence[Stepwise], mean: str = "probability") -> None:
@@ -68,7 +68,7 @@ class Fusion:
 
     The sum is not a normalised distribution, and search must not normalise it (see `SearchOptions.skip_log_softmax`).
 
-    language_model: model with the step interface. Each source that it gets is empty: only `</s>`.
+    language_model: model with the step interface. All its sources are empty, that is, only `</s>`.
     """
 
     def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:

@@ -19,7 +19,7 @@ class WholeSearch(Protocol):
 
         Each hypothesis is a pair: token ids without `</s>`, and log p of the tokens and `</s>`.
 
-        Args: as in `search.beam.search`, and
+        Args: as in `search.beam.search` and `SearchOptions`, and
             enough: number of finished hypotheses with which a sentence is finished.
             forbidden: banned token ids; never includes `</s>`.
         """
@@ -28,9 +28,9 @@ class WholeSearch(Protocol):
 Continuations = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Arrays (totals, beams, ids), each (groups, candidates), best candidate first.
 
-totals: log p of the hypothesis with its continuation. If a group has fewer continuations than candidates, the remaining
-totals are -inf. beams: index of the continued hypothesis in its group. ids: next token.
+totals: log p of the hypothesis with its continuation; -inf for an array element without a possible continuation. beams:
+index of the continued hypothesis in its group. ids: next token.
 """
 
 TopK = Callable[[Tensor, np.ndarray, Tensor, np.ndarray | None, int, bool], Continuations]
-"""Type of `search.topk.topk`, and of functions of engines with the same results."""
+"""Type of `search.topk.topk` and of an engine's implementation of it."""

@@ -1,7 +1,7 @@
 """Logits processors of search: minimum length, target prefixes, forbidden phrases and n-gram blocking.
 
-Each function returns an `options.LogitsProcessor`. It sets the logits of forbidden tokens to -inf in place. The other
-logits stay the same.
+`min_length`, `force_prefix`, `no_repeat_ngram` and `forbid_phrases` return an `options.LogitsProcessor`, which sets the
+logits of forbidden tokens to -inf in place and leaves the other logits unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 
 def min_length(length: int) -> LogitsProcessor:
-    """Forbid targets of fewer than `length` tokens, `</s>` not counted."""
+    """Forbid targets of fewer than `length` tokens, not counting `</s>`."""
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         if hypotheses.tokens.shape[2] < length:
@@ -32,7 +32,7 @@ def min_length(length: int) -> LogitsProcessor:
 
 
 def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
-    """Force each target to begin with the prefix of its sentence. prefixes: ids of each prefix; may be empty."""
+    """Force each target to begin with the prefix of its sentence. prefixes: ids of each prefix; some may be empty."""
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         _, beam, length = hypotheses.tokens.shape
@@ -89,9 +89,9 @@ class Phrase:
         return False
 
     def matched_prefix(self, text: str) -> str:
-        """Return the longest proper prefix of the phrase with which the text ends, "" if there is none.
+        """Return the longest proper prefix of the phrase with which the text ends, or "".
 
-        If `ignore_case` is True, the prefix is case-folded.
+        If `ignore_case` is True, the prefix is in the form that `_without_case` returns.
         """
         text = self._comparable(text)
         for length in range(min(len(self._key) - 1, len(text)), 0, -1):
@@ -138,9 +138,9 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
     if not all(phrases):
         raise ValueError("a phrase is empty; every text would contain it")
     forbidden = [_ForbiddenPhrase(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
-    # Maximum number of tokens at the end of a target that decide which ids are banned: those of the phrase, of the
-    # character before the phrase, and of a character after it that is incomplete. A character has at most four bytes,
-    # and a token at least one.
+    # Number of tokens at the end of a target that can affect which ids are banned. They spell the character before the
+    # phrase, the beginning of the phrase, and possibly an incomplete character. A character has at most four bytes, and
+    # a token has at least one.
     context = 4 * max(map(len, phrases), default=0) + 8
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class _ForbiddenPhrase:
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
         prefix = self.phrase.matched_prefix(characters)
         if not prefix and not self.phrase.may_begin_after(characters):
-            prefix = "x"                        # a letter: after it, the phrase is part of a longer word
+            prefix = "x"                        # any letter, because the phrase must not begin after a letter
         return self.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
 
     def _completing_ids(self, prefix: bytes) -> Tensor:
@@ -185,15 +185,15 @@ def _ends_in_word(text: str) -> bool:
 
 
 def begins_in_word(text: str) -> bool:
-    """Return True if the text begins with a letter, a digit or a combining mark, and so would continue a word."""
+    """Return True if the text begins with a letter, a digit or a combining mark, so that it would continue a word."""
     return text[:1].isalnum() or _belongs_to_letter(text[:1])
 
 
 def _belongs_to_letter(character: str) -> bool:
     """Return True if the character belongs to the letter before it.
 
-    Such characters are combining marks, for example the vowel signs of Hindi, and zero-width joiners and non-joiners,
-    which occur in Persian words.
+    These characters are combining marks, for example the vowel signs of Hindi, and the zero-width joiner and
+    non-joiner, which occur in Persian words.
     """
     return not character.isascii() and (character in "\u200c\u200d" or unicodedata.category(character)[0] == "M")
 

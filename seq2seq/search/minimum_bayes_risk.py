@@ -1,7 +1,7 @@
 """Minimum-Bayes-risk decoding (Kumar and Byrne 2004; with samples, Eikema and Aziz 2022, arXiv:2108.04718).
 
-It chooses the candidate with the highest expected utility, not the most probable candidate. The expected utility is the
-mean similarity to all candidates. The similarity is chrF (Popovic 2015), averaged over both directions.
+MBR decoding chooses the candidate with the highest expected utility, not the most probable candidate. The expected
+utility is the mean similarity to all candidates. The similarity is chrF (Popovic 2015), averaged over both directions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ MAX_ORDER, BETA = 6, 2
 def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
     """Return the expected utility of each candidate, from 0 to 100, (candidates,).
 
-    It is the mean of the candidate's utilities with all candidates as references, itself included. A reference that
-    occurs several times counts several times. The utility of two texts is the mean of two chrF scores: first one text,
-    then the other is the reference.
+    The expected utility of a candidate is the mean of its utilities with all candidates, itself included. Repeated
+    candidates count several times. For the utility of two texts, see `pairwise_utilities`.
 
     Raises:
         TypeError: a candidate is not a str.
@@ -37,14 +36,13 @@ def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
 
 
 def pairwise_utilities(texts: Sequence[str]) -> np.ndarray:
-    """Return the utility of each pair of texts, (texts, texts): the mean of their two sentence-level chrF scores.
+    """Return the utility of each pair of texts, (texts, texts): the mean of two chrF scores.
 
-    Each score is equal to sacreBLEU's.
+    Each of the two texts is the reference of one score. The scores are equal to sacreBLEU's sentence-level chrF.
     """
     matches, totals = zip(*(_matching_ngrams(texts, order) for order in range(1, MAX_ORDER + 1)), strict=True)
     match, total = np.stack(matches), np.stack(totals)                  # (orders, texts, texts), (orders, texts)
-    # Precision is averaged over the orders for which both texts have n-grams. The recall of (a, b) is the precision of
-    # (b, a).
+    # Precision is averaged over the orders for which both texts have n-grams. recall[a, b] is precision[b, a].
     both = (total[:, :, None] > 0) & (total[:, None, :] > 0)
     precision = np.divide(match, total[:, :, None], out=np.zeros_like(match), where=both).sum(0)
     precision = np.divide(precision, both.sum(0), out=np.zeros_like(precision), where=both.any(0))
@@ -56,10 +54,10 @@ def pairwise_utilities(texts: Sequence[str]) -> np.ndarray:
 
 
 def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two counts of character n-grams of length `order`.
+    """Count character n-grams of length `order`.
 
-    The first is the number of n-grams that each pair of texts shares, (texts, texts). The second is the number of
-    n-grams of each text, (texts,).
+    Returns:
+        The number of n-grams that each pair of texts shares, (texts, texts); and of n-grams in each text, (texts,).
     """
     ngrams = [Counter(_ngrams("".join(text.split()), order)) for text in texts]
     texts_with = Counter(ngram for of_text in ngrams for ngram in of_text)

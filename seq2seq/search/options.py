@@ -31,7 +31,7 @@ CandidateSelection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, T
 It returns at most `count` continuations of the hypotheses of each group, in order of preference.
 
 Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), log p of each hypothesis minus the
-log sum exp of its logits. past + logits is therefore log p of a continuation.
+log sum exp of its unprocessed logits (minus 0 with `skip_log_softmax`), so that past + logits is the new log p.
 Results, each (sentences, groups, candidates): totals: log p of each continuation. beams: index of the continued
 hypothesis in its group. ids: next token.
 """
@@ -44,16 +44,16 @@ class SearchOptions:
     beam_size: number of hypotheses per sentence, in all groups together.
     length_penalty: function that maps the length of a hypothesis to the divisor of its log-probability.
     n_best: maximum number of hypotheses to return per sentence, at most `beam_size`.
-    patience: a group is finished when it has patience * (group size) finished hypotheses (Kasai et al. 2022,
-        arXiv:2204.05424, equation 2). Ignored if groups have one hypothesis.
-    banned_ids: ids that no hypothesis may contain. `</s>` among them is ignored.
-    logits_processors: functions that change the logits of each step, in the order in which they run. The tokens that
-        they do not forbid keep their probability, because the log-softmax is computed from the unchanged logits.
+    patience: a group is finished when it has patience * group_size finished hypotheses, but at least group_size (Kasai
+        et al. 2022, arXiv:2204.05424, equation 2). Ignored if groups have one hypothesis.
+    banned_ids: ids that no hypothesis may contain. `</s>` is never banned.
+    logits_processors: functions that change the logits of each step, in the order in which they run. Tokens that are
+        not forbidden keep their probability, because the log-softmax is computed from the unchanged logits.
     candidate_selection: function that chooses the continuations; None: the most probable ones.
     groups: number of groups of equal size into which the beam is divided. The groups are searched independently of each
         other, unless `candidate_selection` makes them depend on each other.
     bonus: function that computes a number for each row, (rows,), from the model's state after a step. The number is
-        added to the score of a hypothesis that ends in this step. None: no bonus.
+        added to the score of the row's hypothesis if it ends in this step. None: no bonus.
     skip_log_softmax: use the logits as scores without normalising them.
 
     Raises:
@@ -84,7 +84,7 @@ class SearchOptions:
 
     @property
     def finished_per_group(self) -> int:
-        """Number of finished hypotheses with which a group is finished. Groups of one hypothesis ignore patience."""
+        """Number of finished hypotheses with which a group is finished, see `patience`."""
         return 1 if self.group_size == 1 else max(self.group_size, round(self.group_size * self.patience))
 
     @property

@@ -17,7 +17,7 @@ MID_LINE_MARK = "\ue000"
 
 
 class PhraseSpeller:
-    """Turns phrases into constraints of a search.
+    """Converts required and forbidden phrases to constraints of a search.
 
     In languages with spaces, a phrase matches only whole words. In languages without spaces, it matches any substring.
     """
@@ -30,15 +30,15 @@ class PhraseSpeller:
     def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
         """Return the constraint for a required phrase.
 
-        If `ignore_case` is True, any casing satisfies the constraint. Search proposes only these casings, if the
-        vocabulary can spell them: as written, lower case, first letter in upper case, first letter of each word in
+        If `ignore_case` is True, any casing satisfies the constraint. The spellings cover five casings, unless the
+        vocabulary cannot spell them: as written, lower case, first letter in upper case, first letter of each word in
         upper case, and upper case.
 
         Args:
-            line: line number, from 0, for the error message; None: unknown. whole_words: False: any substring satisfies
-                the constraint.
+            line: line number, from 0, for the error message; None: unknown.
+            whole_words: False: any substring satisfies the constraint.
         Raises:
-            RequestError: the phrase has control characters, or the tokenizer drops all its characters.
+            RequestError: the phrase has control characters or unknown tokens, or the tokenizer drops all of it.
         """
         written = phrase.strip()
         casings = [written, written.lower(), written.capitalize(), capwords(written, " "), written.upper()]
@@ -52,7 +52,7 @@ class PhraseSpeller:
         if first_error and not spellings:
             raise first_error
         # The tokenizer may normalise the text, so the constraint is the normalised phrase. Spellings that do not
-        # satisfy the constraint are dropped. For example, "SS" is the upper case of "ß" but does not match it.
+        # satisfy the constraint are dropped. For example, the upper case of "ß" is "SS", which does not match "ß".
         normalised = decode_pieces(spellings[0], self.tokenizer.piece_bytes).strip()
         required = Phrase(normalised, whole_words and not self.spaceless, self.ignore_case)
         return RequiredPhrase(required, tuple(dict.fromkeys(
@@ -62,7 +62,7 @@ class PhraseSpeller:
     def forbid(self, phrases: Sequence[str]) -> LogitsProcessor:
         """Return a logits processor that forbids the phrases.
 
-        Each phrase is forbidden as written and as normalised by the tokenizer. Translations contain the latter form.
+        Each phrase is forbidden as written and as normalised by the tokenizer, because translations are normalised.
         """
         forms = list(phrase.strip() for phrase in phrases)
         for pieces in self.tokenizer.encode(list(forms)):
@@ -79,20 +79,20 @@ class PhraseSpeller:
         for example "prefix".
 
         Raises:
-            RequestError: the text contains control characters.
+            RequestError: the text contains control characters or unknown tokens.
         """
         ids = tuple(self.tokenizer.encode([text])[0])
         if banned := set(ids).intersection(self.tokenizer.never_generated_ids):
             raise RequestError(f"{_line_label(line)}the {name} {text!r} contains "
-                               f"{self.tokenizer.pieces(sorted(banned))[0]}, a control character, which no translation "
-                               "can contain. Remove it.")
+                               f"{self.tokenizer.pieces(sorted(banned))[0]}, a control character or an unknown token, "
+                               "which no translation can contain. Remove it.")
         return ids
 
     def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
         """Return the spellings of a phrase, as ids.
 
-        In languages without spaces, this is the spelling in the middle of a line. In other languages, these are the
-        spelling at the beginning of a line and, if it may differ, the spelling after a space.
+        Language without spaces: the spelling in the middle of a line. Language with spaces: the spelling at the
+        beginning of a line and, if it may differ, the spelling after a space.
         """
         at_beginning = self.encode(phrase, line, "required phrase")
         if not at_beginning:
@@ -108,7 +108,7 @@ class PhraseSpeller:
     def _encode_mid_line(self, text: str, line: int | None) -> tuple[int, ...] | None:
         """Return the ids of a text in the middle of a line.
 
-        None: these ids are unknown, because the tokenizer drops `MID_LINE_MARK` or joins it with the text in one piece.
+        Return None if the tokenizer drops `MID_LINE_MARK` or joins it with the text in one piece, which hides the ids.
         """
         mark = self.encode(MID_LINE_MARK, line, "required phrase")
         ids = self.encode(MID_LINE_MARK + text, line, "required phrase")

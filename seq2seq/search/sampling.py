@@ -19,7 +19,7 @@ MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Return logits / temperature. A temperature below 1 sharpens the distribution; above 1, it flattens it.
+    """Return logits / temperature. A temperature below 1 sharpens the distribution; one above 1 flattens it.
 
     Raises:
         ValueError: temperature is not positive.
@@ -54,15 +54,15 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """
     if not 0 < p <= 1:
         raise ValueError(f"top-p must be above 0 and at most 1, found {p}")
-    if p == 1:                                                                  # rounded sums may stay below 1
+    if p == 1:                                                                  # rounded sums may reach 1 too early
         return logits
     probabilities, ids = logits.double().softmax(1).sort(dim=1, descending=True, stable=True)
-    removed = probabilities.cumsum(1) - probabilities >= p                      # True = the tokens before it sum to p
+    removed = probabilities.cumsum(1) - probabilities >= p                      # the more probable tokens suffice
     return logits.masked_fill(torch.empty_like(removed).scatter_(1, ids, removed), -math.inf)
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the tokens whose probability is at least p times the largest one (Nguyen et al. 2024, arXiv:2407.01082).
+    """Keep the tokens whose probability is at least p times the largest (Nguyen et al. 2024, arXiv:2407.01082).
 
     Raises:
         ValueError: p is below 0 or above 1.
@@ -99,12 +99,12 @@ def uniform_numbers(*key: int | Sequence[int] | np.ndarray) -> np.ndarray:
         key: parts of the key, for example (seed, lines, step): non-negative integers, or arrays of them. The parts are
             broadcast to the same shape.
     Returns:
-        float64, of this shape.
+        float64, of the broadcast shape.
     """
     bits = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in key)), np.uint64)
     for part in key:
         bits = splitmix64(bits ^ np.asarray(part, np.uint64))
-    # Only 52 bits are used. The product of the largest number and a sum of probabilities is then below the sum.
+    # Only 52 bits are used, so that the product of the largest number and a sum of probabilities is below the sum.
     return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 

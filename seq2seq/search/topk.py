@@ -17,9 +17,9 @@ from seq2seq.search.interface import Continuations
 from seq2seq.tokenizers.tokenizer import END_ID
 
 BLOCK = 64
-"""Number of consecutive ids in a block of the vocabulary. Top-k searches only the blocks with the largest maximum."""
+"""Number of consecutive ids in a block of the vocabulary. Top-k searches only the blocks with the largest maxima."""
 CACHED_ELEMENTS = 500_000
-"""Maximum number of logits in one call of exp and sum. In fp32 they have 2 MB, which fit into a core's cache."""
+"""Maximum number of logits in one call of exp and sum: 2 MB in fp32, which fits into a core's cache."""
 
 
 def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
@@ -30,8 +30,8 @@ def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.nda
         logits: (rows, vocab_size), one row per hypothesis, group by group; they are overwritten.
         totals: (groups, beam), log p of each hypothesis.
         forbidden: banned ids; never includes `</s>`. The probabilities of the other ids are not renormalised.
-        must_end: (groups,) bool, True = only `</s>` may follow, because the hypotheses have reached their maximum
-            length; None: False for all groups.
+        must_end: (groups,) bool, True = only `</s>` may follow, because the targets would exceed their maximum length
+            with another token; None: False for all groups.
         normalised: use the logits as scores, without log-softmax.
     """
     past = totals if normalised else totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape)
@@ -62,7 +62,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
-    """Set the logits of tokens that must not follow to -inf, in place. Arguments: as in `topk`."""
+    """Set the logits of tokens that must not come next to -inf, in place. Arguments: as in `topk`."""
     logits.index_fill_(1, forbidden, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()
@@ -82,8 +82,8 @@ def topk_by_sentence(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, 
     return totals, beams, ids
 
 
-# The two functions below read all logits only once, to compute the maximum of each block of the vocabulary. Then they
-# search only the blocks with the largest maxima.
+# `topk_torch` and `_topk_numpy` read all logits only once, to compute the maximum of each block of the vocabulary. Then
+# they search only the blocks with the largest maxima.
 
 
 def topk_torch(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,8 +105,8 @@ def topk_torch(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor
     best, indices = totals.flatten(1).topk(min(count, totals[0].numel()), dim=1)
     block = indices // BLOCK
     ids = (chosen % per_row).gather(1, block) * BLOCK + indices % BLOCK
-    # If a group has fewer than `count` continuations, the results include padding of the last block, with totals of
-    # -inf. The ids of padding are clamped to the vocabulary.
+    # If a group has fewer than `count` continuations, the results include padding of the last block. Its totals are
+    # -inf, and its ids are clamped to the vocabulary.
     return best, beams.gather(1, block), ids.clamp_(max=vocab_size - 1)
 
 
@@ -138,7 +138,7 @@ def _blocks(logits: Tensor) -> Tensor:
 def _argtopk(values: np.ndarray, count: int) -> np.ndarray:
     """Return the indices of the `count` largest values of each row, in any order: (rows, count).
 
-    If a row has fewer than `count` values, all indices are returned.
+    If a row has fewer than `count` values, return all its indices.
     """
     count = min(count, values.shape[1])
     return values.argpartition(-count, axis=1)[:, -count:]

@@ -434,9 +434,9 @@ def test_line_ends_inside_a_field_become_spaces_and_are_counted(tmp_path):
     ("[" * 100_000, "not a JSON object"),
     ('["x", "y"]', "expected an object with the keys de and en"),
     ("null", "expected an object with the keys de and en"),
-    ('{"de": "x", "fr": "y"}', r"no column 'en'; there are de, fr\."),
-    ('{"translation": {"de": "x", "fr": "y"}}', r"no column 'en'; there are de, fr\."),
-    ('{"translation": "x"}', r"no column 'de'; there are translation\."),
+    ('{"de": "x", "fr": "y"}', r"no column 'en'; the columns are de, fr\."),
+    ('{"translation": {"de": "x", "fr": "y"}}', r"no column 'en'; the columns are de, fr\."),
+    ('{"translation": "x"}', r"no column 'de'; the columns are translation\."),
     ('{"de": "x", "en": 7}', "column 'en' contains int, not text"),
     ('{"de": ["x"], "en": "y"}', "column 'de' contains list, not text"),
     (r'{"de": "x", "en": "y \ud83d"}', r"not a JSON object \(half of a surrogate pair"),
@@ -506,7 +506,7 @@ def test_unused_parquet_columns_are_not_read(tmp_path, parquet):
 
 def test_what_a_parquet_file_lacks_is_named(tmp_path, parquet):
     parquet("a", de=["ein Hund"], fr=["un chien"])
-    with pytest.raises(CorpusError, match=r"a\.parquet: no column 'en'; there are de, fr\."):
+    with pytest.raises(CorpusError, match=r"a\.parquet: no column 'en'; the columns are de, fr\."):
         pairs_of(tmp_path, file="a.parquet", **KEYS)
     write(tmp_path / "b.parquet", "no parquet")
     for name in ("b.parquet", "no.parquet"):
@@ -519,7 +519,7 @@ def test_a_data_set_of_the_hub_may_lie_on_disk(tmp_path, parquet):
     hub = {"hub": str(tmp_path / "set"), "split": "train", **KEYS}
     assert pairs_of(tmp_path, **hub) == FIRST_PAIRS
     assert pairs_of(tmp_path, limit=1, **hub) == FIRST_PAIRS[:1]
-    with pytest.raises(CorpusError, match=r"set train: row 1: no column 'fr'; there are de, en\."):
+    with pytest.raises(CorpusError, match=r"set train: row 1: no column 'fr'; the columns are de, en\."):
         pairs_of(tmp_path, **hub | {"target": "fr"})
 
 

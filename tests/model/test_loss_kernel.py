@@ -140,7 +140,7 @@ def test_a_kernel_with_wrong_results_is_replaced_with_a_warning(launches, monkey
 
     monkeypatch.setattr(sys.modules["seq2seq.model.loss_kernel"], "overwrite_with_gradient", wrong)
     assert gradient_function(CUDA, torch.float32) is overwrite_with_gradient
-    assert "(ArithmeticError: its results are wrong)" in " ".join(capsys.readouterr().err.split())
+    assert "(ArithmeticError: the kernel's results are wrong)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_exhausted_memory_is_no_reason_to_replace_the_kernel(launches, monkeypatch):

@@ -185,7 +185,7 @@ def test_monolingual_text_can_be_read_from_every_corpus_format(tmp_path, spec):
 
 def test_a_missing_column_of_text_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"de": "Eins."}\n')
-    with pytest.raises(CorpusError, match="a.jsonl:1: no column 'en'; there are de"):
+    with pytest.raises(CorpusError, match="a.jsonl:1: no column 'en'; the columns are de"):
         list(read_corpus(Corpus(file="a.jsonl", text="en"), tmp_path))
     (tmp_path / "a.jsonl").write_text("[1]\n")
     with pytest.raises(CorpusError, match="expected an object with the keys en"):
