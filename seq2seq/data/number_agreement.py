@@ -158,7 +158,7 @@ def _tenths_as_percentages(text: str) -> Iterator[Numeral]:
     """Yield each share or discount that is given in tenths, with its values in per cent: 70 and 30 for 七折."""
     for number, unit in TENTHS.findall(text):
         tenths = "".join(str(DIGIT_VALUES.get(character, character)) for character in number if character != ".")
-        share = 50 if number in "对對半" else int(f"{tenths}0"[:2])
+        share = 50 if number in "对對半" else 100 if number == "10" else int(f"{tenths}0"[:2])
         off = [] if unit == "成" else [str(100 - share)]
         yield [_decimal_digits(part) for part in NUMBER.findall(number)], {str(share), *off}
 

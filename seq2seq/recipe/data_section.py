@@ -108,8 +108,9 @@ class Corpus(Section):
             raise ValueError("only a corpus with a .tsv or .csv `file` can have `header: true`")
         if self.sampling is not None and self.translated_by is None:
             raise ValueError("only a corpus with `translated_by` can have `sampling`")
-        if self.tag is not None and (self.text is not None or not self.tag.strip()):
-            raise ValueError("`tag` must not be blank, and a corpus with `text` cannot have a tag")
+        if self.tag is not None and (self.text is not None or not self.tag.strip() or not self.tag.isprintable()):
+            raise ValueError("`tag` must be a single line that is not blank, and a corpus with `text` cannot have a "
+                             "tag")
         if self.translated_by is not None:
             files = [file for file in (self.source, self.target) if file is not None]
             if self.form != "files" or len(files) != 1 or not isinstance(files[0], str):

@@ -101,7 +101,10 @@ class Journal:
         path = journal_of(part)
         try:
             record = parse_json(regular_bytes(path))
-            valid = record["format_version"] == FORMAT and 0 <= record["bytes"] <= part.stat().st_size
+            kinds = {"made_from": dict, "lines": int, "bytes": int, "seen": str}
+            valid = record["format_version"] == FORMAT and all(
+                isinstance(record[key], kind) for key, kind in kinds.items()) and (
+                record["lines"] >= 0 and 0 <= record["bytes"] <= part.stat().st_size)
         except FileNotFoundError:
             raise UserError(f"{part} cannot be resumed: its journal {path.name} is missing. Delete {part} to start "
                             "again.") from None

@@ -306,7 +306,7 @@ def test_a_mistake_says_where_it_is_and_what_is_expected(directory, added, said)
          ": only a corpus with `translated_by` can have `sampling`"),
         ("{file: pairs.tsv, markup: true}", ": only a corpus with a .tmx `file` can have `markup: true`"),
         ("{source: train.de, target: train.en, tag: ' '}",
-         ": `tag` must not be blank, and a corpus with `text` cannot have a tag"),
+         ": `tag` must be a single line that is not blank, and a corpus with `text` cannot have a tag"),
         ("{hub: wmt/wmt14, source: de, target: en}", ": `hub` needs `split`, such as `split: train`"),
         ("{hub: wmt/wmt14, split: train}", ": `source` and `target` must name the columns"),
         ("{file: pairs.jsonl, source: 1, target: 2}", ": `source` and `target` must name the columns"),

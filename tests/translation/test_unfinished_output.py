@@ -134,6 +134,9 @@ def test_lines_that_came_in_late_are_translated_too(directory, interrupted):
     ({"out.part": b"shorter"}, ("model", "in"), "does not belong to"),
     ({"out.part.json": b"{}"}, ("model", "in"), "or is damaged"),
     ({"out.part.json": b"["}, ("model", "in"), "or is damaged"),
+    ({"out.part.json": b'{"format_version": 1, "bytes": 2}'}, ("model", "in"), "or is damaged"),
+    ({"out.part.json": b'{"format_version": 1, "made_from": {}, "lines": "3", "bytes": 2, "seen": ""}'},
+     ("model", "in"), "or is damaged"),
     ({"out.part.json": None}, ("model", "in"), "its journal out.part.json is missing"),
 ], ids=str)
 def test_what_does_not_fit_is_refused_and_nothing_is_lost(directory, interrupted, capfd, change, arguments, message):
