@@ -29,7 +29,7 @@ class CudaGraphs:
             self.stream, self.memory = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def run(self, function: Callable[[], None], key: Key, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
-        """Call a function directly the first time, capture it as a CUDA graph the second time, and then run the graph.
+        """Call a function the first time, capture it as a CUDA graph the second time, and run the graph from then on.
 
         key: key of this function in `graphs`. graphs: the captured graphs. This method adds graphs; only the caller
         deletes them.

@@ -53,7 +53,7 @@ def library(directory: Path | None = None) -> Path:
     if compiler is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
     version = _run(compiler, "--version")
-    # The file name contains a hash of everything that determines the library and the result of its self-check.
+    # The file name contains a hash of the sources, the compiler flags, the compiler's version and the processor.
     sources = (SOURCE, Path(kernel_check.__file__), Path(kernel_reference.__file__))
     inputs = (*(path.read_text(encoding="utf-8") for path in sources), *FLAGS, *WIDE, version, platform.machine(),
               *sorted(cpu_flags()))

@@ -869,8 +869,8 @@ void step(Activations& rows, const StepInput& input, long begin) {
     }
 }
 
-// Divides `rows` rows among the threads, in blocks of at most MAX_BLOCK_ROWS rows whose size is a multiple of TILE, and
-// calls work(begin, count) for the blocks in parallel.
+// Divides `rows` rows among the threads, in blocks whose size is a multiple of TILE and at most MAX_BLOCK_ROWS. Calls
+// work(begin, count) for the blocks in parallel.
 template <class Work>
 void in_parallel_blocks(long rows, Work work) {
     long threads = 1;
@@ -1022,9 +1022,8 @@ struct Hypotheses {
 // Maximum size of a thread's KV cache in bytes. If the cache of a single sentence is larger, it is allocated anyway.
 constexpr long MAX_CACHE_BYTES = 256 << 20;
 
-// Searches sentences until next_sentence(), which returns the index of the next sentence, returns -1. At most
-// `max_sentences` sentences are searched together. The next sentence immediately replaces a finished one, to keep the
-// number of rows large.
+// Searches the sentences whose indices next_sentence() returns, until it returns -1. At most `max_sentences` sentences
+// are searched together. The next sentence immediately replaces a finished one, to keep the number of rows large.
 template <class NextSentence>
 void search_batch(const Search& search, long max_sentences, NextSentence next_sentence) {
     const long d_model = search.decoder.d_model, words = search.decoder.last->outputs, candidates = 2 * search.beam;

@@ -121,7 +121,7 @@ class StaticCaches:
         """Return the logits of the next token of each row, (rows, vocab_size).
 
         last_tokens: (rows,). position: (1,), number of earlier positions. bucket: sizes of the search. Its number of
-            sentences must be that of the capacity. It must contain all source tokens and target positions so far.
+            sentences must equal that of `capacity`. It must contain all source tokens and target positions so far.
         """
         model, heads, slots = self.model, self.model.num_heads, bucket.positions * self.beam_size
         new_slots = self.hypotheses + position * self.beam_size
